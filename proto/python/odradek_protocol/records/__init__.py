@@ -1,0 +1,1 @@
+"""Record batch v2: header, reader, builder, control records, compression, checksums."""

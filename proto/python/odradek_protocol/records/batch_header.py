@@ -1,0 +1,230 @@
+"""The 61 bytes that open every record batch of format v2: all that a broker ever reads of one.
+
+    position  bytes  field
+    0         8      base offset             stamped by the leader, not under the CRC
+    8         4      batch length            bytes after this field
+    12        4      partition leader epoch  stamped by the leader, not under the CRC
+    16        1      magic                   2
+    17        4      CRC32C                  of everything from the attributes to the batch's end
+    21        2      attributes              see `attributes`
+    23        4      last offset delta       last offset - base offset; compaction keeps it
+    27        8      base timestamp          ms since the epoch; the delta of each record adds to it
+    35        8      max timestamp           ms since the epoch; of all records, with log append time
+    43        8      producer id             -1 without idempotence
+    51        2      producer epoch          -1 without idempotence
+    53        4      base sequence           -1 without idempotence
+    57        4      record count
+    61               records, compressed as one block
+
+All numbers are big-endian and signed, but the CRC. Source: Kafka's DefaultRecordBatch.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from odradek_protocol.identity import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from odradek_protocol.records.attributes import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Compression,
+    TimestampType,
+)
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.errors import (
+    ChecksumMismatch,
+    CorruptBatch,
+    TruncatedBatch,
+    UnsupportedCompression,
+    UnsupportedMagic,
+)
+
+ByteBuffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = HEADER.size
+LENGTH_PREFIX_BYTES: Final = 12
+BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
+MAGIC: Final = 2
+
+BASE_OFFSET_AT: Final = 0
+BATCH_LENGTH_AT: Final = 8
+LEADER_EPOCH_AT: Final = 12
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+LAST_OFFSET_DELTA_AT: Final = 23
+BASE_TIMESTAMP_AT: Final = 27
+MAX_TIMESTAMP_AT: Final = 35
+PRODUCER_ID_AT: Final = 43
+PRODUCER_EPOCH_AT: Final = 51
+BASE_SEQUENCE_AT: Final = 53
+RECORD_COUNT_AT: Final = 57
+RECORDS_AT: Final = 61
+
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_SEQUENCE_MODULUS: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """One batch's header, as read. The names are Kafka's; the order is that of the bytes."""
+
+    base_offset: Offset
+    batch_length: int
+    partition_leader_epoch: LeaderEpoch
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole batch, header and length prefix included."""
+        return LENGTH_PREFIX_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> Offset:
+        """Inclusive; compaction may have taken the record that had it."""
+        return Offset(self.base_offset + self.last_offset_delta)
+
+    @property
+    def next_offset(self) -> Offset:
+        """The batch's exclusive end, where the next one may begin."""
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def compression(self) -> Compression:
+        """Raises UnsupportedCompression for the codes that no codec has (5 to 7)."""
+        code = self.attributes & COMPRESSION_MASK
+        try:
+            return Compression(code)
+        except ValueError:
+            raise UnsupportedCompression(f"compression codec {code} is unknown") from None
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType((self.attributes & TIMESTAMP_TYPE_MASK) >> 3)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & DELETE_HORIZON_MASK)
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether the producer numbers its records (idempotence)."""
+        return self.producer_id >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Inclusive; sequences wrap from 2^31 - 1 to 0. -1 without idempotence."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
+
+
+def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
+    """Read the header at `offset`; the records behind it need not be there.
+
+    Raises TruncatedBatch when fewer than 61 bytes are left, UnsupportedMagic for older formats,
+    CorruptBatch for a length, count or offset that no batch can have.
+    """
+    left = len(buffer) - offset
+    if left < HEADER_BYTES:
+        if left > MAGIC_AT and buffer[offset + MAGIC_AT] != MAGIC:  # old ones may be this short
+            raise UnsupportedMagic(
+                f"record format {buffer[offset + MAGIC_AT]} at position {offset},"
+                f" only {MAGIC} is supported"
+            )
+        raise TruncatedBatch(
+            f"a batch header has {HEADER_BYTES} bytes, {max(left, 0)} are left at position {offset}"
+        )
+    fields = HEADER.unpack_from(buffer, offset)
+    base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]
+    if magic != MAGIC:
+        raise UnsupportedMagic(
+            f"record format {magic} at position {offset}, only {MAGIC} is supported"
+        )
+    if batch_length < BATCH_LENGTH_MIN:
+        raise CorruptBatch(
+            f"batch length {batch_length} at position {offset}, the least is {BATCH_LENGTH_MIN}"
+        )
+    if base_offset < 0 or last_offset_delta < 0 or base_offset > (1 << 63) - 2 - last_offset_delta:
+        raise CorruptBatch(
+            f"base offset {base_offset} with last offset delta {last_offset_delta}"
+            f" at position {offset}"
+        )
+    if not 0 <= fields[12] <= last_offset_delta + 1:
+        raise CorruptBatch(
+            f"record count {fields[12]} with last offset delta {last_offset_delta}"
+            f" at position {offset}"
+        )
+    return BatchHeader(*fields)
+
+
+def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch's position and header, in order.
+
+    An incomplete batch at the end (a fetch cuts there) ends the iteration; the position after the
+    last one is its position + `size_bytes`. Raises as `read_header` does. CRCs are not checked.
+    """
+    position = 0
+    end = len(buffer)
+    while end - position >= LENGTH_PREFIX_BYTES:
+        _, batch_length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+        size_bytes = LENGTH_PREFIX_BYTES + batch_length
+        if batch_length >= BATCH_LENGTH_MIN and size_bytes > end - position:
+            return
+        header = read_header(buffer, position)
+        yield position, header
+        position += size_bytes
+
+
+def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
+    """Raise ChecksumMismatch unless the batch at `position` is what was once written.
+
+    TruncatedBatch if its end is not in `buffer`. No copy with the C codec, one without it.
+    """
+    end = position + header.size_bytes
+    if end > len(buffer):
+        raise TruncatedBatch(
+            f"the batch at position {position} has {header.size_bytes} bytes,"
+            f" {len(buffer) - position} are there"
+        )
+    computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
+    if computed != header.crc:
+        raise ChecksumMismatch(
+            f"CRC32C of the batch at position {position} (base offset {header.base_offset}) is"
+            f" {computed:08x}, its header says {header.crc:08x}"
+        )
+
+
+def stamp(buffer: bytearray | memoryview, offset: int, base_offset: int, leader_epoch: int) -> None:
+    """Write what only the leader knows into the header at `offset`, in place.
+
+    Neither field is under the CRC, so the batch stays valid and its records are not touched.
+    """
+    _BASE_OFFSET.pack_into(buffer, offset + BASE_OFFSET_AT, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, offset + LEADER_EPOCH_AT, leader_epoch)
