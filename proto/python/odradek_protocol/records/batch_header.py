@@ -9,7 +9,7 @@
     21        2      attributes              see `attributes`
     23        4      last offset delta       last offset - base offset; compaction keeps it
     27        8      base timestamp          ms since the epoch; the delta of each record adds to it
-    35        8      max timestamp           ms since the epoch; of all records, with log append time
+    35        8      max timestamp           ms since the epoch; of all, with log append time
     43        8      producer id             -1 without idempotence
     51        2      producer epoch          -1 without idempotence
     53        4      base sequence           -1 without idempotence

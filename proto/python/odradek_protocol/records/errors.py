@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of a record batch. Each message names the thing and the place."""
+"""What can be wrong with the bytes of a record batch. Each message names what and where."""
 
 from __future__ import annotations
 
