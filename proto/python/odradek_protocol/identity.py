@@ -1,0 +1,66 @@
+"""The identifiers that processes exchange, each a type of its own so that they cannot be mixed up.
+
+Offsets count records; range ends are exclusive. Epochs only rise. A `TopicId` is the 16 raw bytes
+of a random UUID (KIP-516): a topic created again under an old name has a new id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final, NewType
+
+TopicName = NewType("TopicName", str)
+TopicId = NewType("TopicId", bytes)
+PartitionIndex = NewType("PartitionIndex", int)
+BrokerId = NewType("BrokerId", int)
+BrokerEpoch = NewType("BrokerEpoch", int)
+ControllerId = NewType("ControllerId", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+ClusterId = NewType("ClusterId", str)
+DirectoryId = NewType("DirectoryId", bytes)
+IncarnationId = NewType("IncarnationId", bytes)
+Offset = NewType("Offset", int)
+MetadataOffset = NewType("MetadataOffset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+PartitionEpoch = NewType("PartitionEpoch", int)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+GroupId = NewType("GroupId", str)
+MemberId = NewType("MemberId", str)
+Principal = NewType("Principal", str)
+
+NO_TOPIC_ID: Final = TopicId(bytes(16))
+NO_BROKER: Final = BrokerId(-1)
+NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
+NO_OFFSET: Final = Offset(-1)
+NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdPartition:
+    """How every internal message, checkpoint and cache names a partition: by topic id."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+
+    def __str__(self) -> str:
+        return f"{topic_id_text(self.topic_id)}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """How people and older protocol versions name a partition."""
+
+    topic: TopicName
+    partition: PartitionIndex
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def topic_id_text(topic_id: TopicId) -> str:
+    """The id as people read it, in the usual form of a UUID."""
+    return str(uuid.UUID(bytes=bytes(topic_id)))

@@ -1,0 +1,1 @@
+"""Kafka's protocol: frames, headers, API keys, error codes."""

@@ -1,0 +1,331 @@
+"""The record codec in Python: the reference that the C codec (`_codec.c`) must equal.
+
+Both offer the names below with the same results and errors, which the tests check against each
+other. Inside a batch, after decompression, a record is
+
+    length      varint   of what follows
+    attributes  int8     unused
+    timestamp   varlong  delta to the batch's base timestamp, ms
+    offset      varint   delta to the batch's base offset
+    key         varint   length, or -1 for null; bytes
+    value       varint   length, or -1 for null; bytes
+    headers     varint   count; each a key (varint length, UTF-8) and a value (like the record's)
+
+Numbers are read leniently where Kafka's own readers are (longer encodings than needed, any
+attributes) and strictly where leniency would hide damage: lengths below -1, a record that does not
+end where its length says, offsets that do not rise, bytes after the last record.
+Source: Kafka's DefaultRecord.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import google_crc32c
+
+from odradek_protocol.primitives.varint import (
+    ByteBuffer,
+    Malformed,
+    read_varint,
+    read_varlong,
+    varint_size_bytes,
+    write_varint,
+)
+from odradek_protocol.records.errors import CorruptBatch
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+RECORD_BYTES_MIN: Final = 7
+_HEADER_BYTES: Final = 61
+_BYTES_MAX: Final = (1 << 31) - 1
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+_CRC_PIECE_BYTES: Final = 128 * 1024
+
+
+@dataclass(slots=True)
+class Record:
+    """One record, decoded. Treat it as immutable: the C codec's is, and is no dataclass.
+
+    `timestamp_ms` and `offset` are -1 where unknown, as in a record that is yet to be written;
+    `topic`, `partition` and `leader_epoch` are what the reader was told. Header keys that are not
+    UTF-8 keep their bytes by Python's `surrogateescape`.
+    """
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = -1
+    offset: int = -1
+    topic: str | None = None
+    partition: int = -1
+    leader_epoch: int = -1
+    timestamp_type: int = 0
+
+
+class RecordBuffer:
+    """The records of one batch while it grows, already encoded.
+
+    `base_timestamp_ms` is the first record's; `max_timestamp_ms` the largest; -1 when empty.
+    """
+
+    __slots__ = (
+        "_data",
+        "base_timestamp_ms",
+        "last_offset_delta",
+        "max_timestamp_ms",
+        "record_count",
+        "size_bytes_max",
+    )
+
+    def __init__(self, size_bytes_max: int = _BYTES_MAX) -> None:
+        if not 0 <= size_bytes_max <= _BYTES_MAX:
+            raise ValueError(f"size_bytes_max is {size_bytes_max}, not within 0 to {_BYTES_MAX}")
+        self._data = bytearray()
+        self.size_bytes_max = size_bytes_max
+        self.base_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+        self.last_offset_delta = -1
+        self.record_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batch with these records, uncompressed, header included."""
+        return _HEADER_BYTES + len(self._data)
+
+    def append(
+        self,
+        key: ByteBuffer | None,
+        value: ByteBuffer | None,
+        headers: Headers | None = None,
+        timestamp_ms: int = -1,
+        offset_delta: int = -1,
+        /,
+    ) -> int:
+        """Add a record; return the batch's size so far in bytes, header included, uncompressed.
+
+        0 means: it does not fit, nothing changed. A first record always fits, whatever its size,
+        up to 2 GiB. `offset_delta` -1 is the next one; others must rise. Raises TypeError for
+        anything but bytes, ValueError for numbers out of range.
+        """
+        delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
+        if not self.last_offset_delta < delta <= _BYTES_MAX:
+            raise ValueError(f"offset delta {delta} after {self.last_offset_delta}")
+        _check_int64(timestamp_ms, "timestamp")
+        base_timestamp_ms = self.base_timestamp_ms if self.record_count else timestamp_ms
+        _check_int64(timestamp_ms - base_timestamp_ms, "timestamp delta")
+        body = bytearray(1)
+        write_varint(body, timestamp_ms - base_timestamp_ms)
+        write_varint(body, delta)
+        _write_bytes(body, key, "a key")
+        _write_bytes(body, value, "a value")
+        write_varint(body, len(headers) if headers else 0)
+        for name, header_value in headers or ():
+            if not isinstance(name, str):
+                raise TypeError(f"a header's key is {type(name).__name__}, not str")
+            _write_bytes(body, name.encode("utf-8", "surrogateescape"), "a header's key")
+            _write_bytes(body, header_value, "a header's value")
+        size_bytes = self.size_bytes + varint_size_bytes(len(body)) + len(body)
+        if size_bytes > (self.size_bytes_max if self.record_count else _BYTES_MAX):
+            if not self.record_count:
+                raise ValueError(f"a record of {len(body)} bytes fits no batch")
+            return 0
+        write_varint(self._data, len(body))
+        self._data += body
+        self.max_timestamp_ms = (
+            max(self.max_timestamp_ms, timestamp_ms) if self.record_count else timestamp_ms
+        )
+        self.base_timestamp_ms = base_timestamp_ms
+        self.last_offset_delta = delta
+        self.record_count += 1
+        return size_bytes
+
+    def records(self) -> bytes:
+        """A copy of the encoded records, without the batch header."""
+        return bytes(self._data)
+
+
+class RecordReader:
+    """Reads the records of one batch, a piece at a time; `data` is their bytes, decompressed.
+
+    `append_time_ms` is the timestamp of all, or None when each has its own. Records below
+    `start_offset` are passed over. The constructor and `read` raise CorruptBatch; after that the
+    reader stands where it stood.
+    """
+
+    def __init__(
+        self,
+        data: ByteBuffer,
+        record_count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp_ms: int,
+        append_time_ms: int | None = None,
+        start_offset: int = 0,
+        topic: str | None = None,
+        partition: int = -1,
+        leader_epoch: int = -1,
+        /,
+    ) -> None:
+        check_record_count(record_count, len(data))
+        self._data = data
+        self._base_offset = base_offset
+        self._last_offset_delta = last_offset_delta
+        self._base_timestamp_ms = base_timestamp_ms
+        self._append_time_ms = append_time_ms
+        self._start_offset = start_offset
+        self._place = (topic, partition, leader_epoch, 0 if append_time_ms is None else 1)
+        self._position = 0
+        self._offset_delta = -1
+        self.remaining = record_count
+        """Records not yet read, those below the start offset included."""
+
+    def read(self, records_max: int = _BYTES_MAX, /) -> list[Record]:
+        """The next records, at most `records_max`; an empty list when there are none left."""
+        records: list[Record] = []
+        position, delta, remaining = self._position, self._offset_delta, self.remaining
+        try:
+            while remaining and len(records) < records_max:
+                parsed, position = read_record(self._data, position)
+                delta = check_offset_delta(parsed.offset_delta, delta, self._last_offset_delta)
+                remaining -= 1
+                if self._base_offset + delta < self._start_offset:
+                    continue
+                timestamp_ms = self._append_time_ms
+                if timestamp_ms is None:
+                    timestamp_ms = self._base_timestamp_ms + parsed.timestamp_delta_ms
+                    _check_timestamp(timestamp_ms)
+                records.append(
+                    Record(
+                        parsed.key,
+                        parsed.value,
+                        parsed.headers,
+                        timestamp_ms,
+                        self._base_offset + delta,
+                        *self._place,
+                    )
+                )
+            if not remaining:
+                check_end(self._data, position)
+        except Malformed as error:
+            raise CorruptBatch(str(error)) from None
+        self._position, self._offset_delta, self.remaining = position, delta, remaining
+        return records
+
+
+@dataclass(slots=True)
+class ParsedRecord:
+    """A record as it lies in the bytes, its numbers still deltas."""
+
+    timestamp_delta_ms: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
+    """The record at `start` and the position behind it. Raises CorruptBatch or Malformed."""
+    length, position = read_varint(data, start)
+    end = position + length
+    if length < RECORD_BYTES_MIN - 1 or end > len(data):
+        raise CorruptBatch(
+            f"record of {length} bytes at {start}, {len(data) - position} bytes are left"
+        )
+    timestamp_delta_ms, position = read_varlong(data, position + 1)
+    offset_delta, position = read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    header_count, position = read_varint(data, position)
+    if not 0 <= header_count <= (end - position) // 2:
+        raise CorruptBatch(f"{header_count} headers in the {end - position} bytes at {position}")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(header_count):
+        name, position = _read_bytes(data, position, end)
+        if name is None:
+            raise CorruptBatch(f"a header without a key before {position}")
+        header_value, position = _read_bytes(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+    if position != end:
+        raise CorruptBatch(f"record at {start} ends at {position}, its length says {end}")
+    return ParsedRecord(timestamp_delta_ms, offset_delta, key, value, tuple(headers)), end
+
+
+def check_record_count(record_count: int, size_bytes: int) -> None:
+    """Refuse a count that so many bytes cannot hold, before anything is sized by it."""
+    if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
+        raise CorruptBatch(f"{record_count} records in {size_bytes} bytes")
+
+
+def check_offset_delta(delta: int, previous: int, last: int) -> int:
+    """Offsets rise within a batch, and end where its header says."""
+    if not previous < delta <= last:
+        raise CorruptBatch(f"offset delta {delta} after {previous}, the batch's last is {last}")
+    return delta
+
+
+def check_end(data: ByteBuffer, position: int) -> None:
+    """Nothing may follow the last record."""
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
+
+
+def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
+    """CRC32C of `data`, or of what gave `value` followed by `data`.
+
+    google-crc32c takes `bytes` only: other buffers are copied in pieces that stay in the cache.
+    """
+    if isinstance(data, bytes):
+        return google_crc32c.extend(value, data)  # type: ignore[no-any-return]
+    view = memoryview(data).cast("B")
+    for start in range(0, len(view), _CRC_PIECE_BYTES):
+        value = google_crc32c.extend(value, bytes(view[start : start + _CRC_PIECE_BYTES]))
+    return value
+
+
+def murmur2(data: ByteBuffer, /) -> int:
+    """Kafka's 32-bit murmur2 (Utils.murmur2), signed as Java's int."""
+    size = len(data)
+    whole = size & ~3
+    hashed = 0x9747B28C ^ size
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * 0x5BD1E995 & 0xFFFFFFFF
+        word = (word ^ word >> 24) * 0x5BD1E995 & 0xFFFFFFFF
+        hashed = hashed * 0x5BD1E995 & 0xFFFFFFFF ^ word
+    if size > whole:
+        hashed ^= int.from_bytes(data[whole:], "little")
+        hashed = hashed * 0x5BD1E995 & 0xFFFFFFFF
+    hashed = (hashed ^ hashed >> 13) * 0x5BD1E995 & 0xFFFFFFFF
+    hashed ^= hashed >> 15
+    return hashed - (1 << 32) if hashed >> 31 else hashed
+
+
+def _read_bytes(data: ByteBuffer, position: int, end: int) -> tuple[bytes | None, int]:
+    length, start = read_varint(data, position)
+    if length == -1:
+        return None, start
+    if length < -1 or length > end - start:
+        raise CorruptBatch(f"length {length} at {position}, {end - start} bytes are left")
+    return bytes(data[start : start + length]), start + length
+
+
+def _write_bytes(out: bytearray, data: ByteBuffer | None, what: str) -> None:
+    if data is None:
+        write_varint(out, -1)
+        return
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is {type(data).__name__}, not bytes")
+    write_varint(out, memoryview(data).nbytes)
+    out += data
+
+
+def _check_int64(value: int, what: str) -> None:
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise ValueError(f"{what} {value} has more than 64 bits")
+
+
+def _check_timestamp(timestamp_ms: int) -> None:
+    if not _INT64_MIN <= timestamp_ms <= _INT64_MAX:
+        raise CorruptBatch(f"timestamp {timestamp_ms} has more than 64 bits")

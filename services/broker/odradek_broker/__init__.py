@@ -1,0 +1,1 @@
+"""The broker: keeps partitions on disk, replicates them, serves clients."""

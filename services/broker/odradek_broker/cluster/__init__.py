@@ -1,0 +1,1 @@
+"""The link to the controller: registration, heartbeats, metadata feed, image."""

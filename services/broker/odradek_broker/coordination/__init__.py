@@ -1,0 +1,1 @@
+"""Generic host of replicated state machines: load, handle, write, replay, answer, timers."""

@@ -1,0 +1,1 @@
+"""Consumer groups as a sans-IO state machine."""

@@ -1,0 +1,1 @@
+"""Kafka's requests, one a file, and their registry."""

@@ -1,0 +1,1 @@
+"""Where clients connect: Kafka frames and gRPC."""

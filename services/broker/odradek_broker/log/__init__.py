@@ -1,0 +1,1 @@
+"""Bytes on disk: segments, indexes, checkpoints, recovery, retention, compaction."""

@@ -1,0 +1,1 @@
+"""What a replica decides: events in, effects out. Sans-IO."""

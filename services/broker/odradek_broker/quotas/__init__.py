@@ -1,0 +1,1 @@
+"""Token buckets that delay who asks too much."""

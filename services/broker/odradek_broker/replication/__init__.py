@@ -1,0 +1,1 @@
+"""The shell around partition/: owner of partitions, replication streams."""

@@ -1,0 +1,1 @@
+"""Transactions as a sans-IO state machine."""

@@ -1,0 +1,1 @@
+"""The controller as a pure state machine: decides, never acts."""

@@ -1,0 +1,1 @@
+"""gRPC servicers: controller, admin, metadata feed."""

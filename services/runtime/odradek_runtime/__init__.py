@@ -1,0 +1,1 @@
+"""What every process needs, once: settings, clock, lifecycle, logs, metrics, servers, TLS."""

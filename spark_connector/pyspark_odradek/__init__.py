@@ -1,0 +1,1 @@
+"""Odradek as a Spark data source."""
