@@ -1,0 +1,1 @@
+"""The sparse indexes beside each segment, in Kafka's formats."""

@@ -1,0 +1,113 @@
+"""The settings of one partition's log, under Kafka's names for a topic's configs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class Durability(Enum):
+    """When an append counts as stored (DESIGN.md D9)."""
+
+    REPLICATED = "replicated"  # write(2) returned; the background flush follows
+    FSYNC = "fsync"  # fdatasync returned
+
+
+class TimestampKind(Enum):
+    """`message.timestamp.type`: whose clock the records' timestamps show."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """One topic's log settings. Each field is Kafka's topic config of that name, dots for `_`."""
+
+    segment_bytes: int = 1 << 30
+    """`segment.bytes`: a segment is closed before it would grow past this."""
+    segment_ms: int = 7 * _DAY_MS
+    """`segment.ms`: a segment is closed when a batch is this much younger than its first."""
+    segment_index_bytes: int = 10 << 20
+    """`segment.index.bytes`: the size at which an index is full, which closes the segment."""
+    index_interval_bytes: int = 4096
+    """`index.interval.bytes`: log bytes between two index entries, at least."""
+    retention_ms: int = 7 * _DAY_MS
+    """`retention.ms`: age at which a closed segment is deleted; -1 = never."""
+    retention_bytes: int = -1
+    """`retention.bytes`: size above which the oldest segments are deleted; -1 = no bound."""
+    max_message_bytes: int = (1 << 20) + 12
+    """`max.message.bytes`: the largest batch that a leader takes from a client."""
+    cleanup_delete: bool = True
+    """`cleanup.policy` contains `delete`."""
+    cleanup_compact: bool = False
+    """`cleanup.policy` contains `compact`."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """`min.cleanable.dirty.ratio`: share of uncleaned bytes from which compaction starts."""
+    min_compaction_lag_ms: int = 0
+    """`min.compaction.lag.ms`: records younger than this stay uncompacted."""
+    max_compaction_lag_ms: int = _INT64_MAX
+    """`max.compaction.lag.ms`: age at which a record is compacted whatever the ratio."""
+    delete_retention_ms: int = _DAY_MS
+    """`delete.retention.ms`: how long a tombstone or a transaction's marker stays readable."""
+    file_delete_delay_ms: int = 60_000
+    """`file.delete.delay.ms`: from taking a file out of the log to removing it."""
+    timestamp_kind: TimestampKind = TimestampKind.CREATE_TIME
+    """`message.timestamp.type`."""
+    timestamp_before_max_ms: int = _INT64_MAX
+    """`message.timestamp.before.max.ms`: how far behind the broker's clock a record may be."""
+    timestamp_after_max_ms: int = 3_600_000
+    """`message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be."""
+    durability: Durability = Durability.REPLICATED
+    """`durability`: Odradek's own; internal topics default to fsync."""
+
+    @classmethod
+    def from_topic_configs(
+        cls, configs: Mapping[str, str], *, defaults: LogConfig | None = None
+    ) -> LogConfig:
+        """Read a topic's configs, already validated by the controller; names of others are ignored.
+
+        `defaults` are the broker's. Raises ValueError for a value that is no such setting.
+        """
+        base = defaults or cls()
+        fields: dict[str, Any] = {name: getattr(base, name) for name in cls.__slots__}
+        for key, (name, parse) in _PARSERS.items():
+            if key in configs:
+                try:
+                    fields[name] = parse(configs[key])
+                except ValueError:
+                    raise ValueError(f"{key}={configs[key]!r} is no valid setting") from None
+        if "cleanup.policy" in configs:
+            policies = {part.strip() for part in configs["cleanup.policy"].split(",")}
+            if not policies <= {"delete", "compact"}:
+                raise ValueError(
+                    f"cleanup.policy={configs['cleanup.policy']!r} is no valid setting"
+                )
+            fields["cleanup_delete"] = "delete" in policies
+            fields["cleanup_compact"] = "compact" in policies
+        return cls(**fields)
+
+
+_PARSERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "segment.bytes": ("segment_bytes", int),
+    "segment.ms": ("segment_ms", int),
+    "segment.index.bytes": ("segment_index_bytes", int),
+    "index.interval.bytes": ("index_interval_bytes", int),
+    "retention.ms": ("retention_ms", int),
+    "retention.bytes": ("retention_bytes", int),
+    "max.message.bytes": ("max_message_bytes", int),
+    "min.cleanable.dirty.ratio": ("min_cleanable_dirty_ratio", float),
+    "min.compaction.lag.ms": ("min_compaction_lag_ms", int),
+    "max.compaction.lag.ms": ("max_compaction_lag_ms", int),
+    "delete.retention.ms": ("delete_retention_ms", int),
+    "file.delete.delay.ms": ("file_delete_delay_ms", int),
+    "message.timestamp.type": ("timestamp_kind", TimestampKind),
+    "message.timestamp.before.max.ms": ("timestamp_before_max_ms", int),
+    "message.timestamp.after.max.ms": ("timestamp_after_max_ms", int),
+    "durability": ("durability", Durability),
+}

@@ -1,0 +1,243 @@
+"""The seam between the log and the disk: every byte the log reads or writes passes through here.
+
+`DiskStorage` is the operating system. Tests put a storage in its place that fails a chosen call,
+writes short, or keeps everything in memory and forgets what was not synced when the power goes.
+
+Errors: all methods raise plain `OSError`. The log turns the first one that hits a write, a sync or
+a rename into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
+this process's life (REPLICATION.md R11): after a failed fdatasync the kernel may have dropped the
+dirty pages and marked them clean, so a second one that succeeds proves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from odradek_protocol.records.batch_header import ByteBuffer
+
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+
+class StorageFailed(Exception):
+    """A write, sync or rename failed: the directory is offline until the process restarts.
+
+    Never retried. The message names the directory, what was tried and the operating system's
+    error; the remedy is a human's (space, a disk) or a restart.
+    """
+
+
+class File(Protocol):
+    """One open file. Positions and sizes in bytes. Methods may block; none is cancellable."""
+
+    def pwrite(self, data: ByteBuffer, position: int) -> int:
+        """Write at `position`; returns how many bytes were taken, perhaps fewer than given."""
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Read; fewer bytes only at the end of the file."""
+
+    def is_resident(self, position: int, size_bytes: int) -> bool:
+        """Whether reading this range would probably not wait for the disk."""
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def datasync(self) -> None:
+        """Make the bytes and the size durable; times may lag (fdatasync)."""
+
+    def sync(self) -> None:
+        """Make everything about the file durable (fsync): after a truncation."""
+
+    def size_bytes(self) -> int: ...
+
+    def duplicate(self) -> File:
+        """A second handle for a thread, which closes it; it survives this one's close."""
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """A file system, as much of one as a log needs."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open to read and write; with `create`, make the file if it is not there."""
+
+    def read(self, path: Path) -> bytes:
+        """The whole of a small file; FileNotFoundError if it is not there."""
+
+    def names(self, directory: Path) -> list[str]: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size_bytes(self, path: Path) -> int: ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory; no error if it is there."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces a file named `target`."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; no error if it is gone."""
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and removals in `path` durable."""
+
+    def free_bytes(self, path: Path) -> int:
+        """What an unprivileged process may still write."""
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwrite(self, data: ByteBuffer, position: int) -> int:
+        return os.pwrite(self._fd, data, position)
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        return os.pread(self._fd, size_bytes, position)
+
+    def is_resident(self, position: int, size_bytes: int) -> bool:
+        # Two one-byte reads that refuse to wait: cheap, and the kernel reads ahead in order, so
+        # with both ends cached the middle nearly always is.
+        try:
+            probe = bytearray(1)
+            os.preadv(self._fd, (probe,), position, _NOWAIT)
+            os.preadv(self._fd, (probe,), max(position, position + size_bytes - 1), _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # memory file systems: nothing to wait for
+                return True
+            raise
+        return True
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+
+    def datasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def duplicate(self) -> DiskFile:
+        return DiskFile(os.dup(self._fd))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class DiskStorage:
+    """The operating system's file system."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return DiskFile(os.open(path, flags, 0o644))
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size_bytes(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        stats = os.statvfs(path)
+        return stats.f_bavail * stats.f_frsize
+
+
+def write_all(file: File, data: ByteBuffer, position: int) -> None:
+    """Write all of `data`; a short write is followed by the rest, or by the error that cut it."""
+    written = file.pwrite(data, position)
+    if written == len(data):
+        return
+    view = memoryview(data)
+    while written < len(view):
+        more = file.pwrite(view[written:], position + written)
+        if more <= 0:
+            raise OSError(errno.EIO, f"write made no progress at byte {position + written}")
+        written += more
+
+
+def replace_file(storage: Storage, path: Path, content: bytes) -> None:
+    """Replace a small file so that a crash at any moment leaves the old one or the new one whole.
+
+    Durable on return: temporary file, fsync, rename, fsync of the directory.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    file = storage.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, content, 0)
+        file.sync()
+    finally:
+        file.close()
+    storage.rename(temporary, path)
+    storage.sync_directory(path.parent)
+
+
+class DirectoryHealth:
+    """Whether a data directory may still be written; shared by all that lies in it.
+
+    Falls once, never rises in this process's life. `on_failure` is called once, at that moment and
+    in whatever thread met the error.
+    """
+
+    __slots__ = ("failure", "on_failure")
+
+    def __init__(self) -> None:
+        self.failure: StorageFailed | None = None
+        self.on_failure: Callable[[StorageFailed], None] | None = None
+
+    def check(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, what: str, error: OSError) -> StorageFailed:
+        """Take note of a failed write, sync or rename; returns what to raise."""
+        failure = StorageFailed(f"{what}: {error.strerror or error}")
+        if self.failure is None:
+            self.failure = failure
+            if self.on_failure is not None:
+                self.on_failure(failure)
+        return failure
