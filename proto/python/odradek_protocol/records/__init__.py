@@ -1,1 +1,78 @@
-"""Record batch v2: header, reader, builder, control records, compression, checksums."""
+"""Record batches of format v2: what clients write, brokers keep and readers decode.
+
+errors, attributes, batch_header    what a broker needs: it never looks past the header
+codec                               the C codec, or `python_codec` and `python_columns`
+builder, batch_reader, columns      records into a batch, and out of it as objects or columns
+control                             the markers that end transactions
+compression, frame_bounds           the codecs, with caps on what they expand to
+arrow                               columns as pyarrow's types (not imported here)
+crc32c, murmur2                     the checksum; which partition a key belongs to
+"""
+
+from odradek_protocol.records.attributes import Compression, TimestampType
+from odradek_protocol.records.batch_header import (
+    HEADER_BYTES,
+    BatchHeader,
+    check_crc,
+    iter_headers,
+    read_header,
+    stamp,
+)
+from odradek_protocol.records.batch_reader import check_records, decode_batch, open_batch
+from odradek_protocol.records.builder import BatchBuilder, encode_batch
+from odradek_protocol.records.codec import IMPLEMENTATION, Record, RecordReader
+from odradek_protocol.records.columns import Column, ColumnBuilder, Columns, decode_to_arrow
+from odradek_protocol.records.control import (
+    ControlRecord,
+    ControlType,
+    encode_marker,
+    parse_control_record,
+    read_control,
+)
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.errors import (
+    ChecksumMismatch,
+    CorruptBatch,
+    ExpandedTooLarge,
+    TruncatedBatch,
+    UnsupportedCompression,
+    UnsupportedMagic,
+)
+from odradek_protocol.records.murmur2 import murmur2, partition_for_key
+
+__all__ = [
+    "HEADER_BYTES",
+    "IMPLEMENTATION",
+    "BatchBuilder",
+    "BatchHeader",
+    "ChecksumMismatch",
+    "Column",
+    "ColumnBuilder",
+    "Columns",
+    "Compression",
+    "ControlRecord",
+    "ControlType",
+    "CorruptBatch",
+    "ExpandedTooLarge",
+    "Record",
+    "RecordReader",
+    "TimestampType",
+    "TruncatedBatch",
+    "UnsupportedCompression",
+    "UnsupportedMagic",
+    "check_crc",
+    "check_records",
+    "crc32c",
+    "decode_batch",
+    "decode_to_arrow",
+    "encode_batch",
+    "encode_marker",
+    "iter_headers",
+    "murmur2",
+    "open_batch",
+    "parse_control_record",
+    "partition_for_key",
+    "read_control",
+    "read_header",
+    "stamp",
+]

@@ -207,17 +207,22 @@ def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
 
     TruncatedBatch if its end is not in `buffer`. No copy with the C codec, one without it.
     """
+    require_whole(buffer, position, header)
     end = position + header.size_bytes
-    if end > len(buffer):
-        raise TruncatedBatch(
-            f"the batch at position {position} has {header.size_bytes} bytes,"
-            f" {len(buffer) - position} are there"
-        )
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
     if computed != header.crc:
         raise ChecksumMismatch(
             f"CRC32C of the batch at position {position} (base offset {header.base_offset}) is"
             f" {computed:08x}, its header says {header.crc:08x}"
+        )
+
+
+def require_whole(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
+    """Raise TruncatedBatch unless `buffer` has the batch at `position` to its end."""
+    left = len(buffer) - position
+    if header.size_bytes > left:
+        raise TruncatedBatch(
+            f"the batch at position {position} has {header.size_bytes} bytes, {left} are there"
         )
 
 

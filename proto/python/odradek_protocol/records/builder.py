@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from odradek_protocol.records.attributes import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
@@ -16,7 +18,7 @@ from odradek_protocol.records.batch_header import (
     HEADER_BYTES,
     MAGIC,
 )
-from odradek_protocol.records.codec import RecordBuffer
+from odradek_protocol.records.codec import Record, RecordBuffer
 from odradek_protocol.records.compression import compress
 from odradek_protocol.records.crc32c import crc32c
 
@@ -46,24 +48,25 @@ class BatchBuilder(RecordBuffer):
         transactional: bool = False,
         control: bool = False,
         append_time_ms: int | None = None,
-        delete_horizon_ms: int | None = None,
+        delete_horizon: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytes:
         """The whole batch. The builder stays as it is, so it may be built again.
 
-        `append_time_ms` makes it the timestamp of all records (LOG_APPEND_TIME).
-        `delete_horizon_ms` and `last_offset_delta` are for compaction: the first is kept in place
-        of the base timestamp, so it needs records whose first timestamp is that (KIP-534); the
-        second is the original one, which may be beyond the last record that is left.
+        `append_time_ms` makes it the timestamp of all records (LOG_APPEND_TIME). The last two are
+        for compaction: `delete_horizon` says that the base timestamp given to the constructor is
+        one (KIP-534); `last_offset_delta` is the original batch's, which may lie beyond the last
+        record that is left, even if none is.
         """
         if last_offset_delta is None:
             last_offset_delta = self.last_offset_delta
-        elif last_offset_delta < self.last_offset_delta:
-            raise ValueError(f"last offset delta {last_offset_delta} < {self.last_offset_delta}")
-        if last_offset_delta < 0:
-            raise ValueError("a batch without records")
+        if last_offset_delta < max(self.last_offset_delta, 0):
+            raise ValueError(
+                f"last offset delta {last_offset_delta}, that of {self.record_count} records"
+                f" is {self.last_offset_delta}"
+            )
         attributes = int(compression)
-        base_timestamp_ms, max_timestamp_ms = self.base_timestamp_ms, self.max_timestamp_ms
+        max_timestamp_ms = self.max_timestamp_ms
         if append_time_ms is not None:
             attributes |= TIMESTAMP_TYPE_MASK
             max_timestamp_ms = append_time_ms
@@ -71,11 +74,10 @@ class BatchBuilder(RecordBuffer):
             attributes |= TRANSACTIONAL_MASK
         if control:
             attributes |= CONTROL_MASK
-        if delete_horizon_ms is not None:
+        if delete_horizon:
             attributes |= DELETE_HORIZON_MASK
-            base_timestamp_ms = delete_horizon_ms
         records = self.records()
-        if compression is not Compression.NONE:
+        if records and compression is not Compression.NONE:
             records = compress(records, compression, compression_level)
         header = bytearray(HEADER_BYTES)
         HEADER.pack_into(
@@ -88,7 +90,7 @@ class BatchBuilder(RecordBuffer):
             0,
             attributes,
             last_offset_delta,
-            base_timestamp_ms,
+            self.base_timestamp_ms,
             max_timestamp_ms,
             producer_id,
             producer_epoch,
@@ -98,3 +100,47 @@ class BatchBuilder(RecordBuffer):
         crc = crc32c(records, crc32c(bytes(header[ATTRIBUTES_AT:])))
         header[ATTRIBUTES_AT - 4 : ATTRIBUTES_AT] = crc.to_bytes(4, "big")
         return b"".join((header, records))
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    base_timestamp_ms: int | None = None,
+    compression: Compression = Compression.NONE,
+    compression_level: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    append_time_ms: int | None = None,
+    delete_horizon: bool = False,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """One batch of these records.
+
+    A record with an offset keeps it (`base_offset` is where the batch begins); one with offset -1
+    gets the next. The other arguments are those of `BatchBuilder.build`.
+    """
+    builder = BatchBuilder(base_timestamp_ms=base_timestamp_ms)
+    for record in records:
+        offset_delta = record.offset - base_offset if record.offset >= 0 else -1
+        if record.offset >= 0 and offset_delta < 0:
+            raise ValueError(f"offset {record.offset} is below the base offset {base_offset}")
+        builder.append(record.key, record.value, record.headers, record.timestamp_ms, offset_delta)
+    return builder.build(
+        compression=compression,
+        compression_level=compression_level,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        append_time_ms=append_time_ms,
+        delete_horizon=delete_horizon,
+        last_offset_delta=last_offset_delta,
+    )

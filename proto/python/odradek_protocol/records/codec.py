@@ -1,4 +1,4 @@
-"""Which record codec this process uses: C where it was built, else Python. Same names, same results.
+"""Which record codec this process uses: C where it was built, else Python. The results are equal.
 
 `ODRADEK_PURE_PYTHON=1` in the environment chooses Python whatever was built.
 """

@@ -68,10 +68,12 @@ class Record:
 class RecordBuffer:
     """The records of one batch while it grows, already encoded.
 
-    `base_timestamp_ms` is the first record's; `max_timestamp_ms` the largest; -1 when empty.
+    `base_timestamp_ms` is what was given, or else the first record's; `max_timestamp_ms` the
+    largest; -1 while they are not known.
     """
 
     __slots__ = (
+        "_base_is_given",
         "_data",
         "base_timestamp_ms",
         "last_offset_delta",
@@ -80,12 +82,16 @@ class RecordBuffer:
         "size_bytes_max",
     )
 
-    def __init__(self, size_bytes_max: int = _BYTES_MAX) -> None:
+    def __init__(
+        self, size_bytes_max: int = _BYTES_MAX, base_timestamp_ms: int | None = None
+    ) -> None:
         if not 0 <= size_bytes_max <= _BYTES_MAX:
             raise ValueError(f"size_bytes_max is {size_bytes_max}, not within 0 to {_BYTES_MAX}")
         self._data = bytearray()
         self.size_bytes_max = size_bytes_max
-        self.base_timestamp_ms = -1
+        self._base_is_given = base_timestamp_ms is not None
+        self.base_timestamp_ms = -1 if base_timestamp_ms is None else base_timestamp_ms
+        _check_int64(self.base_timestamp_ms, "base timestamp")
         self.max_timestamp_ms = -1
         self.last_offset_delta = -1
         self.record_count = 0
@@ -114,7 +120,9 @@ class RecordBuffer:
         if not self.last_offset_delta < delta <= _BYTES_MAX:
             raise ValueError(f"offset delta {delta} after {self.last_offset_delta}")
         _check_int64(timestamp_ms, "timestamp")
-        base_timestamp_ms = self.base_timestamp_ms if self.record_count else timestamp_ms
+        base_timestamp_ms = timestamp_ms
+        if self.record_count or self._base_is_given:
+            base_timestamp_ms = self.base_timestamp_ms
         _check_int64(timestamp_ms - base_timestamp_ms, "timestamp delta")
         body = bytearray(1)
         write_varint(body, timestamp_ms - base_timestamp_ms)

@@ -1,0 +1,111 @@
+"""From the bytes of a batch to its records, as objects."""
+
+from __future__ import annotations
+
+from odradek_protocol.records.attributes import TimestampType
+from odradek_protocol.records.batch_header import (
+    RECORDS_AT,
+    BatchHeader,
+    ByteBuffer,
+    read_header,
+    require_whole,
+)
+from odradek_protocol.records.batch_header import check_crc as _check_crc
+from odradek_protocol.records.codec import Record, RecordReader
+from odradek_protocol.records.compression import BYTES_EXPANDED_MAX, expand
+
+
+def expanded_records(
+    buffer: ByteBuffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    bytes_expanded_max: int = BYTES_EXPANDED_MAX,
+) -> ByteBuffer:
+    """The records of the batch at `position`, still encoded, decompressed or else a view."""
+    require_whole(buffer, position, header)
+    records = memoryview(buffer)[position + RECORDS_AT : position + header.size_bytes]
+    if not records:
+        return records  # compaction leaves such batches, with their codec still named
+    return expand(records, header.compression, bytes_expanded_max)
+
+
+def open_batch(
+    buffer: ByteBuffer,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    check_crc: bool = True,
+    bytes_expanded_max: int = BYTES_EXPANDED_MAX,
+    start_offset: int = 0,
+    topic: str | None = None,
+    partition: int = -1,
+) -> RecordReader:
+    """A reader of the batch at `position`, whose `read(records_max)` gives its next records.
+
+    For batches whose records should not all become objects at once; it keeps the decompressed
+    bytes, or `buffer`. Records below `start_offset` are passed over; `topic` and `partition` are
+    what each record will say. A control batch reads like any other: look at `header.is_control`
+    first. Raises CorruptBatch, as does the reader.
+    """
+    if header is None:
+        header = read_header(buffer, position)
+    if check_crc:
+        _check_crc(buffer, position, header)
+    records = expanded_records(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
+    return RecordReader(
+        records,
+        header.record_count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp_ms,
+        append_time_ms(header),
+        start_offset,
+        topic,
+        partition,
+        header.partition_leader_epoch,
+    )
+
+
+def decode_batch(
+    buffer: ByteBuffer,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    check_crc: bool = True,
+    bytes_expanded_max: int = BYTES_EXPANDED_MAX,
+    start_offset: int = 0,
+    topic: str | None = None,
+    partition: int = -1,
+) -> list[Record]:
+    """All records of the batch at `position`; arguments and errors are those of `open_batch`."""
+    return open_batch(
+        buffer,
+        position,
+        header,
+        check_crc=check_crc,
+        bytes_expanded_max=bytes_expanded_max,
+        start_offset=start_offset,
+        topic=topic,
+        partition=partition,
+    ).read()
+
+
+def append_time_ms(header: BatchHeader) -> int | None:
+    """The timestamp of all records of the batch, or None when each has its own."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp_ms
+    return None
+
+
+def check_records(
+    buffer: ByteBuffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    bytes_expanded_max: int = BYTES_EXPANDED_MAX,
+) -> None:
+    """Raise CorruptBatch unless every record can be read: what a CRC alone does not promise."""
+    reader = open_batch(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
+    while reader.remaining:
+        reader.read(1000)
