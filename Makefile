@@ -1,0 +1,69 @@
+# Two commands do everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= server,arrow,avro,demo,spark,dev
+SEEDS ?= 100
+STAMP := $(VENV)/.installed
+SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
+UV := $(shell command -v uv 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-long check bench sim soak dev proto lock clean
+
+help: ## List these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
+
+$(STAMP): $(SOURCES)
+ifeq ($(UV),)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes -r requirements.lock
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
+endif
+	@touch $@
+
+install: $(STAMP) ## Create .venv and install everything
+
+demo: $(STAMP) ## Real flights through a cluster whose leader and controller are killed
+	$(BIN)/odradek demo
+
+dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
+	$(BIN)/odradek dev
+
+test: $(STAMP) ## Unit tests, 100 simulator seeds, short integration tests
+	$(BIN)/python -m pytest -m "not long" -q
+
+test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
+	$(BIN)/python -m pytest -m long -q
+	$(BIN)/python -m tests.sim --seeds 500
+
+sim: $(STAMP) ## The simulator alone: make sim SEEDS=500
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+soak: $(STAMP) ## Faults every few seconds under load: make soak MINUTES=60
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
+
+check: $(STAMP) ## Format, lint, types, import contracts, protos
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	cd proto && ../$(BIN)/buf lint
+
+bench: $(STAMP) ## Throughput, latency, CPU per GB, as JSON lines
+	$(BIN)/python -m tests.bench
+
+proto: $(STAMP) ## Generate the gRPC code again
+	$(BIN)/python proto/generate.py
+
+lock: ## Pin all dependencies again
+	uv pip compile --universal --quiet --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml build-requirements.in -o requirements.lock
+
+clean: ## Remove .venv, caches and generated code
+	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/_codec*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

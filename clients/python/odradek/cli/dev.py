@@ -1,0 +1,91 @@
+"""`odradek dev`: a whole cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def dev(
+    brokers: Annotated[int, typer.Option(min=1, max=32, help="How many brokers.")] = 3,
+    controllers: Annotated[int, typer.Option(min=1, max=7, help="How many controllers.")] = 3,
+    gateways: Annotated[int, typer.Option(min=0, max=8, help="How many gateways.")] = 1,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data is kept; none: a temporary directory.")
+    ] = None,
+    base_port: Annotated[
+        int, typer.Option(help="First of the ports to use; 0: free ports.", min=0, max=65_000)
+    ] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of any broker setting, by Kafka's name.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON when the cluster accepts writes.")
+    ] = False,
+    exit_with_parent: Annotated[
+        bool, typer.Option(help="Stop at end of file on standard input.")
+    ] = False,
+) -> None:
+    """Run an embedded cluster in the foreground; stop it, children too, on Ctrl-C or SIGTERM."""
+    from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+    plan = ClusterPlan(
+        brokers=brokers,
+        controllers=controllers,
+        gateways=gateways,
+        data_dir=data_dir,
+        base_port=base_port,
+        settings=tuple(settings or ()),
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if exit_with_parent:
+        threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    with EmbeddedCluster(plan) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        if as_json:
+            print(json.dumps(cluster.describe()), flush=True)
+        else:
+            _tell(cluster)
+        while not stop.wait(0.5):
+            for child in cluster.children():
+                if not child.is_running:
+                    print(
+                        f"odradek: {child.name} ended with status {child.exit_status()}; "
+                        f"its log: {child.log_path}",
+                        file=sys.stderr,
+                    )
+                    stop.set()
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    stop.set()
+
+
+def _tell(cluster: object) -> None:
+    from odradek.cli.output import console
+    from odradek.embedded import EmbeddedCluster
+
+    assert isinstance(cluster, EmbeddedCluster)
+    told = cluster.describe()
+    out = console()
+    out.print("[bold]The cluster accepts writes.[/bold] Ctrl-C stops it.")
+    out.print(f"  gRPC (SDK, CLI)  {told['grpc']}")
+    out.print(f"  Kafka clients    {told['kafka'] or '-'}")
+    out.print(f"  REST gateway     {told['gateway'] or '-'}")
+    out.print(f"  data             {told['data_dir']}")
+    out.print("\nIn another terminal:")
+    out.print(f"  export ODRADEK_BOOTSTRAP={told['grpc']}")
+    out.print("  odradek topic create greetings --partitions 3 --replicas 3")
+    out.print("  echo hello | odradek produce greetings")
+    out.print("  odradek consume greetings --from-beginning --exit-at-end")

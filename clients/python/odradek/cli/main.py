@@ -1,0 +1,61 @@
+"""`odradek`: one command line for the cluster's processes and for its users."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from odradek.cli import (
+    bench,
+    cluster,
+    consume,
+    demo,
+    dev,
+    produce,
+    quorum,
+    services,
+    storage,
+    tls,
+    topic,
+)
+from odradek.cli.output import fail
+
+app = typer.Typer(
+    name="odradek",
+    help="A distributed, replicated log that speaks Kafka.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(topic.app, name="topic")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(quorum.app, name="quorum")
+app.add_typer(storage.app, name="storage")
+app.add_typer(tls.app, name="tls")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("dev")(dev.dev)
+app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)
+services.add_commands(app)
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on stderr and a status, never a trace."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        if type(error).__module__.startswith("odradek") or isinstance(error, OSError):
+            fail(error)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""How every command prints: a table for people, JSON for programs, errors on stderr with a status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_UNHEALTHY = 3
+
+
+class OutputFormat(str, Enum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        envvar="ODRADEK_BOOTSTRAP",
+        help="gRPC addresses of one or more brokers, HOST:PORT,...",
+        show_default=True,
+    ),
+]
+Output = Annotated[
+    OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")
+]
+DEFAULT_BOOTSTRAP = "127.0.0.1:9090"
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
+    """Rows with the same columns: a JSON array, or a table; `empty` is said where there are none."""
+    if output is OutputFormat.JSON:
+        print(json.dumps(list(rows), default=_plain))
+        return
+    if not rows:
+        print(empty, file=sys.stderr)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in rows[0]:
+        numeric = all(isinstance(row[column], (int, float)) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(row[column]) for column in rows[0]))
+    console().print(table)
+
+
+def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
+    """One thing with named facts: a JSON object, or a line a fact."""
+    if output is OutputFormat.JSON:
+        print(json.dumps(dict(facts), default=_plain))
+        return
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {_text(value)}")
+
+
+def console(*, stderr: bool = False) -> Any:
+    """A rich console; wide and without colour where nobody looks."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    looks = stream.isatty()
+    return Console(
+        stderr=stderr,
+        width=None if looks else 200,
+        no_color=not looks or "NO_COLOR" in os.environ,
+        highlight=False,
+        soft_wrap=not looks,
+    )
+
+
+def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
+    """Say what went wrong, and the way out where the error knows one, and end."""
+    print(f"odradek: {error}", file=sys.stderr)
+    hint = getattr(error, "hint", None)
+    if hint and hint not in str(error):
+        print(f"         {hint}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)

@@ -1,0 +1,1 @@
+"""`odradek demo`: real flights through a replicated log while its leader and its controller are killed."""
