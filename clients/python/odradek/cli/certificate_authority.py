@@ -1,0 +1,155 @@
+"""A cluster's own certificate authority: one key that signs the certificates of its nodes.
+
+A node's certificate carries its identity as a DNS name in the subject alternative names
+(`broker-1`, `controller-2`), which is what peers check; host names and addresses that clients dial
+stand beside it. Keys are P-256, written with mode 0600.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_BACKDATED = datetime.timedelta(minutes=5)  # clocks differ
+
+
+class CertificateAuthorityError(RuntimeError):
+    """The directory holds no authority, or one already, or no such certificate."""
+
+
+class CertificateAuthority:
+    """The authority kept in a directory as `ca.crt` and `ca.key`; issues `NAME.crt` and `NAME.key` beside them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._certificate_path = directory / "ca.crt"
+        self._key_path = directory / "ca.key"
+
+    def create(self, *, common_name: str, days: int) -> Path:
+        """Make a new authority; refuses to replace one, since every node trusts the old."""
+        if self._key_path.exists():
+            raise CertificateAuthorityError(
+                f"{self.directory} has an authority already: issue from it, or choose another --dir"
+            )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        certificate = (
+            _unsigned(name, name, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        _write_key(self._key_path, key)
+        self._certificate_path.write_bytes(
+            certificate.public_bytes(serialization.Encoding.PEM)
+        )
+        return self._certificate_path
+
+    def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:
+        """A certificate for a node or client: paths of certificate and key. Replaces an older one of that name."""
+        if "/" in name or name in ("", ".", "..", "ca"):
+            raise CertificateAuthorityError(f"{name!r} is no name for a certificate")
+        authority, authority_key = self._load()
+        key = ec.generate_private_key(ec.SECP256R1())
+        alternatives: list[x509.GeneralName] = [x509.DNSName(name)]
+        for host in hosts:
+            try:
+                alternatives.append(x509.IPAddress(ipaddress.ip_address(host)))
+            except ValueError:
+                alternatives.append(x509.DNSName(host))
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        certificate = (
+            _unsigned(subject, authority.subject, key.public_key(), days)
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        certificate_path = self.directory / f"{name}.crt"
+        key_path = self.directory / f"{name}.key"
+        _write_key(key_path, key)
+        _replace(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        return certificate_path, key_path
+
+    def renew(self, name: str, *, days: int) -> tuple[Path, Path]:
+        """A new certificate and key with the names of the one that is there; processes load it again by themselves."""
+        path = self.directory / f"{name}.crt"
+        if not path.exists():
+            raise CertificateAuthorityError(
+                f"{path} does not exist: `odradek tls issue {name}` makes it"
+            )
+        old = x509.load_pem_x509_certificate(path.read_bytes())
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = [
+            *(n for n in names.get_values_for_type(x509.DNSName) if n != name),
+            *(str(a) for a in names.get_values_for_type(x509.IPAddress)),
+        ]
+        return self.issue(name, hosts=hosts, days=days)
+
+    def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        if not self._key_path.exists():
+            raise CertificateAuthorityError(
+                f"{self.directory} has no authority: `odradek tls init --dir {self.directory}` makes one"
+            )
+        key = serialization.load_pem_private_key(self._key_path.read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey), "ca.key is not an EC key"
+        return x509.load_pem_x509_certificate(self._certificate_path.read_bytes()), key
+
+
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _replace(path, pem, 0o600)
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    scratch = path.with_suffix(path.suffix + ".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)

@@ -1,0 +1,156 @@
+"""The code base about itself: sizes, names, secrets of the build, licences."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "proto/python/odradek_protocol",
+    "services/runtime/odradek_runtime",
+    "services/metadata_quorum/odradek_metadata_quorum",
+    "services/broker/odradek_broker",
+    "services/gateway/odradek_gateway",
+    "clients/python/odradek",
+    "spark_connector/pyspark_odradek",
+)
+LINES_MAX = 600
+FILES_IN_FOLDER_MAX = 24
+FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|manager|misc)(_|$)")
+
+
+def sources() -> list[Path]:
+    found = [
+        path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "rpc/v1" not in path.as_posix()
+    ]
+    assert len(found) > 50, "the packages moved, and this test looks at nothing"
+    return found
+
+
+def test_no_file_is_longer_than_a_person_reads() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in sources()
+        if (lines := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    assert not long, f"over {LINES_MAX} lines: {long}"
+
+
+def test_no_folder_is_a_heap() -> None:
+    heaps = {}
+    for package in PACKAGES:
+        folders = [ROOT / package, *(p for p in (ROOT / package).rglob("*") if p.is_dir())]
+        for folder in folders:
+            if "rpc" in folder.parts or folder.name in ("__pycache__", "kafka_api"):
+                continue  # one request a file is the rule in kafka_api
+            count = len([p for p in folder.glob("*.py") if p.name != "__init__.py"])
+            if count > FILES_IN_FOLDER_MAX:
+                heaps[str(folder.relative_to(ROOT))] = count
+    assert not heaps
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    assert not [str(p.relative_to(ROOT)) for p in sources() if FORBIDDEN_NAMES.search(p.stem)]
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if not path.read_text().lstrip().startswith(('"""', 'r"""'))
+    ]
+    assert not silent, f"without a docstring on top: {silent}"
+
+
+def test_no_module_is_dead() -> None:
+    """A module that nothing in the repository names is dead, unless it is run with -m."""
+    everything = "\n".join(
+        path.read_text(errors="replace")
+        for folder in ("proto", "services", "clients", "spark_connector", "tests", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix in (".py", ".toml", ".yaml", ".txt") and "rpc/v1" not in path.as_posix()
+    ) + (ROOT / "pyproject.toml").read_text() + (ROOT / "Makefile").read_text()
+    dead = []
+    for path in sources():
+        if path.stem in ("__init__", "__main__"):
+            continue
+        if not re.search(rf"\b{re.escape(path.stem)}\b(?=[\s,)\.\"':]|$)", everything.replace(f"{path.stem}.py", "")):
+            dead.append(str(path.relative_to(ROOT)))
+    assert not dead, f"nothing imports: {dead}"
+
+
+def test_no_pickle_is_within_reach() -> None:
+    offenders = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if re.search(r"^\s*(import|from)\s+(pickle|cPickle|dill|marshal|shelve)\b", path.read_text(), re.M)
+    ]
+    assert not offenders
+
+
+def test_the_lock_has_hashes_and_no_addresses() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "--hash=sha256:" in lock
+    assert "://" not in lock
+
+
+def test_nothing_generated_is_in_git() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    if not tracked:
+        pytest.skip("not a git checkout")
+    generated = [p for p in tracked if p.endswith(("_pb2.py", "_pb2_grpc.py", ".so", ".pyc"))]
+    assert not generated
+
+
+def test_every_package_folder_has_a_readme_or_says_all_in_its_docstring() -> None:
+    for package in PACKAGES:
+        assert (ROOT / package).parent.joinpath("README.md").exists() or (
+            ROOT / package / "README.md"
+        ).exists(), f"{package} has no README.md"
+
+
+def test_no_runtime_dependency_is_gpl_or_lgpl() -> None:
+    """What `pip install odradek[server,arrow,avro,spark]` brings, and nothing that is only for tests."""
+    seen: set[str] = set()
+    queue = ["odradek"]
+    extras = ("server", "arrow", "avro", "spark")
+    while queue:
+        name = queue.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            requires = metadata.distribution(name).requires or []
+        except metadata.PackageNotFoundError:
+            continue
+        for line in requires:
+            requirement, _, marker = line.partition(";")
+            if "extra ==" in marker and not (
+                name == "odradek" and any(f"'{e}'" in marker or f'"{e}"' in marker for e in extras)
+            ):
+                continue
+            queue.append(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0].lower())
+    assert len(seen) > 15, f"only {seen}: is odradek installed?"
+    copyleft = {}
+    for name in seen - {"odradek"}:
+        try:
+            meta = metadata.metadata(name)
+        except metadata.PackageNotFoundError:
+            continue
+        licences = " ".join(
+            [meta.get("License-Expression") or (meta.get("License") or "")[:100]]
+            + [c for c in meta.get_all("Classifier") or [] if c.startswith("License")]
+        )
+        if re.search(r"\b(A|L)?GPL|Lesser General|GNU General", licences):
+            copyleft[name] = licences
+    assert not copyleft
