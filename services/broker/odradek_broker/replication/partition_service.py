@@ -1,0 +1,168 @@
+"""What a listener may ask of this broker's partitions. INTERFACE: gRPC servicers, the Kafka listener
+and the coordinators all come through here, so that a rule holds on every wire.
+
+Everything runs on the broker's event loop; nothing here may be called from another thread. Errors
+of the world are values (`ErrorCode` in the outcome); exceptions are bugs.
+
+Naming a partition: `topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
+
+The gate (REPLICATION.md R13): a leader's answer may leave only while the broker's lease holds and
+it still leads in the epoch of the answer. A listener calls `gate_produce` / `gate_read` on each
+outcome at the moment it encodes it, and writes what they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.metadata.image import MetadataImage
+
+OFFSET_LATEST = -1
+OFFSET_EARLIEST = -2
+OFFSET_OF_MAX_TIMESTAMP = -3
+
+Topic = TopicName | TopicId
+
+
+class LeadershipWatcher(Protocol):
+    """Told when this broker begins or ceases to lead a partition of a topic (coordinators)."""
+
+    def on_leader(
+        self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> None:
+        """It leads now; the whole log may be read with `read_committed_log`."""
+
+    def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
+        """It leads no longer (or the partition is gone)."""
+
+
+class PartitionService(Protocol):
+    """The one door to the partitions."""
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: Callable[[ProduceOutcome], None],
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        is_internal: bool = False,
+    ) -> None:
+        """Validate, stamp and append whole batches; `on_done` is called once, perhaps at once.
+
+        A writable buffer (bytearray, writable memoryview) is stamped in place and belongs to the
+        log afterwards: hand it over, never reuse it. `bytes` are copied once. acks: 0, 1 or -1.
+        `expected_leader_epoch` refuses with NOT_LEADER_OR_FOLLOWER when leadership changed hands
+        (coordinators). `is_internal` allows internal topics and control batches.
+        """
+
+    def produce_async(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        is_internal: bool = False,
+    ) -> Awaitable[ProduceOutcome]:
+        """The same as an awaitable, for callers that are not hot."""
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        wants: Sequence[FetchWant],
+        *,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+        read_committed: bool,
+        client_rack: str = "",
+        hard_bytes_max: bool = False,
+    ) -> list[ReadOutcome]:
+        """Read in the order of `wants`, at least one batch in all even if larger than `bytes_max`;
+        waits for `bytes_min`, an error, or `wait_ms_max`. Cancel it when the connection is lost."""
+
+    def read_now(
+        self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True
+    ) -> ReadOutcome | Awaitable[ReadOutcome]:
+        """Read one partition: the outcome if its bytes are in memory, else an awaitable that reads
+        them in the pool."""
+
+    def list_offsets(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        timestamp_ms: int,
+        *,
+        read_committed: bool = False,
+        current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> Awaitable[OffsetOutcome]:
+        """OFFSET_LATEST, OFFSET_EARLIEST, OFFSET_OF_MAX_TIMESTAMP or ms since the epoch."""
+
+    def offset_for_leader_epoch(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        leader_epoch: LeaderEpoch,
+        *,
+        current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> OffsetOutcome:
+        """Largest epoch at or below `leader_epoch` and its end (`offset`), at the leader."""
+
+    def delete_records(
+        self, topic: Topic, partition: PartitionIndex, before_offset: Offset
+    ) -> OffsetOutcome:
+        """Advance the log start at the leader; -1: to the high watermark."""
+
+    # --- the gate --------------------------------------------------------------------------------
+
+    def gate_produce(
+        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome
+    ) -> ProduceOutcome:
+        """The outcome, or NOT_LEADER_OR_FOLLOWER in its place when it may not leave any more."""
+
+    def gate_read(
+        self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome
+    ) -> ReadOutcome:
+        """Likewise for what was read."""
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as this broker knows it now."""
+
+    def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
+        """For the hint in NOT_LEADER_OR_FOLLOWER answers."""
+
+    def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
+        """Call `watcher` after each applied change, coalesced per loop turn; returns the way off."""
+
+    # --- coordinators ----------------------------------------------------------------------------
+
+    def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
+        """Tell of this broker's leaderships in one topic, those it has now included."""
