@@ -1,0 +1,277 @@
+"""The demo from start to verdict: produce, kill, restart, read back, compare.
+
+Two processes are killed with SIGKILL while acks=all records flow: half-way the broker that leads most
+partitions, a little later the active controller. Both are started again while records still flow. The verdict
+is good only if nothing is lost, doubled or out of order within a key, both kills really happened, and
+no pause between acknowledgements was over `PAUSE_S_MAX`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from odradek.admin import Admin
+from odradek.client import Client
+from odradek.demo.flights import Flight
+from odradek.demo.ledger import AcknowledgementLog, ReadBack
+from odradek.demo.replica_files import ReplicaComparison, compare_replicas
+from odradek.embedded import EmbeddedCluster
+
+TOPIC = "flights"
+PARTITIONS = 6
+REPLICAS = 3
+SEGMENT_BYTES = 4 * 1024 * 1024
+PAUSE_S_MAX = 6.0
+FLUSH_S_MAX = 60.0
+_CONTROLLER_KILL_AFTER_S = 3.0
+_RESTART_AFTER_S = 3.0
+_SETTLE_S_MAX = 60.0
+_PACE_S = 0.01
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+
+
+@dataclass(slots=True, kw_only=True)
+class Kill:
+    """One process killed, and what the cluster made of it."""
+
+    name: str
+    pid_before: int
+    pid_after: int = 0
+    epochs_before: dict[int, int] = field(default_factory=dict)  # leader epochs by partition, or {0: term}
+    epochs_after: dict[int, int] = field(default_factory=dict)
+    at_record: int = 0
+
+    @property
+    def is_real(self) -> bool:
+        """Another process runs now, and the epochs moved on."""
+        return (
+            self.pid_after not in (0, self.pid_before)
+            and bool(self.epochs_after)
+            and all(self.epochs_after[p] > e for p, e in self.epochs_before.items())
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """All that the report tells."""
+
+    acknowledgements: AcknowledgementLog
+    read_back: ReadBack
+    failed_sends: list[str]
+    produce_s: float
+    consume_s: float
+    broker_kill: Kill
+    controller_kill: Kill
+    replicas: list[ReplicaComparison]
+    values: list[bytes]
+
+    def faults(self) -> list[str]:
+        """Why the demo failed; empty when all is well."""
+        read, acknowledgements = self.read_back, self.acknowledgements
+        checks = {
+            f"{len(self.failed_sends)} sends failed: {self.failed_sends[:1]}": not self.failed_sends,
+            "not every record was acknowledged": acknowledgements.count == len(read.flights),
+            f"{read.missing(acknowledgements)} acknowledged records are missing": read.missing(
+                acknowledgements
+            )
+            == 0,
+            f"{read.duplicates} records were read twice": read.duplicates == 0,
+            f"{read.damaged + read.foreign} records are not what was sent": not (
+                read.damaged or read.foreign
+            ),
+            f"{read.out_of_order} records are out of order within their key": not read.out_of_order,
+            "the checksum differs from the source's": read.sha256() == read.source_sha256(),
+            "the broker was not really killed": self.broker_kill.is_real,
+            "the controller was not really killed": self.controller_kill.is_real,
+            f"acknowledgements paused for {acknowledgements.longest_pause_s:.1f} s": (
+                acknowledgements.longest_pause_s <= PAUSE_S_MAX
+            ),
+            "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
+            "a partition has fewer than 3 segments": all(r.segments >= 3 for r in self.replicas),
+        }
+        return [fault for fault, is_well in checks.items() if not is_well]
+
+
+async def run_demo(
+    cluster: EmbeddedCluster, flights: list[Flight], *, rate: int, progress: Progress
+) -> Outcome:
+    """Everything after the cluster serves and the flights are read."""
+    async with Client(cluster.bootstrap) as client:
+        await client.admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=REPLICAS,
+            configs={"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES)},
+        )
+        acknowledgements = AcknowledgementLog.of(len(flights))
+        failed: list[str] = []
+        faults = _Faults(cluster, client.admin, at_record=len(flights) // 2)
+        began_s = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            killing = tasks.create_task(faults.run())
+            await _produce(client, flights, rate, acknowledgements, failed, faults, progress)
+            produce_s = time.monotonic() - began_s
+            await killing
+        await _wait_for_full_isr(client.admin)
+        await faults.note_epochs_after()
+        began_s = time.monotonic()
+        read_back, values = await _consume(client, flights, progress)
+        consume_s = time.monotonic() - began_s
+        replicas = await _compare(cluster, client, progress)
+    return Outcome(
+        acknowledgements=acknowledgements,
+        read_back=read_back,
+        failed_sends=failed,
+        produce_s=produce_s,
+        consume_s=consume_s,
+        broker_kill=faults.broker_kill,
+        controller_kill=faults.controller_kill,
+        replicas=replicas,
+        values=values,
+    )
+
+
+async def _produce(
+    client: Client,
+    flights: list[Flight],
+    rate: int,
+    log: AcknowledgementLog,
+    failed: list[str],
+    faults: _Faults,
+    progress: Progress,
+) -> None:
+    async with client.producer(acks="all", linger_ms=5) as producer:
+        began_s = time.monotonic()
+        log.begin(began_s)
+
+        def on_delivery(sequence: int) -> Callable[[asyncio.Future[object]], None]:
+            def note(future: asyncio.Future[object]) -> None:
+                error = future.exception()
+                if error is None:
+                    log.note(sequence, time.monotonic())
+                else:
+                    failed.append(f"seq {sequence}: {error}")
+
+            return note
+
+        for flight in flights:
+            due = int((time.monotonic() - began_s) * rate)
+            while flight.sequence > due:
+                await asyncio.sleep(_PACE_S)
+                due = int((time.monotonic() - began_s) * rate)
+                progress("produce", log.count, len(flights))
+            future = await producer.send(TOPIC, flight.value, key=flight.key)
+            future.add_done_callback(on_delivery(flight.sequence))
+            faults.sent = flight.sequence + 1
+        await producer.flush(FLUSH_S_MAX)
+        progress("produce", log.count, len(flights))
+
+
+class _Faults:
+    """Kills the busiest leader when `at_record` is sent, the active controller later, and restarts both."""
+
+    def __init__(self, cluster: EmbeddedCluster, admin: Admin, *, at_record: int) -> None:
+        self.sent = 0
+        self.broker_kill = Kill(name="", pid_before=0)
+        self.controller_kill = Kill(name="", pid_before=0)
+        self._cluster = cluster
+        self._admin = admin
+        self._at_record = at_record
+
+    async def run(self) -> None:
+        while self.sent < self._at_record:
+            await asyncio.sleep(_PACE_S)
+        description = await self._admin.describe_topic(TOPIC)
+        leaders = Counter(p.leader_id for p in description.partitions)
+        broker_id = leaders.most_common(1)[0][0]
+        broker = self._cluster.brokers[broker_id]
+        self.broker_kill = Kill(
+            name=broker.name,
+            pid_before=broker.pid,
+            at_record=self.sent,
+            epochs_before={
+                p.partition: p.leader_epoch
+                for p in description.partitions
+                if p.leader_id == broker_id
+            },
+        )
+        await asyncio.to_thread(broker.kill)
+        await asyncio.sleep(_CONTROLLER_KILL_AFTER_S)
+        described = await self._admin.describe_cluster()
+        controller = self._cluster.controllers[described.active_controller_id]
+        self.controller_kill = Kill(
+            name=controller.name,
+            pid_before=controller.pid,
+            at_record=self.sent,
+            epochs_before={0: described.controller_epoch},
+        )
+        await asyncio.to_thread(controller.kill)
+        await asyncio.sleep(_RESTART_AFTER_S)
+        for child, kill in ((controller, self.controller_kill), (broker, self.broker_kill)):
+            child.start()
+            kill.pid_after = child.pid
+        for child in (controller, broker):
+            await asyncio.to_thread(child.wait_ready, _SETTLE_S_MAX)
+
+    async def note_epochs_after(self) -> None:
+        description = await self._admin.describe_topic(TOPIC)
+        now = {p.partition: p.leader_epoch for p in description.partitions}
+        self.broker_kill.epochs_after = {p: now[p] for p in self.broker_kill.epochs_before}
+        described = await self._admin.describe_cluster()
+        self.controller_kill.epochs_after = {0: described.controller_epoch}
+
+
+async def _wait_for_full_isr(admin: Admin) -> None:
+    deadline_s = time.monotonic() + _SETTLE_S_MAX
+    while True:
+        description = await admin.describe_topic(TOPIC)
+        if all(len(p.isr) == len(p.replicas) for p in description.partitions):
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(
+                f"replicas are not in sync {_SETTLE_S_MAX:.0f} s after the restart: "
+                + str({p.partition: p.isr for p in description.partitions})
+            )
+        await asyncio.sleep(0.1)
+
+
+async def _consume(
+    client: Client, flights: list[Flight], progress: Progress
+) -> tuple[ReadBack, list[bytes]]:
+    read_back, values = ReadBack(flights=flights), []
+    partitions = [(TOPIC, index) for index in range(PARTITIONS)]
+    async with client.consumer() as consumer:
+        ends = await consumer.end_offsets(partitions)
+        total = sum(ends.values())
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        while read_back.read < total:
+            records = await consumer.getmany(timeout_ms=30_000, max_records=5_000)
+            if not records:
+                break
+            for record in records:
+                read_back.note(record.key, record.value or b"")
+                values.append(record.value or b"")
+            progress("consume", read_back.read, total)
+    return read_back, values
+
+
+async def _compare(
+    cluster: EmbeddedCluster, client: Client, progress: Progress
+) -> list[ReplicaComparison]:
+    partitions = [(TOPIC, index) for index in range(PARTITIONS)]
+    async with client.consumer() as consumer:
+        ends = await consumer.end_offsets(partitions)
+    directories = [cluster.broker_data_dir(i) for i in cluster.brokers]
+    compared = []
+    for done, (partition, end) in enumerate(sorted((p[1], e) for p, e in ends.items()), start=1):
+        compared.append(
+            await asyncio.to_thread(compare_replicas, directories, TOPIC, partition, end)
+        )
+        progress("compare replicas", done, PARTITIONS)
+    return compared
