@@ -1,0 +1,326 @@
+"""The metadata records: every change of a cluster's metadata is one of these, and nothing else.
+
+The active controller decides them, the quorum commits them in atomic batches (one batch is one
+entry of the Raft log), and every controller and broker replays them, in order, into its
+`MetadataImage`. The set follows KRaft's (KIP-500, KIP-631, KIP-966), with names for what KRaft
+calls by numbers.
+
+A record says what *is* from now on, never how it came about; what is left out of a change stays as
+it was (None). Three numbers are never written because replaying gives them, the same everywhere:
+
+- a broker's epoch is the offset of the entry that holds its `RegisterBroker`;
+- `partition_epoch` rises by one with each `PartitionChange`;
+- `leader_epoch` rises by one with each `PartitionChange` that sets `leader`, even to the same one.
+
+Evolution: fields are appended, with defaults, and never reordered or reused. An older reader
+ignores trailing fields that it does not know; a newer one takes defaults for what is missing. A
+change that an older reader must not ignore raises `VERSION`, and a feature level gates its use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Final
+
+from odradek_protocol.identity import (
+    NO_BROKER,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    IncarnationId,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
+
+
+class RestartClass(IntEnum):
+    """What kind of stop came before a broker's start (REPLICATION.md section 8)."""
+
+    CLEAN = 1  # a controlled shutdown, its marker names the previous broker epoch
+    PROCESS = 2  # the process died, the page cache is whole
+    POWER = 3  # anything else: bytes that were not synced may be lost
+
+
+class ConfigResourceType(IntEnum):
+    """What a config belongs to: Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4  # an empty name is the default of all brokers
+    GROUP = 32
+
+
+class ScramMechanism(IntEnum):
+    """Which hash a SCRAM credential is for: Kafka's numbers."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a broker listens, under the name of a listener (PLAINTEXT, GRPC, REPLICATION, ...)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    @property
+    def address(self) -> str:
+        """As a dialler wants it; an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevel:
+    """The cluster uses a feature at this level from now on; 0 switches it off."""
+
+    TYPE_ID: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 0
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker:
+    """A life of a broker begins, fenced; the offset of this entry is its broker epoch."""
+
+    TYPE_ID: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 0
+    broker_id: BrokerId
+    incarnation_id: IncarnationId
+    directory_ids: tuple[DirectoryId, ...]
+    restart_class: RestartClass
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    features: tuple[tuple[str, int], ...] = ()
+    fenced: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChange:
+    """A registered broker is fenced, unfenced, on its way out, or has lost directories."""
+
+    TYPE_ID: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 0
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    fenced: bool | None = None
+    in_shutdown: bool | None = None
+    offline_directory_ids: tuple[DirectoryId, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBroker:
+    """A broker will not come back; its registration is forgotten."""
+
+    TYPE_ID: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 0
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic exists, with no partition yet."""
+
+    TYPE_ID: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 0
+    topic_id: TopicId
+    name: TopicName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition exists, in this state; its epochs are 0 unless a snapshot tells others."""
+
+    TYPE_ID: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 0
+    topic_id: TopicId
+    partition: PartitionIndex
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    elr: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """A partition changes; None leaves a field as it is, leader NO_BROKER means none."""
+
+    TYPE_ID: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 0
+    topic_id: TopicId
+    partition: PartitionIndex
+    leader: BrokerId | None = None
+    isr: tuple[BrokerId, ...] | None = None
+    elr: tuple[BrokerId, ...] | None = None
+    replicas: tuple[BrokerId, ...] | None = None
+    adding: tuple[BrokerId, ...] | None = None
+    removing: tuple[BrokerId, ...] | None = None
+    recovering: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopic:
+    """A topic and its partitions are gone; its name is free."""
+
+    TYPE_ID: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 0
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A config of a resource is set, or (None) back at its default."""
+
+    TYPE_ID: ClassVar[int] = 9
+    VERSION: ClassVar[int] = 0
+    resource_type: ConfigResourceType
+    resource_name: str
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIds:
+    """Producer ids below this one are given out, the last block to this broker."""
+
+    TYPE_ID: ClassVar[int] = 10
+    VERSION: ClassVar[int] = 0
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    next_producer_id: ProducerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """A quota of an entity is set, or (None) removed (KIP-546)."""
+
+    TYPE_ID: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 0
+    entity: tuple[tuple[str, str | None], ...]  # sorted (user|client-id|ip, name or None: default)
+    key: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntry:
+    """A right is granted or denied; the numbers are Kafka's."""
+
+    TYPE_ID: ClassVar[int] = 12
+    VERSION: ClassVar[int] = 0
+    acl_id: bytes  # 16 random bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntry:
+    """A right is neither granted nor denied any more."""
+
+    TYPE_ID: ClassVar[int] = 13
+    VERSION: ClassVar[int] = 0
+    acl_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredential:
+    """A user can log in with SCRAM (RFC 5802); nobody can learn the password from this."""
+
+    TYPE_ID: ClassVar[int] = 14
+    VERSION: ClassVar[int] = 0
+    user: str
+    mechanism: ScramMechanism
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:  # keys never reach a log
+        return f"UserScramCredential(user={self.user!r}, mechanism={self.mechanism.name}, <hidden>)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredential:
+    """A user cannot log in with this mechanism any more."""
+
+    TYPE_ID: ClassVar[int] = 15
+    VERSION: ClassVar[int] = 0
+    user: str
+    mechanism: ScramMechanism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOp:
+    """Nothing changes; its commit proves that its controller is the active one."""
+
+    TYPE_ID: ClassVar[int] = 16
+    VERSION: ClassVar[int] = 0
+
+
+MetadataRecord = (
+    FeatureLevel
+    | RegisterBroker
+    | BrokerRegistrationChange
+    | UnregisterBroker
+    | Topic
+    | Partition
+    | PartitionChange
+    | RemoveTopic
+    | Config
+    | ProducerIds
+    | ClientQuota
+    | AccessControlEntry
+    | RemoveAccessControlEntry
+    | UserScramCredential
+    | RemoveUserScramCredential
+    | NoOp
+)
+
+RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
+    FeatureLevel,
+    RegisterBroker,
+    BrokerRegistrationChange,
+    UnregisterBroker,
+    Topic,
+    Partition,
+    PartitionChange,
+    RemoveTopic,
+    Config,
+    ProducerIds,
+    ClientQuota,
+    AccessControlEntry,
+    RemoveAccessControlEntry,
+    UserScramCredential,
+    RemoveUserScramCredential,
+    NoOp,
+)
+
+NO_LEADER: Final = NO_BROKER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBatch:
+    """Records that become true together: the payload of one entry of the Raft log.
+
+    `controller_epoch` is the Raft term of the controller that decided them. A state machine drops
+    a batch whose epoch is not the term of the entry that carries it: an old leader's proposal that
+    was appended late changes nothing, on any member.
+    """
+
+    controller_epoch: int
+    records: tuple[MetadataRecord, ...]
