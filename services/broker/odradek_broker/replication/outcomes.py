@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odradek_protocol.identity import (
+    NO_BROKER,
     NO_LEADER_EPOCH,
     NO_OFFSET,
     BrokerId,
@@ -75,7 +76,7 @@ class ReadOutcome:
     log_start_offset: Offset = NO_OFFSET
     aborted: Sequence[AbortedRange] | None = None
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-    preferred_read_replica: BrokerId = BrokerId(-1)
+    preferred_read_replica: BrokerId = NO_BROKER
     diverging: tuple[LeaderEpoch, Offset] | None = None
 
 

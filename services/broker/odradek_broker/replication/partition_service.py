@@ -1,5 +1,5 @@
-"""What a listener may ask of this broker's partitions. INTERFACE: gRPC servicers, the Kafka listener
-and the coordinators all come through here, so that a rule holds on every wire.
+"""What a listener may ask of this broker's partitions. gRPC servicers, the Kafka listener and the
+coordinators all come through here, so that a rule holds on every wire.
 
 Everything runs on the broker's event loop; nothing here may be called from another thread. Errors
 of the world are values (`ErrorCode` in the outcome); exceptions are bugs.
@@ -16,13 +16,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from odradek_broker.replication.outcomes import (
-    FetchWant,
-    LeaderNow,
-    OffsetOutcome,
-    ProduceOutcome,
-    ReadOutcome,
-)
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     LeaderEpoch,
@@ -32,6 +25,14 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.image import MetadataImage
+
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
@@ -160,7 +161,7 @@ class PartitionService(Protocol):
         """For the hint in NOT_LEADER_OR_FOLLOWER answers."""
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """Call `watcher` after each applied change, coalesced per loop turn; returns the way off."""
+        """Call `watcher` after changes, coalesced per loop turn; returns the way off."""
 
     # --- coordinators ----------------------------------------------------------------------------
 

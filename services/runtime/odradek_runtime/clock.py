@@ -1,0 +1,25 @@
+"""Clocks, by purpose. Inside the product time is `int` milliseconds unless a name says ns."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+# CLOCK_MONOTONIC stands still while a machine is suspended, so a lease on it would outlive the
+# suspension; CLOCK_BOOTTIME goes on. Other systems than Linux have no such clock.
+_BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def wall_ms() -> int:
+    """Ms since the Unix epoch: timestamps of records, ages. May jump."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """For deadlines and intervals within one process life."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def boottime_ms() -> int:
+    """For leases: goes on while the machine is suspended."""
+    return time.clock_gettime_ns(_BOOTTIME) // 1_000_000

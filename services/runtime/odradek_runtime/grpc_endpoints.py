@@ -1,0 +1,129 @@
+"""gRPC servers and channels as every process of the cluster sets them up (DESIGN.md D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_runtime.listeners import ListenerAddress, host_port, open_port, port_refused
+from odradek_runtime.tls import TlsFiles
+
+MESSAGE_BYTES_MAX: Final = 64 << 20
+Options = list[tuple[str, Any]]
+
+SERVER_OPTIONS: Final[Options] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
+    ("grpc.keepalive_time_ms", 1000),
+    ("grpc.keepalive_timeout_ms", 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.max_frame_size", 1 << 20),
+]
+
+INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 1000),
+    ("grpc.keepalive_timeout_ms", 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.max_frame_size", 1 << 20),
+]
+
+
+def internal_channel(host: str, port: int, tls: TlsFiles | None) -> grpc.aio.Channel:
+    """An asyncio channel to a process of the cluster, with its own connection."""
+    target = host_port(host, port)
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(
+        target, tls.channel_credentials(), options=INTERNAL_CHANNEL_OPTIONS
+    )
+
+
+def internal_sync_channel(host: str, port: int, tls: TlsFiles | None) -> grpc.Channel:
+    """The same for a thread of its own (heartbeats)."""
+    target = host_port(host, port)
+    if tls is None:
+        return grpc.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
+    return grpc.secure_channel(target, tls.channel_credentials(), options=INTERNAL_CHANNEL_OPTIONS)
+
+
+def new_server(
+    *,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    concurrent_rpcs_max: int | None = None,
+) -> grpc.aio.Server:
+    """A server with our options, on no port yet."""
+    return grpc.aio.server(
+        options=SERVER_OPTIONS,
+        interceptors=list(interceptors),
+        maximum_concurrent_rpcs=concurrent_rpcs_max,
+    )
+
+
+def bind(
+    server: grpc.aio.Server, listener: ListenerAddress, tls: TlsFiles | None, *, mutual: bool
+) -> int:
+    """Bind the server before its start; returns the port. Raises ListenRefused."""
+    # gRPC reports a taken port as a bare RuntimeError after logging its own lines: ask the
+    # operating system first, whose answer names the reason.
+    open_port(listener).close()
+    try:
+        if tls is None:
+            port = server.add_insecure_port(listener.authority)
+        else:
+            port = server.add_secure_port(
+                listener.authority, tls.server_credentials(require_client=mutual)
+            )
+    except RuntimeError:
+        raise port_refused(listener) from None
+    if port == 0:
+        raise port_refused(listener)
+    return port
+
+
+class Health:
+    """The standard gRPC health service of a server: `startup`, `readiness`, `liveness` and ""."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        from grpc_health.v1 import health, health_pb2_grpc
+
+        self._servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def set(self, *, is_live: bool, is_ready: bool) -> None:
+        """Tell what probes are told."""
+        from grpc_health.v1 import health_pb2
+
+        serving = health_pb2.HealthCheckResponse.SERVING
+        not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
+        for service, good in (
+            ("", is_ready),
+            ("readiness", is_ready),
+            ("startup", is_ready),
+            ("liveness", is_live),
+        ):
+            await self._servicer.set(service, serving if good else not_serving)
+
+
+def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> None:
+    """Let tools such as grpcurl list the services."""
+    from grpc_reflection.v1alpha import reflection
+
+    reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)

@@ -1,0 +1,147 @@
+"""A process from its first line to its last: the loop, signals, the parent's end, one exit status.
+
+`run_process(main)` runs `main(stop)` on uvloop; `stop` is set by SIGTERM, SIGINT or the parent's
+end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and its
+kin) are printed as one line, everything else with its traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import orjson
+
+from odradek_runtime.listeners import ListenRefused
+from odradek_runtime.logs import event_log
+from odradek_runtime.settings import SettingsError
+from odradek_runtime.tls import TlsRefused
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+_log = event_log(__name__)
+
+
+class ProcessRefused(RuntimeError):
+    """The process cannot start or go on; the message names the reason and the way out."""
+
+
+class StopRequest:
+    """Set once, with a reason; everything that runs for ever waits for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason = ""
+        self.failure: BaseException | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the process is to stop."""
+        return self._event.is_set()
+
+    def set(self, reason: str, *, failure: BaseException | None = None) -> None:
+        """Ask for a stop; a `failure` is raised at the end. The first reason counts."""
+        if not self._event.is_set():
+            self.reason = reason
+            self.failure = failure
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Until it is set."""
+        await self._event.wait()
+
+
+def run_process(
+    main: Callable[[StopRequest], Coroutine[Any, Any, None]],
+    *,
+    program: str,
+    exit_with_parent: bool = False,
+) -> int:
+    """Run `main` until it returns; the exit status."""
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_supervise(main, exit_with_parent))
+    except (ProcessRefused, SettingsError, ListenRefused, TlsRefused) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except BaseExceptionGroup as group:
+        refused = _find_refusal(group)
+        if refused is None:
+            raise
+        print(f"{program}: {refused}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+async def _supervise(
+    main: Callable[[StopRequest], Coroutine[Any, Any, None]], exit_with_parent: bool
+) -> int:
+    stop = StopRequest()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set:
+            os._exit(128 + number)
+        stop.set(f"signal {number.name}")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    if exit_with_parent:
+        _watch_parent(lambda: loop.call_soon_threadsafe(stop.set, "the parent is gone"))
+    await main(stop)
+    if stop.failure is not None:
+        raise stop.failure
+    return EXIT_OK
+
+
+def _watch_parent(on_gone: Callable[[], object]) -> None:
+    """End of file on standard input means that who started us is gone, however it went."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop ended first
+            on_gone()
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def announce_ready(**fields: object) -> None:
+    """Tell who started the process, in one line of JSON on standard output, that it serves."""
+    sys.stdout.buffer.write(orjson.dumps({"event": "ready", **fields}) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
+    """Await `work` for at most `timeout_s`; False, and a warning, if that was not enough."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError:
+        _log.warning("Gave up waiting", what=what, timeout_s=timeout_s)
+        return False
+    return True
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _find_refusal(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    for error in group.exceptions:
+        if isinstance(error, ProcessRefused | SettingsError | ListenRefused | TlsRefused):
+            return error
+        if isinstance(error, BaseExceptionGroup) and (found := _find_refusal(error)) is not None:
+            return found
+    return None

@@ -1,0 +1,139 @@
+"""Where a process listens: addresses as Kafka writes them, and what may stop it."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class ListenRefused(RuntimeError):
+    """The process must not, or cannot, listen there; the message says why and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAddress:
+    """`NAME://host:port`. An empty host means all addresses of the machine; port 0 any free one."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """host:port, an IPv6 address in brackets."""
+        return host_port(self.host or "0.0.0.0", self.port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+
+def host_port(host: str, port: int) -> str:
+    """As a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` names the loopback interface; a name other than localhost does not."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
+    """`NAME://host:port,...`. Raises ValueError for a bad entry or a name that comes twice."""
+    found: dict[str, ListenerAddress] = {}
+    for entry in text.split(","):
+        if not entry.strip():
+            continue
+        name, sep, authority = entry.strip().partition("://")
+        if not sep or not name:
+            raise ValueError(f"{entry.strip()!r} is not NAME://host:port")
+        host, port = split_host_port(authority)
+        if name.upper() in found:
+            raise ValueError(f"listener {name.upper()} is given twice")
+        found[name.upper()] = ListenerAddress(name=name.upper(), host=host, port=port)
+    return tuple(found.values())
+
+
+def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
+    """(id, host, port) of each `id@host:port,...`, as controller.quorum.voters has it."""
+    found: dict[int, tuple[int, str, int]] = {}
+    for entry in text.split(","):
+        if not entry.strip():
+            continue
+        node, at, authority = entry.strip().partition("@")
+        if not at or not node.isdigit():
+            raise ValueError(f"{entry.strip()!r} is not ID@host:port")
+        host, port = split_host_port(authority)
+        if int(node) in found:
+            raise ValueError(f"id {node} is given twice")
+        found[int(node)] = (int(node), host, port)
+    return tuple(found.values())
+
+
+def refuse_open_without_tls(
+    listeners: Iterable[ListenerAddress], *, has_tls: bool, insecure: bool
+) -> None:
+    """Raise ListenRefused for a listener beyond loopback without TLS, unless `insecure` (D14)."""
+    if has_tls or insecure:
+        return
+    for listener in listeners:
+        if not listener.is_loopback:
+            raise ListenRefused(
+                f"listener {listener.name} on {listener.authority} is reachable from other"
+                f" machines, but there is no TLS: set ssl.certificate.location, ssl.key.location"
+                f" and ssl.ca.location, or listen on 127.0.0.1, or accept that everybody may read"
+                f" and write with --insecure"
+            )
+
+
+def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socket:
+    """A listening TCP socket. Raises ListenRefused, naming the port and the way out."""
+    host = listener.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, listener.port))
+        opened.listen(backlog)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise port_refused(listener, error) from None
+    return opened
+
+
+def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:
+    """What to raise when `listener` could not be opened."""
+    if error is None or error.errno == errno.EADDRINUSE:
+        return ListenRefused(
+            f"port {listener.port} on {listener.host or 'all addresses'} is in use (listener"
+            f" {listener.name}): stop what listens there (ss -ltnp 'sport = :{listener.port}'"
+            f" names it), or set another port in listeners"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ListenRefused(
+            f"{listener.host} is no address of this machine (listener {listener.name}): listen on"
+            f" one of its own, and tell others the name they dial in advertised.listeners"
+        )
+    return ListenRefused(
+        f"cannot listen on {listener.authority} (listener {listener.name}): {error.strerror}"
+    )

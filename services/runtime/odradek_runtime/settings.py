@@ -1,0 +1,216 @@
+"""Settings of a process: one frozen dataclass, read from environment, file and flags.
+
+A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later
+sources win: default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties,
+as Kafka's), `--set name=value`. A name that no field has stops the process, with the closest name
+that exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+_METADATA_KEY: Final = "odradek"
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+class SettingsError(ValueError):
+    """A setting is unknown, missing or out of range; the message names it and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingSpec:
+    """What is known of one setting besides its type and default."""
+
+    name: str
+    doc: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    is_secret: bool = False
+    parse: Callable[[str], Any] | None = None
+
+
+def setting(
+    name: str,
+    doc: str,
+    *,
+    default: Any = MISSING,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
+    is_secret: bool = False,
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """A dataclass field that is a setting; without `default` it must be given."""
+    spec = SettingSpec(
+        name=name,
+        doc=doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        aliases=aliases,
+        is_secret=is_secret,
+        parse=parse,
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec})
+
+
+def specs_of(cls: type[Any]) -> dict[str, tuple[dataclasses.Field[Any], SettingSpec]]:
+    """Field and specification of each setting, by its dotted name."""
+    return {
+        field.metadata[_METADATA_KEY].name: (field, field.metadata[_METADATA_KEY])
+        for field in dataclasses.fields(cls)
+        if _METADATA_KEY in field.metadata
+    }
+
+
+def load_settings(
+    cls: type[T],
+    *,
+    env: Mapping[str, str],
+    env_prefix: str,
+    config_file: Path | None = None,
+    assignments: Iterable[str] = (),
+) -> T:
+    """Read all sources into one `cls`.
+
+    Raises:
+        SettingsError: unknown name, bad value, missing setting, unreadable file.
+    """
+    specs = specs_of(cls)
+    names = {name: name for name in specs}
+    for name, (_, spec) in specs.items():
+        names.update(dict.fromkeys(spec.aliases, name))
+    given: dict[str, tuple[str, str]] = {}  # name -> (value, where it was said)
+
+    env_names = {env_prefix + _env_form(alias): name for alias, name in names.items()}
+    for variable, value in env.items():
+        if variable.startswith(env_prefix):
+            if variable not in env_names:
+                raise _unknown(variable, f"environment variable {variable}", env_names)
+            given[env_names[variable]] = (value, f"environment variable {variable}")
+    if config_file is not None:
+        for name, value, line in read_properties(config_file):
+            where = f"{config_file}:{line}"
+            given[_resolve(name, where, names)] = (value, where)
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {assignment}: write --set NAME=VALUE")
+        given[_resolve(name.strip(), f"--set {name}", names)] = (value.strip(), f"--set {name}")
+
+    types = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for name, (field, spec) in specs.items():
+        if name in given:
+            text, where = given[name]
+            values[field.name] = _parse(spec, types[field.name], text, where)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise SettingsError(
+                f"{name} is not set: {spec.doc} Set it with --set {name}=..., in the configuration"
+                f" file, or as {env_prefix + _env_form(name)}"
+            )
+    return cls(**values)
+
+
+def read_properties(path: Path) -> list[tuple[str, str, int]]:
+    """(name, value, line number) of each entry of a Java properties file, `\\` line ends joined."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read the configuration file {path}: {error}") from None
+    entries: list[tuple[str, str, int]] = []
+    pending, first_line = "", 0
+    for number, raw in enumerate(lines, start=1):
+        line = pending + raw.strip()
+        first_line = first_line if pending else number
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise SettingsError(f"{path}:{first_line}: expected name=value, found {line!r}")
+        entries.append((name.strip(), value.strip(), first_line))
+    return entries
+
+
+def _env_form(name: str) -> str:
+    return name.upper().replace(".", "_").replace("-", "_")
+
+
+def _resolve(name: str, where: str, names: Mapping[str, str]) -> str:
+    if name not in names:
+        raise _unknown(name, where, names)
+    return names[name]
+
+
+def _unknown(name: str, where: str, known: Iterable[str]) -> SettingsError:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return SettingsError(f"{where}: there is no setting {name}{hint}")
+
+
+def _parse(spec: SettingSpec, kind: Any, text: str, where: str) -> Any:
+    shown = "(hidden)" if spec.is_secret else repr(text)
+    try:
+        value = spec.parse(text) if spec.parse is not None else _convert(kind, text)
+    except ValueError as error:
+        raise SettingsError(f"{where}: {spec.name}={shown} is not valid: {error}") from None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = spec.minimum, spec.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = (
+                f"{'' if low is None else low:g}..{'' if high is None else high:g}"
+                if (low is not None and high is not None)
+                else (f"at least {low:g}" if low is not None else f"at most {high:g}")
+            )
+            unit = f" {spec.unit}" if spec.unit else ""
+            raise SettingsError(f"{where}: {spec.name}={text} is out of range: {bounds}{unit}")
+    if spec.choices and value not in spec.choices:
+        raise SettingsError(
+            f"{where}: {spec.name}={shown} is not valid: one of {', '.join(spec.choices)}"
+        )
+    return value
+
+
+def _convert(kind: Any, text: str) -> Any:
+    if kind is bool:
+        lowered = text.lower()
+        if lowered in _TRUE:
+            return True
+        if lowered in _FALSE:
+            return False
+        raise ValueError("true or false")
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    if kind is Path:
+        if not text:
+            raise ValueError("a path is wanted")
+        return Path(text)
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind is str:
+        return text
+    arguments = [a for a in typing.get_args(kind) if a is not type(None)]
+    if len(arguments) == 1:  # X | None
+        return None if text == "" else _convert(arguments[0], text)
+    raise TypeError(f"no way to read a setting of type {kind}")
