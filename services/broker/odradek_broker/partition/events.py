@@ -1,0 +1,330 @@
+"""All that can happen to a replica. The shell makes one of these and hands it to `Replica.step`.
+
+Times are ms of one clock, CLOCK_BOOTTIME, that the shell reads (a lease on CLOCK_MONOTONIC would
+outlive a suspended machine). Offsets: range ends are exclusive. Rule numbers (R1 ..) are those of
+the replication protocol, listed in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    ProducerEpoch,
+    ProducerId,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+# --- what the metadata image says ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """One broker that hosts a replica, as the image shows it."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    is_fenced: bool
+    in_shutdown: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChanged:
+    """The image's state of this partition, in feed order; first sent when the image has reached
+    this broker's own registration (before that it shows an earlier life).
+
+    Feed it whenever a field differs: `min_insync_replicas` may change while `partition_epoch` does
+    not. `brokers` are those of `replicas` that the image knows.
+    """
+
+    leader: BrokerId  # NO_BROKER: none
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...]
+    min_insync_replicas: int
+    is_recovering: bool
+    brokers: tuple[BrokerView, ...]
+    is_fsync: bool = False  # the topic's durability=fsync: positions are synced ends (D9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerChanged:
+    """A broker of `replicas` registered anew, was fenced or unfenced, or began to shut down."""
+
+    broker: BrokerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRemoved:
+    """The image has the topic no longer. The replica answers UNKNOWN_TOPIC_ID from now on."""
+
+
+# --- from clients --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerBatch:
+    """Who numbered a batch, and how; sequences are inclusive and wrap after 2^31 - 1."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequested:
+    """Whole, validated batches (size, CRC) wait to be appended.
+
+    With `producer` set they are exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
+    `expected_leader_epoch` to the epoch that it loaded its state in; it writes in no other.
+    """
+
+    request_id: int  # the shell's name of the request; comes back in AnswerProduce
+    record_count: int  # offsets that the batches take
+    acks: int
+    deadline_ms: int
+    producer: ProducerBatch | None = None
+    expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH  # NO_LEADER_EPOCH: any
+
+
+# --- from the log --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """write(2) of the last Append returned. No other event may come between the two."""
+
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """A Sync finished; `durable_end` is the log's own after it (a cut may have lowered it)."""
+
+    durable_end: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """The TruncateTo is done, and synced together with the epoch cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReset:
+    """The ResetLog is done: the log is empty and begins at the offset asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartAdvanced:
+    """Retention or DeleteRecords moved the log start offset (never past the high watermark)."""
+
+    log_start: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFailed:
+    """A write, sync, truncation or CRC check of our own bytes failed, or an assertion did (R11)."""
+
+    reason: str
+
+
+# --- from followers, at the leader ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerSession:
+    """One stream of one follower, as its Hello named it. Of one lane the greater wins, and the
+    shell ends the older ones; their late messages may still come here and are ignored."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    session_id: int
+    is_catch_up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachReceived:
+    """A follower says what it has and wants what follows (R3)."""
+
+    session: FollowerSession
+    attach_seq: int
+    leader_epoch: LeaderEpoch
+    log_end: Offset
+    last_epoch: LeaderEpoch
+    log_start: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachReceived:
+    """A follower wants this partition no longer in this session."""
+
+    session: FollowerSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckReceived:
+    """A follower has everything below `ack_to`: appended, or synced with durability=fsync (R7)."""
+
+    session: FollowerSession
+    leader_epoch: LeaderEpoch
+    ack_to: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerSessionClosed:
+    """A follower's stream ended, or a newer one replaced it."""
+
+    session: FollowerSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSent:
+    """The shell handed a Data message to the stream, with what `data_due` told it."""
+
+    session: FollowerSession
+    end_offset: Offset  # the Data's base offset when it carried the high watermark alone
+    high_watermark: Offset
+
+
+# --- from the leader, at a follower --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReady:
+    """A stream to `leader` is open: attach in it from now on (also used to change the lane)."""
+
+    session_id: int
+    leader: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSessionClosed:
+    """The stream to the leader ended."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedReceived:
+    """The leader begins to push at our log end."""
+
+    session_id: int
+    attach_seq: int
+    leader_epoch: LeaderEpoch
+    high_watermark: Offset
+    log_start: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergedReceived:
+    """Our lineage left the leader's: its largest epoch <= `for_last_epoch` ends at `end_offset`."""
+
+    session_id: int
+    attach_seq: int
+    leader_epoch: LeaderEpoch
+    for_log_end: Offset
+    for_last_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotlessReceived:
+    """The leader no longer has what follows our log end: drop all, begin at `log_start`."""
+
+    session_id: int
+    attach_seq: int
+    leader_epoch: LeaderEpoch
+    log_start: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReceived:
+    """Batches of the leader, their headers read and CRCs checked by the shell (R5).
+
+    `epochs`: (leader epoch, first offset under it) of the first batch and of each later batch
+    where the epoch changes; empty when there are no batches.
+    """
+
+    session_id: int
+    leader_epoch: LeaderEpoch
+    base_offset: Offset
+    end_offset: Offset
+    high_watermark: Offset
+    log_start: Offset
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+    is_intact: bool  # every CRC is right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedReceived:
+    """The leader does not push this partition; `attach_seq` 0: it ends what it pushed."""
+
+    session_id: int
+    attach_seq: int
+    error_code: ErrorCode
+    leader_epoch: LeaderEpoch
+
+
+# --- from the controller, and from time ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrChangeAnswered:
+    """What the controller answered to ProposeIsr of this leader epoch and partition epoch;
+    REQUEST_TIMED_OUT when no answer came (lost, or the controller moved)."""
+
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed; every 100 ms or so. Judges deadlines, lag and what must be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderStalled:
+    """Our own loop stood still for `stall_ms` (over 500): nobody's lag is judged by it (R10)."""
+
+    stall_ms: int
+
+
+Event: TypeAlias = (
+    PartitionChanged
+    | BrokerChanged
+    | PartitionRemoved
+    | ProduceRequested
+    | Appended
+    | Synced
+    | Truncated
+    | LogReset
+    | LogStartAdvanced
+    | StorageFailed
+    | AttachReceived
+    | DetachReceived
+    | AckReceived
+    | FollowerSessionClosed
+    | DataSent
+    | SessionReady
+    | LeaderSessionClosed
+    | AttachedReceived
+    | DivergedReceived
+    | SnapshotlessReceived
+    | DataReceived
+    | RefusedReceived
+    | IsrChangeAnswered
+    | Tick
+    | LeaderStalled
+)
