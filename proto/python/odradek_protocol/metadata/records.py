@@ -86,7 +86,10 @@ class FeatureLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A life of a broker begins, fenced; the offset of this entry is its broker epoch."""
+    """A life of a broker begins, fenced; the offset of this entry is its broker epoch.
+
+    `broker_epoch` is written in snapshots only, where the offset of the entry is no longer there.
+    """
 
     TYPE_ID: ClassVar[int] = 2
     VERSION: ClassVar[int] = 0
@@ -98,6 +101,7 @@ class RegisterBroker:
     rack: str | None = None
     features: tuple[tuple[str, int], ...] = ()
     fenced: bool = True
+    broker_epoch: BrokerEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
