@@ -1,0 +1,154 @@
+"""Looking up configs: the one door to their tables, for controller, broker, command line and REST.
+
+A topic config's value is the topic's own, else the cluster's default (a broker config, set on the
+resource broker ""), else the built-in default. Each is set at run time; none needs a restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from odradek_protocol.metadata.broker_configs import BROKER_CONFIGS
+from odradek_protocol.metadata.config_definition import (
+    ConfigDefinition,
+    ConfigError,
+    ConfigSource,
+    ConfigValue,
+    unknown_config,
+)
+from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
+from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_protocol.metadata.topic_configs import TOPIC_CONFIGS
+
+__all__ = [
+    "BROKER_CONFIGS",
+    "INTERNAL_TOPICS",
+    "TOPIC_CONFIGS",
+    "ConfigError",
+    "ConfigSource",
+    "TopicSettings",
+    "check_config",
+    "check_together",
+    "cluster_config",
+    "definition_of",
+    "definitions",
+    "resolve_broker_config",
+    "resolve_topic_config",
+    "topic_settings",
+]
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition]:
+    """The configs that resources of this type have, by name."""
+    match resource_type:
+        case ConfigResourceType.TOPIC:
+            return TOPIC_CONFIGS
+        case ConfigResourceType.BROKER:
+            return BROKER_CONFIGS
+        case _:
+            return {}
+
+
+def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinition:
+    """The config of this name; raises `ConfigError` with the nearest name if there is none."""
+    table = definitions(resource_type)
+    if (definition := table.get(name)) is None:
+        raise unknown_config(resource_type.name.lower(), name, table)
+    return definition
+
+
+def check_config(resource_type: ConfigResourceType, name: str, value: str) -> ConfigValue:
+    """The parsed value; raises `ConfigError` if the config is unknown or takes no such value."""
+    definition = definition_of(resource_type, name)
+    parsed = definition.parse(value)
+    if name.endswith("cleanup.policy") and not parsed:
+        raise ConfigError(f"{name}: an empty list is not {definition.accepts()}")
+    return parsed
+
+
+def check_together(topic_configs: dict[str, str]) -> None:
+    """Check what no config can check alone, among a topic's own configs; raises `ConfigError`."""
+    lags = [
+        topic_configs.get(name, TOPIC_CONFIGS[name].default)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    ]
+    if int(lags[0]) > int(lags[1]):
+        raise ConfigError(
+            f"min.compaction.lag.ms ({lags[0]}) is above max.compaction.lag.ms ({lags[1]})"
+        )
+
+
+def resolve_topic_config(
+    image: MetadataImage, topic: str, definition: ConfigDefinition
+) -> tuple[str, ConfigSource]:
+    """A topic config's value now, and where it comes from."""
+    own = image.config_of(ConfigResourceType.TOPIC, topic)
+    if definition.name in own:
+        return own[definition.name], ConfigSource.TOPIC
+    cluster = image.config_of(*ALL_BROKERS)
+    if definition.default_name in cluster:
+        return cluster[definition.default_name], ConfigSource.ALL_BROKERS
+    if definition.name == "durability" and topic in INTERNAL_TOPICS:
+        return "fsync", ConfigSource.DEFAULT
+    return definition.default, ConfigSource.DEFAULT
+
+
+def resolve_broker_config(
+    image: MetadataImage, broker: str, definition: ConfigDefinition
+) -> tuple[str, ConfigSource]:
+    """A broker config's value now, and where it comes from; broker "" is the default of all."""
+    own = image.config_of(ConfigResourceType.BROKER, broker)
+    if broker and definition.name in own:
+        return own[definition.name], ConfigSource.BROKER
+    cluster = image.config_of(*ALL_BROKERS)
+    if definition.name in cluster:
+        return cluster[definition.name], ConfigSource.ALL_BROKERS
+    return definition.default, ConfigSource.DEFAULT
+
+
+def cluster_config(image: MetadataImage, name: str) -> ConfigValue:
+    """A cluster-wide config's value now, parsed."""
+    definition = BROKER_CONFIGS[name]
+    return definition.parse(resolve_broker_config(image, "", definition)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """A topic's configs as a broker uses them: parsed, defaults filled in."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    delete_retention_ms: int
+    durability: str
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    preallocate: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+
+def topic_settings(image: MetadataImage, topic: str) -> TopicSettings:
+    """The settings of a topic now; about 30 us, so keep it and ask again when a delta says so."""
+    values: dict[str, Any] = {}  # Any: one type per field, checked by the definitions
+    for setting in fields(TopicSettings):
+        definition = TOPIC_CONFIGS[setting.name.replace("_", ".")]
+        values[setting.name] = definition.parse(resolve_topic_config(image, topic, definition)[0])
+    return TopicSettings(**values)
