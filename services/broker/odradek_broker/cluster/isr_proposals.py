@@ -1,0 +1,116 @@
+"""AlterPartition: the leaders' proposals of in-sync replicas, gathered per broker, one in flight.
+
+Proposals that make an ISR smaller wait 20 ms for company, as a lost follower concerns many
+partitions at once; those that make one larger go with the next turn of the loop. An answer that
+does not come is told as REQUEST_TIMED_OUT: the replica keeps its proposal and sends it again (R16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+from odradek_protocol.identity import BrokerEpoch, BrokerId, TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.logs import event_log
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.partition.effects import ProposeIsr
+
+_GATHER_S: Final = 0.02
+_TIMEOUT_S: Final = 2.0
+_PARTITIONS_MAX: Final = 500
+_log = event_log(__name__)
+
+OnAnswer = Callable[[ErrorCode], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    proposal: ProposeIsr
+    on_answer: OnAnswer
+
+
+class IsrProposals:
+    """Sends proposals; `run` is its task."""
+
+    def __init__(
+        self, *, broker_id: BrokerId, controllers: ControllerClient, on_stale: Callable[[], None]
+    ) -> None:
+        self.broker_epoch: BrokerEpoch | None = None  # set after the registration
+        self._broker_id = broker_id
+        self._controllers = controllers
+        self._on_stale = on_stale
+        self._waiting: dict[TopicIdPartition, _Waiting] = {}
+        self._wake = asyncio.Event()
+        self._is_urgent = False
+
+    def propose(
+        self,
+        partition: TopicIdPartition,
+        proposal: ProposeIsr,
+        *,
+        is_urgent: bool,
+        on_answer: OnAnswer,
+    ) -> None:
+        """Send it with the next batch; a newer proposal of a partition replaces an unsent one."""
+        self._waiting[partition] = _Waiting(proposal, on_answer)
+        self._is_urgent |= is_urgent
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            await self._wake.wait()
+            if not self._is_urgent:
+                await asyncio.sleep(_GATHER_S)
+            batch = dict(list(self._waiting.items())[:_PARTITIONS_MAX])
+            for partition in batch:
+                del self._waiting[partition]
+            if not self._waiting:
+                self._wake.clear()
+                self._is_urgent = False
+            await self._send(batch)
+
+    async def _send(self, batch: dict[TopicIdPartition, _Waiting]) -> None:
+        assert self.broker_epoch is not None, "a leader before the registration"
+        request = pb.AlterPartitionRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self.broker_epoch,
+            partitions=[_item(partition, one.proposal) for partition, one in batch.items()],
+        )
+        codes = dict.fromkeys(batch, ErrorCode.REQUEST_TIMED_OUT)
+        try:
+            answer: pb.AlterPartitionResponse = await self._controllers.call(
+                "AlterPartition", request, timeout_s=_TIMEOUT_S
+            )
+        except (NoController, grpc.aio.AioRpcError) as error:
+            _log.warning("No answer to ISR proposals", count=len(batch), reason=str(error))
+        else:
+            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._on_stale()
+            elif answer.error_code == ErrorCode.NONE:
+                for partition, result in zip(batch, answer.partitions, strict=True):
+                    codes[partition] = ErrorCode(result.error_code)
+        for partition, one in batch.items():
+            one.on_answer(codes[partition])
+
+
+def _item(partition: TopicIdPartition, proposal: ProposeIsr) -> pb.AlterPartitionItem:
+    return pb.AlterPartitionItem(
+        partition=common_pb2.TopicIdPartition(
+            topic_id=partition.topic_id, partition=partition.partition
+        ),
+        leader_epoch=proposal.leader_epoch,
+        partition_epoch=proposal.partition_epoch,
+        isr=[
+            pb.ReplicaWithEpoch(broker_id=broker_id, broker_epoch=broker_epoch)
+            for broker_id, broker_epoch in proposal.isr
+        ],
+        is_recovering=proposal.is_recovering,
+    )

@@ -1,0 +1,167 @@
+"""The broker's copy of the metadata: follows the committed records of a controller, for ever.
+
+The feed only goes forward. It is read from the active controller when that is known (it commits
+first), from any other when not, and from the next one when the stream breaks. A broker that is too
+far behind gets a snapshot: it is built beside the present image and applied as the difference
+between the two, in slices, so that the loop turns meanwhile (REPLICATION.md section 9).
+
+`on_change(image, delta)` is called after each batch: the image is already what the delta leads to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import grpc.aio
+from odradek_protocol.identity import BrokerId, ControllerId, MetadataOffset
+from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
+from odradek_protocol.metadata.delta import MetadataDelta, differences
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.snapshot import SnapshotReader
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
+from odradek_runtime.logs import event_log
+
+from odradek_broker.cluster.controller_client import ControllerClient
+
+_RETRY_MIN_S: Final = 0.05
+_RETRY_MAX_S: Final = 0.5
+SNAPSHOT_BYTES_MAX: Final = 1 << 30
+_log = event_log(__name__)
+
+
+class FeedBroken(Exception):
+    """The controller sent what does not follow; another one is asked."""
+
+
+class MetadataFeed:
+    """Keeps `image` up to date."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        controllers: ControllerClient,
+        on_change: Callable[[MetadataImage, MetadataDelta], None],
+    ) -> None:
+        self.image = MetadataImage()
+        self.end_offset = MetadataOffset(0)
+        self._broker_id = broker_id
+        self._controllers = controllers
+        self._on_change = on_change
+        self._source: ControllerId | None = None
+        self._call: (
+            grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse] | None
+        ) = None
+
+    def active_moved(self, active: ControllerId) -> None:
+        """Another controller is active: read there, it hears of commits first."""
+        if self._source is not None and self._source != active and self._call is not None:
+            self._call.cancel()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        backoff_s = _RETRY_MIN_S
+        while True:
+            for controller in self._controllers.candidates():
+                before = self.image.offset
+                try:
+                    await self._follow(controller)
+                except grpc.aio.AioRpcError as error:
+                    _log.debug("Metadata feed ended", controller=controller, code=error.code().name)
+                except (FeedBroken, MetadataDecodeError) as error:
+                    _log.error("Metadata feed is wrong", controller=controller, reason=str(error))
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                finally:
+                    self._source = self._call = None
+                if self.image.offset != before:
+                    backoff_s = _RETRY_MIN_S
+                    break  # ask anew which one is active
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
+
+    async def _follow(self, controller: ControllerId) -> None:
+        stub = pb_grpc.ControllerServiceStub(self._controllers.channel(controller))
+        self._source = controller
+        self._call = call = stub.MetadataFeed(
+            pb.MetadataFeedRequest(
+                broker_id=self._broker_id,
+                from_offset=self.image.offset + 1,
+                last_epoch=self.image.epoch,
+            )
+        )
+        snapshot: _IncomingSnapshot | None = None
+        async for message in call:
+            if message.HasField("batches"):
+                snapshot = None
+                self._replay(message.batches)
+            elif message.HasField("snapshot"):
+                chunk = message.snapshot
+                if snapshot is None or chunk.position == 0:
+                    snapshot = _IncomingSnapshot(chunk)
+                snapshot.add(chunk)
+                if chunk.is_last:
+                    await self._apply(snapshot.image(chunk))
+                    snapshot = None
+
+    def _replay(self, message: pb.MetadataBatches) -> None:
+        self.end_offset = MetadataOffset(message.end_offset)
+        for entry in message.batches:
+            if entry.offset <= self.image.offset:
+                continue  # sent twice over a reconnection
+            delta = MetadataDelta()
+            offset = MetadataOffset(entry.offset)
+            if entry.payload:
+                batch = decode_batch(entry.payload)
+                if batch.controller_epoch == entry.controller_epoch:
+                    for record in batch.records:
+                        self.image.replay(offset, entry.controller_epoch, record, delta)
+            self.image.advance(offset, entry.controller_epoch)
+            self._on_change(self.image, delta)
+
+    async def _apply(self, after: MetadataImage) -> None:
+        before = self.image
+        if after.offset < before.offset:
+            raise FeedBroken(f"snapshot of {after.offset} is older than the image {before.offset}")
+        self.image = after
+        for delta in differences(before, after):
+            self._on_change(after, delta)
+            await asyncio.sleep(0)
+        _log.info(
+            "Applied a metadata snapshot",
+            offset=after.offset,
+            topics=len(after.topics),
+            brokers=len(after.brokers),
+        )
+
+
+class _IncomingSnapshot:
+    """A snapshot that comes in pieces."""
+
+    def __init__(self, first: pb.MetadataSnapshotChunk) -> None:
+        self._offset = first.offset
+        self._position = 0
+        self._reader = SnapshotReader()
+        self._pieces: list[bytes] = []
+
+    def add(self, chunk: pb.MetadataSnapshotChunk) -> None:
+        if chunk.offset != self._offset or chunk.position != self._position:
+            raise FeedBroken(f"snapshot piece at {chunk.position}, expected {self._position}")
+        self._position += len(chunk.data)
+        if self._position > SNAPSHOT_BYTES_MAX:
+            raise FeedBroken(f"snapshot is longer than {SNAPSHOT_BYTES_MAX} bytes")
+        self._pieces.append(chunk.data)
+        self._reader.add(chunk.data)
+
+    def image(self, last: pb.MetadataSnapshotChunk) -> MetadataImage:
+        if crc32c(b"".join(self._pieces)) != last.crc32c:
+            raise FeedBroken(f"snapshot of {last.offset} has a wrong checksum")
+        return self._reader.finish()

@@ -1,0 +1,56 @@
+"""Producer ids, out of blocks that the controller allocates: one call a block."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc.aio
+from odradek_protocol.identity import NO_PRODUCER_ID, BrokerEpoch, BrokerId, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+
+_TIMEOUT_S: Final = 5.0
+
+
+class ProducerIdSource:
+    """Hands out ids that no other producer of the cluster gets."""
+
+    def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:
+        self.broker_epoch: BrokerEpoch | None = None  # set after the registration
+        self._broker_id = broker_id
+        self._controllers = controllers
+        self._next = 0
+        self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def next(self) -> tuple[ErrorCode, ProducerId]:
+        """An id; COORDINATOR_NOT_AVAILABLE while no controller gives any."""
+        async with self._refill:
+            if self._next == self._end:
+                code = await self._allocate()
+                if code is not ErrorCode.NONE:
+                    return code, NO_PRODUCER_ID
+            self._next += 1
+            return ErrorCode.NONE, ProducerId(self._next - 1)
+
+    async def _allocate(self) -> ErrorCode:
+        if self.broker_epoch is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            answer: pb.AllocateProducerIdsResponse = await self._controllers.call(
+                "AllocateProducerIds",
+                pb.AllocateProducerIdsRequest(
+                    broker_id=self._broker_id, broker_epoch=self.broker_epoch
+                ),
+                timeout_s=_TIMEOUT_S,
+            )
+        except (NoController, grpc.aio.AioRpcError):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if answer.error_code != ErrorCode.NONE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._next = answer.producer_id_start
+        self._end = answer.producer_id_start + answer.producer_id_count
+        return ErrorCode.NONE
