@@ -1,0 +1,59 @@
+"""Compile the record codec beside its source: `python proto/compile_codec.py`.
+
+The build hook runs this for every wheel and editable install; run it by hand after editing
+`_codec.c`. Prints the path of what it built. Exit status 1 where no C compiler works: the codec
+then stays pure Python, slower, and the compiler's words are on standard error. `CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags; a path as the argument says
+where the result goes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "python" / "odradek_protocol" / "records" / "_codec.c"
+FLAGS = ["-O3", "-fPIC", "-shared", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS += ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"]
+
+
+def compile_codec(target: Path) -> Path | None:
+    """The compiled extension, or None where no compiler works.
+
+    It is replaced in one step: a process that has the old one mapped keeps it.
+    """
+    if os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0") or sys.platform == "win32":
+        target.unlink(missing_ok=True)
+        return None
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = [*FLAGS, f"-I{sysconfig.get_paths()['include']}"]
+    if sys.platform == "darwin":
+        flags += ["-undefined", "dynamic_lookup"]
+    flags += shlex.split(os.environ.get("ODRADEK_CODEC_FLAGS", ""))
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    command = [*compiler, *flags, str(SOURCE), "-o", str(fresh)]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    except OSError as error:
+        return _without(target, fresh, str(error))
+    except subprocess.CalledProcessError as error:
+        return _without(target, fresh, error.stderr)
+    sys.stderr.write(done.stderr)
+    fresh.replace(target)
+    return target
+
+
+def _without(target: Path, fresh: Path, why: str) -> None:
+    fresh.unlink(missing_ok=True)
+    target.unlink(missing_ok=True)
+    print(why, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    built = compile_codec(Path(sys.argv[1]) if sys.argv[1:] else SOURCE.with_suffix(".abi3.so"))
+    if built is None:
+        sys.exit("no C compiler: the record codec stays pure Python (slower)")
+    print(built)
