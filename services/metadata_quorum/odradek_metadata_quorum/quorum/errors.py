@@ -1,0 +1,39 @@
+"""What can go wrong with the quorum, a leaf per remedy."""
+
+from __future__ import annotations
+
+
+class QuorumError(Exception):
+    """Root of everything `quorum` raises on purpose."""
+
+
+class NotLeader(QuorumError):
+    """The proposal was not appended: this node does not lead in that epoch. Ask `leader_id`."""
+
+    def __init__(self, message: str, *, leader_id: int | None) -> None:
+        super().__init__(message)
+        self.leader_id = leader_id
+
+
+class OutcomeUnknown(QuorumError):
+    """The proposal was appended here, but whether it commits is not known. Read before retrying."""
+
+
+class ProposalTooLarge(QuorumError):
+    """The payload is larger than `proposal_bytes_max`; nothing was appended. Split it."""
+
+
+class QuorumOverloaded(QuorumError):
+    """Too many proposals wait for their commit; nothing was appended. Try again later."""
+
+
+class StorageMismatch(QuorumError):
+    """The data directory belongs to another cluster or node, or is not formatted, or is in use."""
+
+
+class CorruptStorage(QuorumError):
+    """A file of the quorum is damaged in a way that no crash explains; starting would lose data."""
+
+
+class WireError(QuorumError):
+    """A peer's bytes are not a message of this protocol. The connection is closed."""
