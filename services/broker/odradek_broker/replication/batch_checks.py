@@ -1,0 +1,239 @@
+"""What is checked of batches before they are appended: 61 bytes of header and one CRC each.
+
+`check_client_batches` is the hot path of produce: one `unpack` and one CRC a batch, no objects per
+record; nobody opens a batch. `scan_replicated` is its sibling for what a leader pushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.attributes import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_MIN,
+    CRC_AT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    MAX_TIMESTAMP_AT,
+    ByteBuffer,
+    stamp,
+)
+from odradek_protocol.records.crc32c import crc32c
+
+from odradek_broker.log.log_config import LogConfig, TimestampKind
+from odradek_broker.partition.events import ProducerBatch
+
+_COMPRESSION_CODE_MAX: Final = 4
+_SEQUENCE_MODULUS: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBatches:
+    """Batches that may be appended: where each begins and how many offsets it takes."""
+
+    positions: tuple[tuple[int, int], ...]
+    record_count: int
+    producer: ProducerBatch | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """Why the batches are not appended."""
+
+    error: ErrorCode
+    message: str
+
+
+def check_client_batches(
+    buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
+) -> CheckedBatches | BatchRefused:
+    """Check whole batches that a client sent; `is_internal` allows control batches."""
+    size_bytes = len(buffer)
+    if size_bytes < HEADER_BYTES:
+        return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are no record batch")
+    view = memoryview(buffer)
+    positions: list[tuple[int, int]] = []
+    record_count = position = 0
+    producer: ProducerBatch | None = None
+    while position < size_bytes:
+        if size_bytes - position < HEADER_BYTES:
+            return _corrupt(position, "the header is cut")
+        (
+            _,
+            batch_length,
+            _,
+            magic,
+            crc,
+            attributes,
+            last_offset_delta,
+            _,
+            max_timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        ) = HEADER.unpack_from(buffer, position)
+        end = position + LENGTH_PREFIX_BYTES + batch_length
+        if magic != MAGIC:
+            return BatchRefused(
+                ErrorCode.INVALID_RECORD, f"record format {magic}; only {MAGIC} is supported"
+            )
+        if batch_length < BATCH_LENGTH_MIN or end > size_bytes:
+            return _corrupt(position, f"batch length {batch_length}")
+        if end - position > config.max_message_bytes:
+            return BatchRefused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {end - position} bytes is larger than max.message.bytes"
+                f" ({config.max_message_bytes}): send smaller batches, or raise it for the topic",
+            )
+        if crc32c(view[position + ATTRIBUTES_AT : end]) != crc:
+            return _corrupt(position, "the CRC32C is wrong")
+        if attributes & COMPRESSION_MASK > _COMPRESSION_CODE_MAX:
+            return BatchRefused(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"compression codec {attributes & COMPRESSION_MASK} is unknown",
+            )
+        if count <= 0 or last_offset_delta != count - 1:
+            return BatchRefused(
+                ErrorCode.INVALID_RECORD,
+                f"{count} records with last offset delta {last_offset_delta}",
+            )
+        refused = _check_attributes(attributes, producer_id, is_internal=is_internal)
+        if refused is None and max_timestamp_ms >= 0:
+            refused = _check_timestamp(max_timestamp_ms, now_ms, config)
+        if refused is not None:
+            return refused
+        if producer_id >= 0 and not attributes & CONTROL_MASK:
+            if positions or end != size_bytes:
+                return BatchRefused(
+                    ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch a partition"
+                )
+            if producer_epoch < 0 or base_sequence < 0:
+                return BatchRefused(
+                    ErrorCode.INVALID_RECORD,
+                    f"producer {producer_id} with epoch {producer_epoch}, sequence {base_sequence}",
+                )
+            producer = ProducerBatch(
+                producer_id=ProducerId(producer_id),
+                producer_epoch=ProducerEpoch(producer_epoch),
+                base_sequence=base_sequence,
+                last_sequence=(base_sequence + last_offset_delta) % _SEQUENCE_MODULUS,
+            )
+        positions.append((position, count))
+        record_count += count
+        position = end
+    return CheckedBatches(tuple(positions), record_count, producer)
+
+
+def stamp_batches(
+    buffer: bytearray | memoryview,
+    batches: CheckedBatches,
+    *,
+    base_offset: int,
+    leader_epoch: LeaderEpoch,
+    log_append_time_ms: int,
+) -> None:
+    """Write offsets and epoch into the headers, and the time for LogAppendTime topics (>= 0)."""
+    for position, count in batches.positions:
+        stamp(buffer, position, base_offset, leader_epoch)
+        if log_append_time_ms >= 0:
+            _stamp_time(buffer, position, log_append_time_ms)
+        base_offset += count
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedBatches:
+    """What a follower needs to know of bytes that its leader sent."""
+
+    end_offset: Offset
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+    is_intact: bool
+
+
+def scan_replicated(records: bytes, base_offset: Offset) -> ScannedBatches:
+    """Read the headers and check the CRCs of what a leader pushed; never raises."""
+    size_bytes = len(records)
+    view = memoryview(records)
+    epochs: list[tuple[LeaderEpoch, Offset]] = []
+    last_epoch = NO_LEADER_EPOCH
+    position, end_offset = 0, base_offset
+    while position < size_bytes:
+        if size_bytes - position < HEADER_BYTES:
+            return ScannedBatches(end_offset, tuple(epochs), False)
+        fields = HEADER.unpack_from(records, position)
+        base, batch_length, epoch, magic, crc, _, last_offset_delta = fields[:7]
+        end = position + LENGTH_PREFIX_BYTES + batch_length
+        if (
+            magic != MAGIC
+            or batch_length < BATCH_LENGTH_MIN
+            or end > size_bytes
+            or base < end_offset
+            or last_offset_delta < 0
+            or crc32c(view[position + ATTRIBUTES_AT : end]) != crc
+        ):
+            return ScannedBatches(end_offset, tuple(epochs), False)
+        if epoch != last_epoch or not epochs:
+            epochs.append((LeaderEpoch(epoch), Offset(base)))
+            last_epoch = LeaderEpoch(epoch)
+        end_offset = Offset(base + last_offset_delta + 1)
+        position = end
+    return ScannedBatches(end_offset, tuple(epochs), True)
+
+
+def _check_attributes(
+    attributes: int, producer_id: int, *, is_internal: bool
+) -> BatchRefused | None:
+    if attributes & CONTROL_MASK and not is_internal:
+        return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
+    if attributes & TRANSACTIONAL_MASK and producer_id < 0:
+        return BatchRefused(ErrorCode.INVALID_RECORD, "a transaction without a producer id")
+    return None
+
+
+def _check_timestamp(max_timestamp_ms: int, now_ms: int, config: LogConfig) -> BatchRefused | None:
+    if config.timestamp_kind is TimestampKind.LOG_APPEND_TIME:
+        return None
+    if (
+        max_timestamp_ms - now_ms > config.timestamp_after_max_ms
+        or now_ms - max_timestamp_ms > config.timestamp_before_max_ms
+    ):
+        return BatchRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {max_timestamp_ms} is out of what the topic takes: at most"
+            f" {config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms"
+            f" after the broker's clock ({now_ms})",
+        )
+    return None
+
+
+def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """KIP-32: the broker's time is in the header alone, and under the CRC."""
+    _, batch_length, *_ = HEADER.unpack_from(buffer, position)
+    low_byte = position + ATTRIBUTES_AT + 1
+    buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK
+    at = position + MAX_TIMESTAMP_AT
+    buffer[at : at + 8] = now_ms.to_bytes(8, "big", signed=True)
+    end = position + LENGTH_PREFIX_BYTES + batch_length
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
+    buffer[position + CRC_AT : position + CRC_AT + 4] = crc.to_bytes(4, "big")
+
+
+def _corrupt(position: int, what: str) -> BatchRefused:
+    return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"batch at byte {position}: {what}")

@@ -1,0 +1,44 @@
+"""What the data path counts: plain integers, read when somebody scrapes."""
+
+from __future__ import annotations
+
+
+class Counters:
+    """Totals since the start of the process; only the event loop writes them."""
+
+    __slots__ = (
+        "append_batches",
+        "append_bytes",
+        "append_records",
+        "fetch_bytes",
+        "fetch_reads",
+        "fetch_reads_cold",
+        "isr_expands",
+        "isr_shrinks",
+        "leader_changes",
+        "produce_errors",
+        "produce_requests",
+        "replication_bytes_in",
+        "replication_bytes_out",
+        "sync_seconds",
+        "syncs",
+        "truncations",
+    )
+
+    def __init__(self) -> None:
+        self.append_batches = 0
+        self.append_bytes = 0
+        self.append_records = 0
+        self.fetch_bytes = 0
+        self.fetch_reads = 0
+        self.fetch_reads_cold = 0
+        self.isr_expands = 0
+        self.isr_shrinks = 0
+        self.leader_changes = 0
+        self.produce_errors = 0
+        self.produce_requests = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.sync_seconds = 0.0
+        self.syncs = 0
+        self.truncations = 0

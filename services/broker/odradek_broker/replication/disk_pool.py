@@ -1,0 +1,92 @@
+"""The few threads that wait for the disk so that the event loop does not.
+
+Work goes in with a callback; finished work comes back in one callback of the loop for all that
+finished meanwhile, so that a group commit of many partitions costs one wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from odradek_runtime.logs import event_log
+
+T = TypeVar("T")
+_log = event_log(__name__)
+
+
+class DiskPool:
+    """Runs blocking work. Owned by the event loop it was made in."""
+
+    def __init__(self, *, threads_max: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="disk")
+        self._finished: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._is_woken = False
+        self.pending = 0
+
+    def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
+        """Run `work`, which must not raise, in a thread; then `on_done` on the loop."""
+        self.pending += 1
+        self._executor.submit(self._do, work, on_done)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and return what it returns, or raise what it raises.
+
+        Cancellation leaves the thread's work to end by itself.
+        """
+        done: asyncio.Future[T] = self._loop.create_future()
+        outcome: list[T] = []
+        failure: list[BaseException] = []
+
+        def guarded() -> None:
+            try:
+                outcome.append(work())
+            except BaseException as error:
+                failure.append(error)
+
+        def settle() -> None:
+            if done.cancelled():
+                return
+            if failure:
+                done.set_exception(failure[0])
+            else:
+                done.set_result(outcome[0])
+
+        self.run(guarded, settle)
+        return await done
+
+    def submit_call(self, work: Callable[[], T]) -> Awaitable[T]:
+        """`call`, begun at once."""
+        return asyncio.ensure_future(self.call(work))
+
+    def close(self) -> None:
+        """Take no more work; what runs is left to end."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _do(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            _log.error("Work for the disk failed in a way it must not", exc=error)
+        with self._lock:
+            self._finished.append(on_done)
+            if self._is_woken:
+                return
+            self._is_woken = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        with self._lock:
+            finished, self._finished = self._finished, deque()
+            self._is_woken = False
+        self.pending -= len(finished)
+        for on_done in finished:
+            on_done()

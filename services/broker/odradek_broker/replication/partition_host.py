@@ -1,0 +1,506 @@
+"""The shell around one replica: its log, its waiters, its sessions. Does what the core decides.
+
+    event --> Replica.step --> effects --> log, streams, proposals, answers
+                  ^                            |
+                  +---- Appended, Synced, .. --+
+
+A host is a passive object on the event loop: whoever has an event calls in, effects are done before
+the call returns, and disk work that may wait comes back as an event. No task, no lock per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_runtime.clock import boottime_ms, wall_ms
+from odradek_runtime.logs import event_log
+
+from odradek_broker.log.log_config import Durability, TimestampKind
+from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.storage import StorageFailed as LogFailed
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.partition.effects import Effect, Role
+from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
+from odradek_broker.replication.batch_checks import (
+    BatchRefused,
+    CheckedBatches,
+    check_client_batches,
+    scan_replicated,
+    stamp_batches,
+)
+from odradek_broker.replication.counters import Counters
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.outcomes import ProduceOutcome
+
+_log = event_log(__name__)
+OnProduced = Callable[[ProduceOutcome], None]
+
+
+class Watcher(Protocol):
+    """Wants to know when there may be something new to read, or nothing ever again."""
+
+    def on_partition_moved(self, host: PartitionHost) -> None:
+        """The high watermark, the role or the log's fate changed. Cheap; must not call back."""
+
+
+class LeaderStreamPort(Protocol):
+    """The leader's end of one follower's stream, as a host sees it."""
+
+    def send(self, host: PartitionHost, effect: Effect) -> None:
+        """Send an answer: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
+
+    def mark_due(self, host: PartitionHost) -> None:
+        """There may be data, or a new high watermark, to push."""
+
+    def forget(self, host: PartitionHost) -> None:
+        """The host is gone, or no longer attached here."""
+
+
+class FollowerStreamPort(Protocol):
+    """The follower's end of a stream, as a host sees it."""
+
+    def send_attach(self, host: PartitionHost, effect: fx.SendAttach) -> None: ...
+
+    def send_detach(self, host: PartitionHost) -> None: ...
+
+    def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What all hosts of a broker share."""
+
+    pool: DiskPool
+    counters: Counters
+
+    def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort | None:
+        """The open stream of a follower's session; None once it ended."""
+
+    def follower_stream(self, session_id: int) -> FollowerStreamPort | None:
+        """Our open stream of that session; None once it ended."""
+
+    def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
+        """Follow another leader, tell coordinators."""
+
+    def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
+        """Hand a proposal to the controller's client."""
+
+    def storage_failed(self, reason: str) -> None:
+        """Take the directory offline."""
+
+
+@dataclass(slots=True)
+class _Produce:
+    buffer: bytearray | memoryview
+    batches: CheckedBatches
+    on_done: OnProduced
+    log_append_time_ms: int = -1
+
+
+class _LogProducers:
+    """The producer states of a log; a cut replaces the object, so it is looked up each time."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._owner = log
+
+    def check(
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        base_sequence: int,
+        last_sequence: int,
+    ) -> Any:  # a StoredBatch or an ErrorCode, as the log's own
+        return self._owner.producers.check(
+            producer_id, producer_epoch, base_sequence, last_sequence
+        )
+
+
+class PartitionHost:
+    """One replica on this broker."""
+
+    __slots__ = (
+        "_next_request_id",
+        "_produces",
+        "_push_to",
+        "_received",
+        "_shared",
+        "_sync_wanted",
+        "is_failed",
+        "is_removed",
+        "log",
+        "partition",
+        "replica",
+        "topic",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: TopicName,
+        log: PartitionLog,
+        broker_id: BrokerId,
+        settings: ReplicaSettings,
+        attach_seqs: Any,  # itertools.count[int]
+        shared: Surroundings,
+    ) -> None:
+        self.topic = topic
+        self.log = log
+        self.partition: TopicIdPartition = log.id
+        self.watchers: set[Watcher] = set()
+        self.is_failed = False
+        self.is_removed = False
+        self._shared = shared
+        self._produces: dict[int, _Produce] = {}
+        self._next_request_id = 1
+        self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
+        self._received: bytes = b""
+        self._sync_wanted = False
+        self.replica = Replica(
+            partition=self.partition,
+            broker_id=broker_id,
+            settings=settings,
+            log=LogAtOpen(
+                log_start=log.log_start_offset,
+                log_end=log.log_end_offset,
+                durable_end=log.durable_end_offset,
+                high_watermark=log.high_watermark,
+                epochs=tuple(log.epochs.entries()),
+            ),
+            producers=_LogProducers(log),
+            attach_seqs=attach_seqs,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition.partition}"
+
+    # --- what others ask -------------------------------------------------------------------------
+
+    def step(self, event: ev.Event) -> None:
+        """Let the core take an event, and do what it says."""
+        try:
+            self._do(self.replica.step(event, boottime_ms()))
+        except AssertionError as error:
+            _log.error("A partition broke a rule of its own", exc=error, partition=str(self))
+            self._shared.storage_failed(f"{self}: {error}")
+
+    def produce(
+        self,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: OnProduced,
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        is_internal: bool = False,
+    ) -> None:
+        """Check, stamp and append; `on_done` once, perhaps at once. See PartitionService."""
+        config = self.log.config
+        now_ms = wall_ms()
+        checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
+        if type(checked) is BatchRefused:
+            self._shared.counters.produce_errors += 1
+            on_done(ProduceOutcome(checked.error, message=checked.message))
+            return
+        assert isinstance(checked, CheckedBatches)
+        buffer: bytearray | memoryview
+        if isinstance(records, bytearray) or (
+            isinstance(records, memoryview) and not records.readonly
+        ):
+            buffer = records
+        else:
+            buffer = bytearray(records)  # the one copy: what a client sent is not ours to stamp
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        produce = _Produce(buffer, checked, on_done)
+        if config.timestamp_kind is TimestampKind.LOG_APPEND_TIME:
+            produce.log_append_time_ms = now_ms
+        self._produces[request_id] = produce
+        self.step(
+            ev.ProduceRequested(
+                request_id=request_id,
+                record_count=checked.record_count,
+                acks=acks,
+                deadline_ms=boottime_ms() + timeout_ms,
+                producer=checked.producer,
+                expected_leader_epoch=expected_leader_epoch,
+            )
+        )
+
+    def data_received(
+        self,
+        *,
+        session_id: int,
+        leader_epoch: LeaderEpoch,
+        base_offset: Offset,
+        high_watermark: Offset,
+        log_start: Offset,
+        records: bytes,
+    ) -> None:
+        """The leader pushed batches, or a new high watermark."""
+        scanned = scan_replicated(records, base_offset)
+        self._received = records
+        self.step(
+            ev.DataReceived(
+                session_id=session_id,
+                leader_epoch=leader_epoch,
+                base_offset=base_offset,
+                end_offset=scanned.end_offset,
+                high_watermark=high_watermark,
+                log_start=log_start,
+                epochs=scanned.epochs,
+                is_intact=scanned.is_intact,
+            )
+        )
+        self._received = b""
+
+    def session_closed(self, session: ev.FollowerSession) -> None:
+        """A follower's stream that this host was attached to has ended."""
+        self._push_to.pop(session, None)
+        self.step(ev.FollowerSessionClosed(session=session))
+
+    def removed(self) -> None:
+        """The image has this replica no longer."""
+        self.is_removed = True
+        self.step(ev.PartitionRemoved())
+        for stream in self._push_to.values():
+            stream.forget(self)
+        self._push_to.clear()
+        self._notify()
+
+    def failed(self, reason: str) -> None:
+        """The directory is offline."""
+        if self.is_failed:
+            return
+        self.is_failed = True
+        try:
+            self._do(self.replica.step(ev.StorageFailed(reason=reason), boottime_ms()))
+        except AssertionError as error:
+            _log.error("A failed partition broke a rule", exc=error, partition=str(self))
+        self._notify()
+
+    def finish_sync(self, job: StorageJob, seconds: float = 0.0) -> None:
+        """A sync of the log has ended, ours or the background flush's."""
+        counters = self._shared.counters
+        counters.syncs += 1
+        counters.sync_seconds += seconds
+        try:
+            self.log.finish(job)
+        except LogFailed as failure:
+            self._shared.storage_failed(str(failure))
+            return
+        if self.is_removed or self.is_failed:
+            return
+        if self.log.config.durability is Durability.FSYNC:
+            self.step(ev.Synced(durable_end=self.log.durable_end_offset))
+        if self._sync_wanted:
+            self._begin_sync()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the image says that this replica leads."""
+        return self.replica.role is Role.LEADER
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            _DO[type(effect)](self, effect)
+
+    def _append(self, effect: fx.Append) -> None:
+        produce = None if effect.request_id is None else self._produces[effect.request_id]
+        counters = self._shared.counters
+        try:
+            if produce is None:
+                info = self.log.append(self._received, now_ms=wall_ms())
+                counters.replication_bytes_in += info.size_bytes
+            else:
+                stamp_batches(
+                    produce.buffer,
+                    produce.batches,
+                    base_offset=effect.base_offset,
+                    leader_epoch=effect.leader_epoch,
+                    log_append_time_ms=produce.log_append_time_ms,
+                )
+                info = self.log.append(produce.buffer, now_ms=wall_ms())
+                produce.buffer = _EMPTY  # the log's now
+                counters.append_bytes += info.size_bytes
+                counters.append_records += produce.batches.record_count
+                counters.append_batches += len(produce.batches.positions)
+        except LogFailed as failure:
+            self._shared.storage_failed(str(failure))
+            return
+        self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), boottime_ms()))
+        for stream in self._push_to.values():
+            stream.mark_due(self)
+
+    def _sync(self, _effect: fx.Sync) -> None:
+        self._sync_wanted = True
+        self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        try:
+            job = self.log.begin_sync()
+        except LogFailed as failure:
+            self._shared.storage_failed(str(failure))
+            return
+        if job is not None:
+            self._sync_wanted = False
+            self._run_sync(job)
+        elif self.log.durable_end_offset >= self.log.log_end_offset:
+            self._sync_wanted = False
+            self.step(ev.Synced(durable_end=self.log.durable_end_offset))
+
+    def _run_sync(self, job: StorageJob) -> None:
+        began = perf_counter()
+        self._shared.pool.run(job.run, lambda: self.finish_sync(job, perf_counter() - began))
+
+    def _truncate_to(self, effect: fx.TruncateTo) -> None:
+        self._shared.counters.truncations += 1
+        _log.info(
+            "Cut the log where its leader's lineage leaves it",
+            partition=str(self),
+            end_offset=effect.end_offset,
+            log_end_offset=self.log.log_end_offset,
+        )
+        self._cut(lambda: self.log.begin_truncate(effect.end_offset), ev.Truncated())
+
+    def _reset_log(self, effect: fx.ResetLog) -> None:
+        _log.warning(
+            "Dropped the log: its leader no longer has what follows",
+            partition=str(self),
+            start_offset=effect.start_offset,
+            log_end_offset=self.log.log_end_offset,
+        )
+        self._cut(lambda: self.log.begin_reset(effect.start_offset), ev.LogReset())
+
+    def _cut(self, begin: Callable[[], StorageJob], done: ev.Event) -> None:
+        try:
+            job = begin()
+        except LogFailed as failure:
+            self._shared.storage_failed(str(failure))
+            return
+
+        def finish() -> None:
+            try:
+                self.log.finish(job)
+            except LogFailed as failure:
+                self._shared.storage_failed(str(failure))
+                return
+            if not self.is_removed:
+                self.step(done)
+
+        self._shared.pool.run(job.run, finish)
+
+    def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
+        self.log.assign_epoch(effect.leader_epoch)
+
+    def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
+        self.log.advance_log_start(effect.log_start)
+
+    def _answer_follower(
+        self, effect: fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
+    ) -> None:
+        stream = self._shared.leader_stream(effect.session)
+        if stream is None:
+            return
+        stream.send(self, effect)
+        if isinstance(effect, fx.SendAttached):
+            self._push_to[effect.session] = stream
+            stream.mark_due(self)
+        elif isinstance(effect, fx.SendRefused):
+            self._push_to.pop(effect.session, None)
+
+    def _send_attach(self, effect: fx.SendAttach) -> None:
+        stream = self._shared.follower_stream(effect.session_id)
+        if stream is not None:
+            stream.send_attach(self, effect)
+
+    def _send_detach(self, effect: fx.SendDetach) -> None:
+        stream = self._shared.follower_stream(effect.session_id)
+        if stream is not None:
+            stream.send_detach(self)
+
+    def _send_ack(self, effect: fx.SendAck) -> None:
+        stream = self._shared.follower_stream(effect.session_id)
+        if stream is not None:
+            stream.send_ack(self, effect)
+
+    def _propose_isr(self, effect: fx.ProposeIsr) -> None:
+        self._shared.propose_isr(self, effect)
+
+    def _answer_produce(self, effect: fx.AnswerProduce) -> None:
+        produce = self._produces.pop(effect.request_id, None)
+        if produce is None:
+            return
+        if effect.error_code is not ErrorCode.NONE:
+            self._shared.counters.produce_errors += 1
+        produce.on_done(
+            ProduceOutcome(
+                effect.error_code,
+                effect.base_offset,
+                produce.log_append_time_ms if effect.error_code is ErrorCode.NONE else -1,
+                self.log.log_start_offset,
+                effect.leader_epoch,
+            )
+        )
+
+    def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
+        self.log.set_high_watermark(effect.high_watermark)
+        for stream in self._push_to.values():
+            stream.mark_due(self)
+        self._notify()
+
+    def _role_changed(self, effect: fx.RoleChanged) -> None:
+        self._shared.counters.leader_changes += 1
+        for stream in self._push_to.values():
+            stream.forget(self)
+        self._push_to.clear()
+        self._shared.role_changed(self, effect)
+        self._notify()
+
+    def _partition_failed(self, effect: fx.PartitionFailed) -> None:
+        self._shared.storage_failed(effect.reason)
+
+    def _notify(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher.on_partition_moved(self)
+
+
+_EMPTY: Final = bytearray()
+_DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
+    fx.Append: PartitionHost._append,
+    fx.Sync: PartitionHost._sync,
+    fx.TruncateTo: PartitionHost._truncate_to,
+    fx.ResetLog: PartitionHost._reset_log,
+    fx.AssignEpoch: PartitionHost._assign_epoch,
+    fx.AdvanceLogStart: PartitionHost._advance_log_start,
+    fx.SendAttached: PartitionHost._answer_follower,
+    fx.SendDiverged: PartitionHost._answer_follower,
+    fx.SendSnapshotless: PartitionHost._answer_follower,
+    fx.SendRefused: PartitionHost._answer_follower,
+    fx.SendAttach: PartitionHost._send_attach,
+    fx.SendDetach: PartitionHost._send_detach,
+    fx.SendAck: PartitionHost._send_ack,
+    fx.ProposeIsr: PartitionHost._propose_isr,
+    fx.AnswerProduce: PartitionHost._answer_produce,
+    fx.HighWatermarkMoved: PartitionHost._high_watermark_moved,
+    fx.RoleChanged: PartitionHost._role_changed,
+    fx.PartitionFailed: PartitionHost._partition_failed,
+}
