@@ -1,9 +1,11 @@
 """Compile the record codec beside its source: `python proto/compile_codec.py`.
 
 The build hook runs this for every wheel and editable install; run it by hand after editing
-`_codec.c`. Prints the path of what it built. Exit status 1 where no C compiler works: the codec
-then stays pure Python, slower, and the compiler's words are on standard error. `CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags; a path as the argument says
-where the result goes.
+`_codec.c`. It prints the path of what it built. Exit status 1 where no C compiler works: the codec
+then stays pure Python, slower, and the compiler's words are on standard error.
+
+`CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags, `ODRADEK_PURE_PYTHON=1` means no
+codec in C; an argument says where the result goes.
 """
 
 from __future__ import annotations
@@ -36,20 +38,17 @@ def compile_codec(target: Path) -> Path | None:
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     command = [*compiler, *flags, str(SOURCE), "-o", str(fresh)]
     try:
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        failed, words = done.returncode != 0, done.stderr
     except OSError as error:
-        return _without(target, fresh, str(error))
-    except subprocess.CalledProcessError as error:
-        return _without(target, fresh, error.stderr)
-    sys.stderr.write(done.stderr)
+        failed, words = True, f"{error}\n"
+    sys.stderr.write(words)
+    if failed:  # what an older source gave must not stay
+        fresh.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
+        return None
     fresh.replace(target)
     return target
-
-
-def _without(target: Path, fresh: Path, why: str) -> None:
-    fresh.unlink(missing_ok=True)
-    target.unlink(missing_ok=True)
-    print(why, file=sys.stderr)
 
 
 if __name__ == "__main__":
