@@ -49,9 +49,7 @@ class CertificateAuthority:
             .sign(key, hashes.SHA256())
         )
         _write_key(self._key_path, key)
-        self._certificate_path.write_bytes(
-            certificate.public_bytes(serialization.Encoding.PEM)
-        )
+        self._certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return self._certificate_path
 
     def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:

@@ -9,9 +9,7 @@ import typer
 
 
 def demo(
-    rate: Annotated[
-        int, typer.Option(min=1, help="Records a second to produce at most.")
-    ] = 15_000,
+    rate: Annotated[int, typer.Option(min=1, help="Records a second to produce at most.")] = 15_000,
     records: Annotated[
         int | None, typer.Option(min=1000, help="Only the first so many flights; none: all.")
     ] = None,

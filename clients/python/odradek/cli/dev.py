@@ -23,7 +23,8 @@ def dev(
         int, typer.Option(help="First of the ports to use; 0: free ports.", min=0, max=65_000)
     ] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of any broker setting, by Kafka's name.")
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE of any broker setting, by Kafka's name."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON when the cluster accepts writes.")

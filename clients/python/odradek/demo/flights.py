@@ -17,8 +17,22 @@ from pathlib import Path
 from typing import Final
 
 _INTEGERS: Final = frozenset(
-    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight "
-    "air_time distance hour minute".split()
+    [
+        "year",
+        "month",
+        "day",
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "flight",
+        "air_time",
+        "distance",
+        "hour",
+        "minute",
+    ]
 )
 _MISSING: Final = ("", "NA")
 

@@ -82,7 +82,8 @@ class ReadBack:
     def missing(self, log: AcknowledgementLog) -> int:
         """How many acknowledged flights were not read."""
         return sum(
-            1 for seen, acknowledged in zip(self._seen, log.acknowledged, strict=True)
+            1
+            for seen, acknowledged in zip(self._seen, log.acknowledged, strict=True)
             if acknowledged and not seen
         )
 

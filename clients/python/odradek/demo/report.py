@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from odradek.demo.flights import Flight
@@ -90,7 +97,15 @@ def _print_counts(console: Console, outcome: Outcome) -> None:
 
 def _print_kills(console: Console, outcome: Outcome) -> None:
     table = _table(
-        console, "Killed with SIGKILL", "process", "at record", "pid", "pid after", "what rose", "from", "to"
+        console,
+        "Killed with SIGKILL",
+        "process",
+        "at record",
+        "pid",
+        "pid after",
+        "what rose",
+        "from",
+        "to",
     )
     for kill, what in (
         (outcome.broker_kill, "leader epochs"),
@@ -116,7 +131,13 @@ def _epochs(epochs: dict[int, int], kill: Kill) -> str:
 
 def _print_replicas(console: Console, outcome: Outcome) -> None:
     table = _table(
-        console, "Replicas' files", "partition", "high watermark", "segments", "bytes x replicas", "identical"
+        console,
+        "Replicas' files",
+        "partition",
+        "high watermark",
+        "segments",
+        "bytes x replicas",
+        "identical",
     )
     for replica in outcome.replicas:
         table.add_row(
@@ -130,7 +151,9 @@ def _print_replicas(console: Console, outcome: Outcome) -> None:
 
 
 def _print_carriers(console: Console, outcome: Outcome, flights: list[Flight]) -> None:
-    table = _table(console, "Carriers, from the records read back", "carrier", "flights", "mean delay, min")
+    table = _table(
+        console, "Carriers, from the records read back", "carrier", "flights", "mean delay, min"
+    )
     for carrier, count, delay in carrier_delays(outcome.values):
         table.add_row(carrier, f"{count:,}", f"{delay:+.1f}")
     console.print(table)

@@ -42,7 +42,9 @@ class Kill:
     name: str
     pid_before: int
     pid_after: int = 0
-    epochs_before: dict[int, int] = field(default_factory=dict)  # leader epochs by partition, or {0: term}
+    epochs_before: dict[int, int] = field(
+        default_factory=dict
+    )  # leader epochs by partition, or {0: term}
     epochs_after: dict[int, int] = field(default_factory=dict)
     at_record: int = 0
 

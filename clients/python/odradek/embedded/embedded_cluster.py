@@ -121,7 +121,10 @@ class EmbeddedCluster:
             ),
             "gateways": [f"http://127.0.0.1:{port}" for port in self._gateway_ports.values()],
             "metrics": {
-                **{f"controller-{i}": f"127.0.0.1:{p[2]}" for i, p in self._controller_ports.items()},
+                **{
+                    f"controller-{i}": f"127.0.0.1:{p[2]}"
+                    for i, p in self._controller_ports.items()
+                },
                 **{f"broker-{i}": f"127.0.0.1:{p[3]}" for i, p in self._broker_ports.items()},
             },
             "data_dir": str(self.data_dir),

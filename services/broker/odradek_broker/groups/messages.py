@@ -1,0 +1,250 @@
+"""What members and administrators ask of a group coordinator, and its answers, free of any wire.
+
+The listeners turn Kafka frames and gRPC messages into these. Times are ms, epochs and generations are
+ints that only rise, `topics` map a topic id to partition indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from odradek_protocol.identity import (
+    GroupId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+NO_GENERATION = -1
+Assignment = Mapping[TopicId, frozenset[PartitionIndex]]
+
+
+# --- classic protocol ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    """A member wants in, or takes part in a rebalance (KIP-62, static members KIP-345)."""
+
+    group_id: GroupId
+    member_id: MemberId  # empty: a new member
+    instance_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+    client_id: str
+    client_host: str
+    new_member_id: MemberId  # what to call it if it has no name yet; drawn by the caller
+    requires_known_member: bool  # from JoinGroup 4 on: first told its id, then let in (KIP-394)
+    may_skip_assignment: bool  # from JoinGroup 9 on: a static leader that returns (KIP-814)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """A member as its leader is told of it."""
+
+    member_id: MemberId
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The answer to JoinGroup; `members` only for the leader."""
+
+    error: ErrorCode
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: MemberId = MemberId("")
+    member_id: MemberId = MemberId("")
+    members: tuple[JoinedMember, ...] = ()
+    skips_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """A member asks for its assignment; the leader brings everyone's."""
+
+    group_id: GroupId
+    generation: int
+    member_id: MemberId
+    instance_id: str | None
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[MemberId, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """The answer to SyncGroup."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A member lives."""
+
+    group_id: GroupId
+    generation: int
+    member_id: MemberId
+    instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup:
+    """Members go; static ones may be named by instance id alone."""
+
+    group_id: GroupId
+    members: tuple[tuple[MemberId, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The answer to LeaveGroup: an error of the whole, and one a member."""
+
+    error: ErrorCode
+    members: tuple[tuple[MemberId, str | None, ErrorCode], ...] = ()
+
+
+# --- consumer protocol (KIP-848) -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat; None means unchanged. member_epoch 0 joins, -1 leaves, -2 leaves for a while."""
+
+    group_id: GroupId
+    member_id: MemberId
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topics: tuple[TopicName, ...] | None = None
+    subscribed_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Assignment | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatAnswer:
+    """Its answer; `assignment` None: unchanged."""
+
+    error: ErrorCode
+    error_message: str | None = None
+    member_id: MemberId | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """Where a group goes on in one partition."""
+
+    offset: Offset
+    leader_epoch: LeaderEpoch = LeaderEpoch(-1)
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = (
+        -1
+    )  # only from old clients' retention_time_ms; -1: by the broker's retention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsets:
+    """OffsetCommit. `generation_or_epoch` is -1 from a consumer that is in no group."""
+
+    group_id: GroupId
+    member_id: MemberId
+    instance_id: str | None
+    generation_or_epoch: int
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsAnswer:
+    """An error for each partition (commit, delete), or one for all."""
+
+    error: ErrorCode = ErrorCode.NONE
+    partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOffsets:
+    """OffsetFetch of one group; `partitions` None: all that it committed."""
+
+    group_id: GroupId
+    partitions: Sequence[TopicPartition] | None
+    member_id: MemberId | None = None
+    member_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedOffsets:
+    """Its answer; a partition that was asked for and never committed is None."""
+
+    error: ErrorCode
+    offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
+
+
+# --- administration ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group as it is listed."""
+
+    group_id: GroupId
+    protocol_type: str
+    state: str
+    group_type: str  # "classic" or "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """A member as it is described; classic ones have `metadata` and `assignment_bytes`."""
+
+    member_id: MemberId
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes = b""
+    assignment_bytes: bytes = b""
+    rack_id: str | None = None
+    member_epoch: int = -1
+    subscribed_topics: tuple[TopicName, ...] = ()
+    subscribed_regex: str | None = None
+    assignment: Assignment = field(default_factory=dict)
+    target: Assignment = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group as it is described; an unknown one is Dead with an error."""
+
+    error: ErrorCode
+    group_id: GroupId
+    state: str
+    group_type: str = "classic"
+    protocol_type: str = ""
+    protocol: str = ""
+    epoch: int = 0
+    assignment_epoch: int = 0
+    members: tuple[MemberDescription, ...] = ()

@@ -1,0 +1,153 @@
+"""The records of `__consumer_offsets`, as values. Their bytes are in record_codec.
+
+A record without `value` fields is a deletion (a tombstone in the compacted topic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from odradek_broker.groups.messages import Assignment, CommittedOffset
+from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRecord:
+    """The group goes on there; None: forgotten."""
+
+    group_id: GroupId
+    partition: TopicPartition
+    committed: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """A member of a classic group as it is kept."""
+
+    member_id: MemberId
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicGroupState:
+    """A generation of a classic group."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: MemberId | None
+    state_timestamp_ms: int
+    members: tuple[ClassicMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicGroupRecord:
+    """GroupMetadata; None: the group is gone."""
+
+    group_id: GroupId
+    state: ClassicGroupState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEpochRecord:
+    """ConsumerGroupMetadata (KIP-848): the epoch of members and subscriptions; None: gone."""
+
+    group_id: GroupId
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSnapshot:
+    """A subscribed topic as the last target assignment saw it."""
+
+    topic_id: TopicId
+    topic: TopicName
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTopicsRecord:
+    """ConsumerGroupPartitionMetadata: what the last assignment was computed from."""
+
+    group_id: GroupId
+    topics: tuple[TopicSnapshot, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """What a member said of itself."""
+
+    member_id: MemberId
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topics: tuple[TopicName, ...]
+    subscribed_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberRecord:
+    """ConsumerGroupMemberMetadata."""
+
+    group_id: GroupId
+    member_id: MemberId
+    member: ConsumerMember | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEpochRecord:
+    """ConsumerGroupTargetAssignmentMetadata: the epoch that the targets stand for."""
+
+    group_id: GroupId
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMemberRecord:
+    """ConsumerGroupTargetAssignmentMember: what a member shall own."""
+
+    group_id: GroupId
+    member_id: MemberId
+    target: Assignment | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentAssignment:
+    """What a member owns, and how far it is on the way to its target."""
+
+    member_epoch: int
+    previous_epoch: int
+    state: int  # MemberState
+    assigned: Assignment
+    pending_revocation: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentMemberRecord:
+    """ConsumerGroupCurrentMemberAssignment."""
+
+    group_id: GroupId
+    member_id: MemberId
+    current: CurrentAssignment | None
+
+
+GroupRecord: TypeAlias = (
+    OffsetCommitRecord
+    | ClassicGroupRecord
+    | GroupEpochRecord
+    | GroupTopicsRecord
+    | ConsumerMemberRecord
+    | TargetEpochRecord
+    | TargetMemberRecord
+    | CurrentMemberRecord
+)

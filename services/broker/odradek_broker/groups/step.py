@@ -1,0 +1,38 @@
+"""What a handler decides: records to write, and answers that may leave once those are committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NewType
+
+from odradek_broker.groups.records import GroupRecord
+
+RequestId = NewType("RequestId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a request that the host named so when it handed it in."""
+
+    request_id: RequestId
+    response: Any  # one of groups.messages: the caller knows which, since it asked
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decision. The host replays the records at once and appends them as one batch; an answer leaves
+    when everything appended before it is committed, so that nobody is told what may yet be lost."""
+
+    records: tuple[GroupRecord, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+    def __add__(self, other: Step) -> Step:
+        return Step(self.records + other.records, self.answers + other.answers)
+
+
+NOTHING = Step()
+
+
+def answer(request_id: RequestId, response: Any) -> Step:
+    """Only an answer."""
+    return Step(answers=(Answer(request_id, response),))
