@@ -1,0 +1,50 @@
+"""Addresses of brokers as people write them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from odradek.errors import InvalidConfig
+
+BOOTSTRAP_VARIABLE: Final = "ODRADEK_BOOTSTRAP"
+
+
+def parse_bootstrap(
+    bootstrap: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The endpoints `host:port` in "a:1,b:2" or a sequence; None: those in ODRADEK_BOOTSTRAP.
+
+    Raises:
+        InvalidConfig: there are none, or one of them is no host:port.
+    """
+    if bootstrap is None:
+        bootstrap = (os.environ if environment is None else environment).get(BOOTSTRAP_VARIABLE, "")
+        if not bootstrap.strip():
+            raise InvalidConfig(
+                "no bootstrap address",
+                hint=f"give HOST:PORT,... of some brokers' gRPC listeners, or set {BOOTSTRAP_VARIABLE}",
+            )
+    items = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    endpoints = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+    if not endpoints:
+        raise InvalidConfig("the list of bootstrap addresses is empty", hint="give HOST:PORT,...")
+    for endpoint in endpoints:
+        _check(endpoint)
+    return endpoints
+
+
+def _check(endpoint: str) -> None:
+    host, colon, port = endpoint.rpartition(":")
+    if "://" in endpoint:
+        reason = "it has a scheme"
+    elif not colon or not host:
+        reason = "it has no port"
+    elif ":" in host and not (host.startswith("[") and host.endswith("]")):
+        reason = "an IPv6 address goes into [brackets]"
+    elif not port.isdigit() or not 0 < int(port) < 65536:
+        reason = f"{port!r} is no port"
+    else:
+        return
+    raise InvalidConfig(f"bootstrap address {endpoint!r}: {reason}", hint="write HOST:PORT")

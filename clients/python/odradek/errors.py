@@ -1,0 +1,337 @@
+"""What can go wrong, as one tree: a leaf per remedy.
+
+Catch `OdradekError` for all of it, a leaf for what you would do about it, or ask the error itself:
+`.retriable` (the same call may succeed later; the SDK has retried already for as long as it was
+allowed to), `.fatal` (this producer or consumer is of no more use: make a new one), `.code` (Kafka's
+number, when a broker said it), `.hint` (the way out, in words).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+class OdradekError(Exception):
+    """The root. `str()` names the thing, what happened to it, and the way out."""
+
+    retriable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self, message: str, *, code: ErrorCode | None = None, hint: str | None = None
+    ) -> None:
+        self.message = message
+        self.code = code
+        self.hint = self.default_hint if hint is None else hint
+        super().__init__(f"{message}; {self.hint}" if self.hint else message)
+
+
+# --- reaching the cluster ---------------------------------------------------------------------
+
+
+class BrokerUnreachable(OdradekError):
+    """One broker could not be reached, or the connection to it broke. Another one may do."""
+
+    retriable = True
+
+    def __init__(self, endpoint: str, reason: str, *, hint: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        super().__init__(f"broker at {endpoint} is unreachable: {reason}", hint=hint)
+
+
+class NameUnresolvable(BrokerUnreachable):
+    """The name of a broker has no address on this machine."""
+
+    default_hint = "check the spelling, DNS, or /etc/hosts"
+
+
+class AdvertisedNameUnresolvable(NameUnresolvable):
+    """The cluster was reached, but the name that one of its brokers advertises has no address here."""
+
+    def __init__(self, broker_id: int, endpoint: str, reason: str) -> None:
+        self.broker_id = broker_id
+        super().__init__(
+            endpoint,
+            f"broker {broker_id} advertises the name {endpoint!r}, which does not resolve on this"
+            f" machine ({reason})",
+            hint="set advertised.listeners of that broker to a name that its clients can resolve,"
+            " or add the name to DNS or /etc/hosts",
+        )
+
+
+class BrokersUnavailable(OdradekError):
+    """No broker of those known could be reached in time. `tried` names them, in order."""
+
+    retriable = True
+    default_hint = "check that the brokers run and that the bootstrap addresses are theirs (gRPC)"
+
+    def __init__(
+        self,
+        *,
+        tried: Sequence[str],
+        last_error: BaseException | None = None,
+        waited_s: float | None = None,
+    ) -> None:
+        self.tried = list(tried)
+        self.last_error = last_error
+        waited = "" if waited_s is None else f" for {waited_s:.1f} s"
+        last = "" if last_error is None else f"; last error: {last_error}"
+        super().__init__(f"no broker was reachable{waited}, tried {', '.join(self.tried)}{last}")
+
+
+class RequestTimedOut(OdradekError):
+    """A request was not answered in time. Whether it was carried out is unknown."""
+
+    retriable = True
+
+
+class AuthenticationFailed(OdradekError):
+    """The cluster does not know who we are."""
+
+    fatal = True
+    default_hint = "check the client certificate or the credentials"
+
+
+class AuthorizationFailed(OdradekError):
+    """The cluster knows who we are, and that we may not."""
+
+    default_hint = "ask for an ACL that allows it"
+
+
+class UnsupportedOperation(OdradekError):
+    """This broker does not offer the call, or not in this form."""
+
+    default_hint = "upgrade the broker, or check that the address is its gRPC listener"
+
+
+# --- topics, partitions, offsets --------------------------------------------------------------
+
+
+class UnknownTopic(OdradekError):
+    """The topic or partition does not exist, or not yet on every broker."""
+
+    retriable = True
+    default_hint = "create it (`odradek topic create NAME`), or check the name"
+
+
+class TopicExists(OdradekError):
+    """A topic of that name exists already."""
+
+    default_hint = "choose another name, or go on with the one that is there"
+
+
+class InvalidTopic(OdradekError):
+    """The name, the number of partitions or the replicas cannot be."""
+
+
+class InvalidConfig(OdradekError):
+    """A config's name is unknown or its value is out of range; also an option of this SDK."""
+
+
+class InvalidRequest(OdradekError):
+    """The request makes no sense to the broker."""
+
+
+class LeaderNotAvailable(OdradekError):
+    """The partition has no leader, or it is moving. The SDK looks for the new one by itself."""
+
+    retriable = True
+
+
+class NotEnoughReplicas(OdradekError):
+    """Fewer replicas are in sync than `min.insync.replicas` asks for."""
+
+    retriable = True
+    default_hint = "start the brokers that are down, or lower min.insync.replicas of the topic"
+
+
+class OffsetOutOfRange(OdradekError):
+    """The offset is not in the log: retention deleted it, or it was never written."""
+
+    default_hint = "seek elsewhere, or set auto_offset_reset to 'earliest' or 'latest'"
+
+
+class LogTruncated(OdradekError):
+    """Records that were read are no longer in the log: an unclean leader election (KIP-320)."""
+
+    default_hint = "seek to `truncated_to` if the records that replaced them shall be read"
+
+    def __init__(self, message: str, *, truncated_to: int) -> None:
+        self.truncated_to = truncated_to
+        super().__init__(message)
+
+
+class CorruptRecords(OdradekError):
+    """Bytes that are no record batch, or not the ones that were written."""
+
+
+class StorageFailed(OdradekError):
+    """The broker's disk failed; another replica will lead."""
+
+    retriable = True
+
+
+class ThrottlingQuotaExceeded(OdradekError):
+    """A quota is used up."""
+
+    retriable = True
+    default_hint = "slow down, or ask for a larger quota"
+
+
+class ServerFault(OdradekError):
+    """The broker failed in a way it has no better name for. Its log tells more."""
+
+    default_hint = "look into the broker's log"
+
+
+# --- producing --------------------------------------------------------------------------------
+
+
+class RecordTooLarge(OdradekError):
+    """One record is larger than the producer, the topic or the broker takes."""
+
+    default_hint = "raise request_bytes_max here and max.message.bytes of the topic, or split it"
+
+
+class SerializationFailed(OdradekError):
+    """A serializer raised, or gave no bytes. The cause is chained."""
+
+
+class BufferFull(OdradekError):
+    """The producer's buffer stayed full for `max_block_ms`: brokers are slower than the sender."""
+
+    retriable = True
+    default_hint = "send slower, raise buffer_bytes_max, or look at why the brokers are slow"
+
+
+class DeliveryTimedOut(OdradekError):
+    """Not acknowledged within `delivery_timeout_ms`. Whether the record was written is unknown."""
+
+    default_hint = "whether it was written is unknown; sending it again may write it twice"
+
+
+class SequenceLost(OdradekError):
+    """The leader lacks records that it had acknowledged (an unclean election, or a lost disk)."""
+
+    default_hint = "compare what is in the log with what was sent"
+
+
+class ProducerFenced(OdradekError):
+    """Another producer took over this one's identity."""
+
+    fatal = True
+    default_hint = "close this producer; the newer one goes on"
+
+
+class TransactionFailed(OdradekError):
+    """The transaction cannot be completed."""
+
+
+# --- the client itself ------------------------------------------------------------------------
+
+
+class ClientClosed(OdradekError):
+    """This client, producer or consumer is closed."""
+
+    fatal = True
+
+
+class FlushTimedOut(OdradekError):
+    """Records were still unacknowledged when the time to flush was up. They go on being sent."""
+
+    retriable = True
+
+
+class NotAssigned(OdradekError):
+    """The partition is not among those that this consumer reads."""
+
+    default_hint = "assign it first"
+
+
+class MissingDependency(OdradekError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"the package {package} is not installed", hint=f"pip install 'odradek[{extra}]'"
+        )
+
+
+_LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.CORRUPT_MESSAGE: CorruptRecords,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
+    ErrorCode.UNKNOWN_TOPIC_ID: UnknownTopic,
+    ErrorCode.INCONSISTENT_TOPIC_ID: UnknownTopic,
+    ErrorCode.LEADER_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: LeaderNotAvailable,
+    ErrorCode.FENCED_LEADER_EPOCH: LeaderNotAvailable,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: LeaderNotAvailable,
+    ErrorCode.NEW_LEADER_ELECTED: LeaderNotAvailable,
+    ErrorCode.BROKER_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.REPLICA_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.OFFSET_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.NOT_CONTROLLER: LeaderNotAvailable,
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.STALE_BROKER_EPOCH: LeaderNotAvailable,
+    ErrorCode.BROKER_ID_NOT_REGISTERED: LeaderNotAvailable,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: LeaderNotAvailable,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.NOT_COORDINATOR: LeaderNotAvailable,
+    ErrorCode.REQUEST_TIMED_OUT: RequestTimedOut,
+    ErrorCode.NETWORK_EXCEPTION: RequestTimedOut,
+    ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: NotEnoughReplicas,
+    ErrorCode.MESSAGE_TOO_LARGE: RecordTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
+    ErrorCode.INVALID_RECORD: CorruptRecords,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidTopic,
+    ErrorCode.INVALID_PARTITIONS: InvalidTopic,
+    ErrorCode.INVALID_REPLICATION_FACTOR: InvalidTopic,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: InvalidTopic,
+    ErrorCode.POLICY_VIOLATION: InvalidTopic,
+    ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
+    ErrorCode.INVALID_CONFIG: InvalidConfig,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: AuthorizationFailed,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: AuthorizationFailed,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: AuthorizationFailed,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationFailed,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: AuthenticationFailed,
+    ErrorCode.UNSUPPORTED_VERSION: UnsupportedOperation,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedOperation,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: UnsupportedOperation,
+    ErrorCode.SECURITY_DISABLED: UnsupportedOperation,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceLost,
+    ErrorCode.UNKNOWN_PRODUCER_ID: SequenceLost,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.PRODUCER_FENCED: ProducerFenced,
+    ErrorCode.INVALID_TXN_STATE: TransactionFailed,
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionFailed,
+    ErrorCode.KAFKA_STORAGE_ERROR: StorageFailed,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ThrottlingQuotaExceeded,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ServerFault,
+}
+
+
+def error_code(number: int) -> ErrorCode:
+    """The code with this number; one from a newer broker that has no name here is a server error."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def error_of(number: int, subject: str, told: str = "") -> OdradekError:
+    """The leaf for a code that a broker sent about `subject` (a topic, a partition, a config).
+
+    `told` is the broker's own message; where it has none the code's name stands in.
+    """
+    code = error_code(number)
+    leaf = _LEAVES.get(code, InvalidRequest)
+    return leaf(f"{subject}: {told or code.name.lower().replace('_', ' ')}", code=code)

@@ -1,0 +1,29 @@
+"""How this SDK names a partition: a pair, so that a plain tuple works wherever one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+
+class TopicPartition(NamedTuple):
+    """Partition `partition` of topic `topic`; equal to the tuple of both."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
+
+
+def as_partition(partition: PartitionLike) -> TopicPartition:
+    """The pair under its own name; a TopicPartition is itself."""
+    return partition if type(partition) is TopicPartition else TopicPartition(*partition)
+
+
+def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
+    """Each of them under its own name, in order."""
+    return [as_partition(partition) for partition in partitions]

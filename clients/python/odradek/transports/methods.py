@@ -1,0 +1,119 @@
+"""The RPCs that the SDK uses, from proto/odradek/v1/{broker,admin}_service.proto."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from odradek.transports.fetch_decoding import FetchedPartition, decode_fetch_response
+from odradek.transports.transport import Method, MethodKind
+from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
+from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
+
+BROKER_SERVICE: Final = "odradek.v1.BrokerService"
+ADMIN_SERVICE: Final = "odradek.v1.AdminService"
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+def _method(
+    service: str, name: str, request: type[Q], response: type[R], kind: MethodKind
+) -> Method[Q, R]:
+    return Method(
+        service=service,
+        name=name,
+        kind=kind,
+        encode=request.SerializeToString,
+        decode=response.FromString,
+    )
+
+
+def _broker_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
+    return _method(BROKER_SERVICE, name, request, response, MethodKind.UNARY)
+
+
+def admin_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
+    """A call of the admin service."""
+    return _method(ADMIN_SERVICE, name, request, response, MethodKind.UNARY)
+
+
+PRODUCE: Final = _method(
+    BROKER_SERVICE, "Produce", broker.ProduceRequest, broker.ProduceResponse, MethodKind.BIDI
+)
+FETCH: Final[Method[broker.FetchRequest, list[FetchedPartition]]] = Method(
+    service=BROKER_SERVICE,
+    name="Fetch",
+    kind=MethodKind.BIDI,
+    encode=broker.FetchRequest.SerializeToString,
+    decode=decode_fetch_response,
+)
+WATCH_METADATA: Final = _method(
+    BROKER_SERVICE,
+    "WatchMetadata",
+    broker.WatchMetadataRequest,
+    broker.WatchMetadataResponse,
+    MethodKind.SERVER_STREAM,
+)
+METADATA: Final = _broker_call("Metadata", broker.MetadataRequest, broker.MetadataResponse)
+LIST_OFFSETS: Final = _broker_call(
+    "ListOffsets", broker.ListOffsetsRequest, broker.ListOffsetsResponse
+)
+OFFSET_FOR_LEADER_EPOCH: Final = _broker_call(
+    "OffsetForLeaderEpoch", broker.OffsetForLeaderEpochRequest, broker.OffsetForLeaderEpochResponse
+)
+INIT_PRODUCER_ID: Final = _broker_call(
+    "InitProducerId", broker.InitProducerIdRequest, broker.InitProducerIdResponse
+)
+
+CREATE_TOPICS: Final = admin_call(
+    "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse
+)
+DELETE_TOPICS: Final = admin_call(
+    "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse
+)
+CREATE_PARTITIONS: Final = admin_call(
+    "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse
+)
+DESCRIBE_CONFIGS: Final = admin_call(
+    "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse
+)
+ALTER_CONFIGS: Final = admin_call(
+    "AlterConfigs", admin.AlterConfigsRequest, admin.AlterConfigsResponse
+)
+ELECT_LEADERS: Final = admin_call(
+    "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse
+)
+ALTER_PARTITION_REASSIGNMENTS: Final = admin_call(
+    "AlterPartitionReassignments",
+    admin.AlterPartitionReassignmentsRequest,
+    admin.AlterPartitionReassignmentsResponse,
+)
+DELETE_RECORDS: Final = admin_call(
+    "DeleteRecords", admin.DeleteRecordsRequest, admin.DeleteRecordsResponse
+)
+CREATE_ACLS: Final = admin_call("CreateAcls", admin.CreateAclsRequest, admin.CreateAclsResponse)
+DELETE_ACLS: Final = admin_call("DeleteAcls", admin.DeleteAclsRequest, admin.DeleteAclsResponse)
+DESCRIBE_ACLS: Final = admin_call(
+    "DescribeAcls", admin.DescribeAclsRequest, admin.DescribeAclsResponse
+)
+ALTER_SCRAM_USERS: Final = admin_call(
+    "AlterScramUsers", admin.AlterScramUsersRequest, admin.AlterScramUsersResponse
+)
+DESCRIBE_SCRAM_USERS: Final = admin_call(
+    "DescribeScramUsers", admin.DescribeScramUsersRequest, admin.DescribeScramUsersResponse
+)
+ALTER_QUOTAS: Final = admin_call("AlterQuotas", admin.AlterQuotasRequest, admin.AlterQuotasResponse)
+DESCRIBE_QUOTAS: Final = admin_call(
+    "DescribeQuotas", admin.DescribeQuotasRequest, admin.DescribeQuotasResponse
+)
+UNREGISTER_BROKER: Final = admin_call(
+    "UnregisterBroker", admin.UnregisterBrokerRequest, admin.UnregisterBrokerResponse
+)
+DESCRIBE_CLUSTER: Final = admin_call(
+    "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse
+)
+UPDATE_FEATURES: Final = admin_call(
+    "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse
+)

@@ -1,0 +1,35 @@
+"""How a client proves who it is and checks whom it talks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """TLS to the brokers. PEM files, or their contents as bytes.
+
+    `ca` is whom to trust (None: what the machine trusts); `cert` and `key` are the client's own,
+    for mTLS: both or none. `server_name` stands in for the endpoint's host when certificates are
+    checked, for brokers behind a tunnel.
+    """
+
+    ca: str | Path | bytes | None = None
+    cert: str | Path | bytes | None = None
+    key: str | Path | bytes | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key go together: give both, or neither")
+
+    def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """(ca, key, cert) as bytes, files read now. Raises OSError for one that cannot be read."""
+        return _pem(self.ca), _pem(self.key), _pem(self.cert)
+
+
+def _pem(source: str | Path | bytes | None) -> bytes | None:
+    if source is None or isinstance(source, bytes):
+        return source
+    return Path(source).read_bytes()
