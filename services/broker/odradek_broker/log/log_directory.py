@@ -1,15 +1,27 @@
-"""A broker's data directory: who may use it, what its last life left, and the logs in it. INTERFACE."""
+"""A broker's data directory: who may use it, what its last life left, and the logs in it.
+
+    meta.properties                                  cluster, node, directory id
+    .lock                                            held for the process's life; holds its pid
+    clean | running | failed                         directory/restart_markers.py
+    *-offset-checkpoint                              directory/checkpoints.py
+    <topic>-<partition>/                             a partition's log
+    <topic>-<partition>.<random>-delete/             deleted, to be removed
+    <topic>-<partition>.<random>-stray/              nobody knows whose: kept for a human
+
+The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
+the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
+write or sync it is offline: `failure` says why, the next start is class POWER.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
+from typing import Final
 
-from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
-from odradek_broker.log.storage import Storage, StorageFailed
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -23,13 +35,48 @@ from odradek_protocol.identity import (
     TopicName,
 )
 
+from odradek_broker.log.directory.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    OffsetCheckpoint,
+)
+from odradek_broker.log.directory.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from odradek_broker.log.directory.partition_files import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    create_metadata,
+    parse_directory_name,
+    read_metadata,
+)
+from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
+from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_jobs import StorageJob
+from odradek_broker.log.partition_log import LoadedLog, PartitionLog
+from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.recovery import Recovery
+from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
+from odradek_broker.log.segments.segment import Segment
+from odradek_broker.log.storage import (
+    DirectoryHealth,
+    DiskStorage,
+    File,
+    Storage,
+    StorageFailed,
+    write_all,
+)
 
-class RestartClass(Enum):
-    """What survived the last life (DESIGN.md D15)."""
-
-    CLEAN = "clean"
-    PROCESS = "process"
-    POWER = "power"
+LOCK_NAME: Final = ".lock"
+FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
+FLUSH_AGE_MS_MAX: Final = 60_000
+FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
+FLUSHES_AT_ONCE_MAX: Final = 64
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DirectoryRefused(Exception):
@@ -38,26 +85,88 @@ class DirectoryRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What opening the logs found. `power_loss`: partitions that lost bytes they once had."""
+    """What opening the logs found. `power_loss`: partitions that lost bytes they had vouched for;
+    `stray`: directories that were put aside."""
 
     partitions: int
     scanned_bytes: int
+    cut_bytes: int
     power_loss: tuple[TopicIdPartition, ...]
+    stray: tuple[str, ...]
+
+
+class CheckpointJob:
+    """Writes the offset checkpoints in a pool thread; see `LogDirectory.begin_checkpoint`."""
+
+    __slots__ = ("_writes", "error")
+
+    def __init__(
+        self, writes: list[tuple[OffsetCheckpoint, dict[TopicIdPartition, Offset], int]]
+    ) -> None:
+        self._writes = writes
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Do it, once. An error is kept for `finish_checkpoint`."""
+        try:
+            for checkpoint, offsets, ticket in self._writes:
+                checkpoint.write(offsets, ticket)
+        except OSError as error:
+            self.error = error
 
 
 class LogDirectory:
     """One locked data directory. `open` locks and checks; `load` opens the logs (pool)."""
 
-    path: Path
-    cluster_id: ClusterId
-    directory_id: DirectoryId
-    restart_class: RestartClass
-    previous_broker_epoch: BrokerEpoch  # from the clean marker; NO_BROKER_EPOCH without one
+    def __init__(
+        self,
+        *,
+        path: Path,
+        storage: Storage,
+        lock: File,
+        meta: MetaProperties,
+        boot_id: str,
+        recent_bytes_max: int,
+    ) -> None:
+        self.path = path
+        self.cluster_id = meta.cluster_id
+        self.directory_id = meta.directory_id
+        self.restart_class = RestartClass.POWER
+        self.previous_broker_epoch = BrokerEpoch(-1)  # that of the clean marker, if there was one
+        self.recent = RecentAppends(recent_bytes_max)
+        self.health = DirectoryHealth()
+        self.on_failure: Callable[[StorageFailed], None] | None = None
+        self._storage = storage
+        self._lock: File | None = lock
+        self._boot_id = boot_id
+        self._markers = RestartMarkers(storage, path)
+        self._recovery_points = OffsetCheckpoint(storage, path / RECOVERY_POINTS)
+        self._high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
+        self._log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
+        self._checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts)
+        self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
+        self._removals: list[Path] = []
+        self.health.on_failure = self._failed
+
+    # --- opening --------------------------------------------------------------------------------
 
     @staticmethod
-    def format(path: Path, *, cluster_id: ClusterId, node_id: BrokerId) -> DirectoryId:
-        """Write meta.properties; no error if it is there for the same cluster and node."""
-        raise NotImplementedError
+    def format(
+        path: Path, *, cluster_id: ClusterId, node_id: BrokerId, storage: Storage | None = None
+    ) -> DirectoryId:
+        """Write meta.properties; no error if it is there for the same cluster and node.
+
+        Raises DirectoryRefused for a directory of another cluster or node.
+        """
+        storage = storage or DiskStorage()
+        storage.make_directory(path)
+        meta = _read_meta(storage, path)
+        if meta is None:
+            directory_id = DirectoryId(secrets.token_bytes(16))
+            meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
+            write_meta_properties(storage, path, meta)
+        _require_identity(meta, path, cluster_id, node_id)
+        return meta.directory_id
 
     @classmethod
     def open(
@@ -68,55 +177,356 @@ class LogDirectory:
         node_id: BrokerId,
         incarnation: IncarnationId,
         storage: Storage | None = None,
+        boot_id: str | None = None,
+        recent_bytes_max: int = RECENT_BYTES_MAX,
     ) -> LogDirectory:
-        """Lock for life, check identity, judge the last life, write the running marker.
+        """Lock for life, check identity, judge the last life, write the running marker (waits).
 
-        Raises DirectoryRefused (another holder: its pid; another cluster or node; not formatted).
+        Raises DirectoryRefused: held by another process (its pid is named), of another cluster or
+        node, or never formatted. OSError when the disk fails.
         """
-        raise NotImplementedError
+        storage = storage or DiskStorage()
+        if not storage.exists(path):
+            raise DirectoryRefused(f"{path} does not exist: run `odradek storage format` first")
+        lock = _lock(storage, path)
+        try:
+            meta = _read_meta(storage, path)
+            if meta is None:
+                raise DirectoryRefused(
+                    f"{path} has no meta.properties: run `odradek storage format` first"
+                )
+            _require_identity(meta, path, cluster_id, node_id)
+            directory = cls(
+                path=path,
+                storage=storage,
+                lock=lock,
+                meta=meta,
+                boot_id=boot_id if boot_id is not None else BOOT_ID_PATH.read_text().strip(),
+                recent_bytes_max=recent_bytes_max,
+            )
+            directory.restart_class, directory.previous_broker_epoch = directory._markers.begin(
+                boot_id=directory._boot_id, incarnation=incarnation
+            )
+        except BaseException:
+            lock.close()
+            raise
+        return directory
 
     def load(
         self,
-        config_of: Callable[[TopicName, TopicId], LogConfig],
+        config_of: Callable[[TopicName, TopicId], LogConfig] | None = None,
         *,
         on_progress: Callable[[int, int], None] | None = None,
         threads_max: int = 2,
     ) -> LoadReport:
-        """Open every partition, recovering what is past the recovery points. Blocks: pool."""
-        raise NotImplementedError
+        """Open every partition, recovering what is past the recovery points. Blocks: pool.
+
+        `on_progress(done, of)` is called from threads. Raises StorageFailed when the disk fails.
+        """
+        recovery_points = self._recovery_points.read()
+        high_watermarks = self._high_watermarks.read()
+        log_starts = self._log_starts.read()
+        try:
+            found, stray = self._find_partitions()
+        except OSError as error:
+            raise self.health.fail(f"listing {self.path}", error) from error
+        done = 0
+
+        def recover(item: tuple[Path, TopicName, TopicIdPartition]) -> Recovery:
+            nonlocal done
+            directory, topic, partition = item
+            recovery = Recovery(
+                storage=self._storage,
+                directory=directory,
+                recovery_point=recovery_points.get(partition),
+                high_watermark=high_watermarks.get(partition),
+                log_start_offset=log_starts.get(partition),
+                is_clean=self.restart_class is RestartClass.CLEAN,
+                is_power_loss=self.restart_class is RestartClass.POWER,
+            )
+            config = config_of(topic, partition.topic_id) if config_of else LogConfig()
+            try:
+                loaded = recovery.run()
+            except OSError as error:
+                raise self.health.fail(f"opening {directory}", error) from error
+            self._add(directory, topic, partition, config, loaded, is_new=False)
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(found))
+            return recovery
+
+        with ThreadPoolExecutor(threads_max, thread_name_prefix="log-recovery") as pool:
+            recoveries = list(pool.map(recover, found))
+        there = {partition for _, _, partition in found}
+        lost = [p for p, offset in recovery_points.items() if offset > 0 and p not in there]
+        lost += [item[2] for item, r in zip(found, recoveries, strict=True) if r.lost_bytes]
+        return LoadReport(
+            partitions=len(found),
+            scanned_bytes=sum(r.scanned_bytes for r in recoveries),
+            cut_bytes=sum(r.cut_bytes for r in recoveries),
+            power_loss=tuple(lost),
+            stray=tuple(stray),
+        )
+
+    def _find_partitions(
+        self,
+    ) -> tuple[list[tuple[Path, TopicName, TopicIdPartition]], list[str]]:
+        found: list[tuple[Path, TopicName, TopicIdPartition]] = []
+        stray: list[str] = []
+        for name in sorted(self._storage.names(self.path)):
+            path = self.path / name
+            if name.endswith(DELETE_SUFFIX):
+                self._removals.append(path)
+                continue
+            parsed = parse_directory_name(name)
+            if parsed is None or name.endswith(STRAY_SUFFIX):
+                continue
+            topic, index = parsed
+            try:
+                topic_id = read_metadata(self._storage, path)
+            except (FileNotFoundError, ValueError):
+                aside = path.with_name(f"{name}.{secrets.token_hex(16)}{STRAY_SUFFIX}")
+                self._storage.rename(path, aside)
+                stray.append(aside.name)
+                continue
+            found.append((path, topic, TopicIdPartition(topic_id, index)))
+        return found, stray
+
+    def _add(
+        self,
+        path: Path,
+        topic: TopicName,
+        partition: TopicIdPartition,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        is_new: bool,
+    ) -> PartitionLog:
+        log = PartitionLog(
+            storage=self._storage,
+            health=self.health,
+            recent=self.recent,
+            directory=path,
+            topic=topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            config=config,
+            loaded=loaded,
+            lower_recovery_point=self._recovery_points.lower,
+            is_new=is_new,
+        )
+        self._logs[partition.topic_id, partition.partition] = log
+        return log
+
+    # --- the logs -------------------------------------------------------------------------------
 
     @property
     def failure(self) -> StorageFailed | None:
         """Why the directory is offline; None while it is not."""
-        raise NotImplementedError
+        return self.health.failure
 
-    def get(self, topic_id: TopicId, partition: PartitionIndex) -> PartitionLog | None: ...
+    def get(self, topic_id: TopicId, partition: PartitionIndex) -> PartitionLog | None:
+        return self._logs.get((topic_id, partition))
 
-    def logs(self) -> Iterable[PartitionLog]: ...
+    def logs(self) -> Iterable[PartitionLog]:
+        """All of them; do not create or delete while iterating."""
+        return self._logs.values()
 
     def create(
         self, topic: TopicName, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
     ) -> PartitionLog:
-        """Make an empty log (a few system calls, not synced: the first full sync does that)."""
-        raise NotImplementedError
+        """Make an empty log: a few system calls, not synced; its first sync does that too.
+
+        Raises StorageFailed. A namesake with another id must have been deleted before.
+        """
+        self.health.check()
+        key = (topic_id, partition)
+        assert key not in self._logs, key
+        path = self.path / f"{topic}-{partition}"
+        assert not self._storage.exists(path), f"{path} was not deleted before it is made again"
+        try:
+            self._storage.make_directory(path)
+            create_metadata(self._storage, path, topic_id)
+            segment = Segment(self._storage, path, 0)
+            segment.create()
+        except OSError as error:
+            raise self.health.fail(f"creating {path}", error) from error
+        loaded = LoadedLog(
+            segments=[segment],
+            epochs=LeaderEpochs(),
+            producers=ProducerStates(),
+            snapshot_offsets=[],
+            log_start_offset=Offset(0),
+            high_watermark=Offset(0),
+            recovery_point=Offset(0),
+            recovery_position=0,
+        )
+        return self._add(
+            path, topic, TopicIdPartition(topic_id, partition), config, loaded, is_new=True
+        )
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Rename the partition's directory out of the way; the upkeep removes it later."""
-        raise NotImplementedError
+        """Rename a partition's directory out of the way; `take_removals` gives it up later.
 
-    def checkpointed_high_watermark(self, log: PartitionLog) -> Offset: ...
+        Its log must not be used any more. No error if there is none. Raises StorageFailed.
+        """
+        self.health.check()
+        log = self._logs.pop((topic_id, partition), None)
+        if log is None:
+            return
+        name = f"{log.topic}-{log.partition}.{secrets.token_hex(16)}{DELETE_SUFFIX}"
+        target = self.path / name
+        log.retire_all()
+        try:
+            self._storage.rename(log.directory, target)
+        except OSError as error:
+            raise self.health.fail(f"deleting {log.directory}", error) from error
+        self._removals.append(target)
 
-    def begin_checkpoint(self) -> StorageJob:
-        """A job that writes the three offset checkpoints; run it in the pool every 5 s."""
-        raise NotImplementedError
+    def take_removals(self) -> list[Path]:
+        """Directories of deleted partitions: `remove_tree` of each, in the pool."""
+        removals, self._removals = self._removals, []
+        return removals
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove what `take_removals` gave (waits; may take long). Raises StorageFailed."""
+        try:
+            self._storage.remove_tree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.health.fail(f"removing {path}", error) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all logs, without indexes."""
+        return sum(log.size_bytes for log in self._logs.values())
+
+    def free_bytes(self) -> int:
+        """What may still be written to the file system (a system call)."""
+        return self._storage.free_bytes(self.path)
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def begin_checkpoint(self) -> CheckpointJob:
+        """A job that writes the offset checkpoints; run it in the pool, every 5 s or so."""
+        tickets = [c.ticket() for c in self._checkpoints]
+        recovery: dict[TopicIdPartition, Offset] = {}
+        watermarks: dict[TopicIdPartition, Offset] = {}
+        starts: dict[TopicIdPartition, Offset] = {}
+        for log in self._logs.values():
+            partition = log.id
+            recovery[partition] = log.recovery_point
+            watermarks[partition] = log.high_watermark
+            if log.log_start_offset > 0:
+                starts[partition] = log.log_start_offset
+        gathered = (recovery, watermarks, starts)
+        return CheckpointJob(list(zip(self._checkpoints, gathered, tickets, strict=True)))
+
+    def finish_checkpoint(self, job: CheckpointJob) -> None:
+        """Raises StorageFailed if the job failed."""
+        if job.error is not None:
+            raise self.health.fail(f"writing checkpoints of {self.path}", job.error) from job.error
 
     def begin_flushes(self, *, now_ms: int) -> list[tuple[PartitionLog, StorageJob]]:
-        """Full syncs that are due (unsynced bytes or age), bounded; run in the pool, finish each."""
-        raise NotImplementedError
+        """Full syncs that are due, by bytes or age: run them in the pool, `log.finish` each.
+
+        Bounds what a restart must scan. At most 64 at once; call again when they are done.
+        """
+        candidates: list[tuple[int, int, PartitionLog]] = []
+        total_bytes = 0
+        for number, log in enumerate(self._logs.values()):
+            if log.unsynced_since_ms is None and not log.unsynced_bytes:
+                continue
+            unsynced_bytes = log.unsynced_bytes
+            total_bytes += unsynced_bytes
+            candidates.append((unsynced_bytes, number, log))
+        candidates.sort(reverse=True)
+        due: list[tuple[PartitionLog, StorageJob]] = []
+        for unsynced_bytes, _, log in candidates:
+            if len(due) == FLUSHES_AT_ONCE_MAX:
+                break
+            since_ms = log.unsynced_since_ms
+            is_old = since_ms is not None and now_ms - since_ms >= FLUSH_AGE_MS_MAX
+            is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= FLUSH_TOTAL_BYTES_MAX
+            if not is_big and not is_old:
+                continue
+            total_bytes -= unsynced_bytes
+            job = log.begin_sync(full=True)
+            if job is not None:
+                due.append((log, job))
+        return due
+
+    # --- the end --------------------------------------------------------------------------------
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> None:
-        """Sync everything, checkpoint, snapshot; with a broker epoch write the clean marker last.
+        """Sync everything, checkpoint, and with a broker epoch write the clean marker last.
 
-        Blocks: pool. Releases the lock.
+        Blocks: pool. No job may be under way. Releases the lock whatever happens. Raises
+        StorageFailed; a directory that is offline already is only let go.
         """
-        raise NotImplementedError
+        try:
+            if self.health.failure is None and broker_epoch is not None:
+                for log in self._logs.values():
+                    job = log.begin_sync(full=True)
+                    if job is not None:
+                        job.run()
+                        log.finish(job)
+                checkpoint = self.begin_checkpoint()
+                checkpoint.run()
+                self.finish_checkpoint(checkpoint)
+                try:
+                    self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
+                except OSError as error:
+                    raise self.health.fail(f"stopping in {self.path}", error) from error
+        finally:
+            for log in self._logs.values():
+                log.close()
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+
+    def _failed(self, failure: StorageFailed) -> None:
+        self._markers.fail()
+        if self.on_failure is not None:
+            self.on_failure(failure)
+
+
+def _lock(storage: Storage, path: Path) -> File:
+    """Take the lock and leave our pid in it; DirectoryRefused names the holder's."""
+    try:
+        lock = storage.lock(path / LOCK_NAME)
+    except BlockingIOError:
+        try:
+            holder = storage.read(path / LOCK_NAME).decode().strip() or "unknown"
+        except OSError:
+            holder = "unknown"
+        raise DirectoryRefused(
+            f"{path} is in use by the process {holder}: stop it, or use another data directory"
+        ) from None
+    pid = f"{storage.process_id()}\n".encode()
+    lock.truncate(0)
+    write_all(lock, pid, 0)
+    return lock
+
+
+def _read_meta(storage: Storage, path: Path) -> MetaProperties | None:
+    try:
+        return read_meta_properties(storage, path)
+    except ValueError as error:
+        raise DirectoryRefused(f"{path}/meta.properties is damaged: {error}") from None
+
+
+def _require_identity(
+    meta: MetaProperties, path: Path, cluster_id: ClusterId, node_id: BrokerId
+) -> None:
+    if meta.cluster_id != cluster_id:
+        raise DirectoryRefused(
+            f"{path} belongs to the cluster {meta.cluster_id}, this one is {cluster_id}:"
+            " use the right data directory, or format a new one"
+        )
+    if meta.node_id != node_id:
+        raise DirectoryRefused(
+            f"{path} belongs to node {meta.node_id}, this one is {node_id}:"
+            " use the right data directory, or format a new one"
+        )

@@ -12,6 +12,7 @@ dirty pages and marked them clean, so a second one that succeeds proves nothing.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -90,6 +91,11 @@ class Storage(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """What an unprivileged process may still write."""
+
+    def lock(self, path: Path) -> File:
+        """Lock a file, made if need be, until it is closed; BlockingIOError if another has it."""
+
+    def process_id(self) -> int: ...
 
 
 class DiskFile:
@@ -183,6 +189,18 @@ class DiskStorage:
     def free_bytes(self, path: Path) -> int:
         stats = os.statvfs(path)
         return stats.f_bavail * stats.f_frsize
+
+    def lock(self, path: Path) -> DiskFile:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return DiskFile(fd)
+
+    def process_id(self) -> int:
+        return os.getpid()
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:

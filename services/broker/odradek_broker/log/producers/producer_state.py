@@ -1,15 +1,42 @@
-"""What one partition knows of its idempotent producers: the last five batches of each. INTERFACE."""
+"""What one partition knows of its idempotent and transactional producers (KIP-98).
+
+Per producer id: its epoch and the last five batches, because a client has at most five requests in
+flight and may repeat any of them. A batch is
+
+    new        it continues the last sequence, begins an epoch at 0, or the producer is unknown
+    a repeat   its sequences are those of a stored batch: answered with the stored offsets
+    refused    an older epoch (a zombie), or a gap in the sequence
+
+and a transaction of it is
+
+    ongoing        from its first transactional batch to its marker; nobody reads committed past it
+    unreplicated   decided, but the marker is not below the high watermark yet
+    forgotten      afterwards, except that an abort stays in the transaction index
+
+The state is a fold over the batch headers of the log (and the markers' records), so it is rebuilt
+from a snapshot and a replay, on leader and follower alike. Entries are never changed in place:
+a copy of the dictionary is a consistent snapshot that a thread may write out.
+
+Invariant: ongoing transactions stand in the order of their first offsets, because they enter as
+the log grows; the first one is the first undecided offset.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from typing import Final, NamedTuple
 
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
+from odradek_broker.log.index.transaction_index import AbortedTransaction
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+BATCHES_MAX: Final = 5
+SEQUENCE_MODULUS: Final = 1 << 31
+NO_COORDINATOR_EPOCH: Final = -1
+
+
+class StoredBatch(NamedTuple):
     """A batch already in the log, with the offsets that its producer must be told again."""
 
     base_sequence: int
@@ -19,8 +46,37 @@ class StoredBatch:
     timestamp_ms: int
 
 
+class ProducerEntry(NamedTuple):
+    """One producer. `batches`: oldest first; `transaction_first_offset`: -1 = none is ongoing."""
+
+    epoch: ProducerEpoch
+    batches: tuple[StoredBatch, ...]
+    coordinator_epoch: int
+    transaction_first_offset: int
+    last_timestamp_ms: int
+
+
 class ProducerStates:
-    """All producers of one partition."""
+    """All producers of one partition, as of its log end."""
+
+    __slots__ = ("_entries", "_ongoing", "_unreplicated")
+
+    def __init__(self) -> None:
+        self._entries: dict[ProducerId, ProducerEntry] = {}
+        self._ongoing: dict[ProducerId, Offset] = {}
+        self._unreplicated: deque[tuple[Offset, Offset]] = deque()  # (first offset, marker)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, producer_id: ProducerId) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def entries(self) -> dict[ProducerId, ProducerEntry]:
+        """A copy that later appends do not change."""
+        return self._entries.copy()
+
+    # --- judging what a client sent -------------------------------------------------------------
 
     def check(
         self,
@@ -29,7 +85,149 @@ class ProducerStates:
         base_sequence: int,
         last_sequence: int,
     ) -> StoredBatch | ErrorCode:
-        """Judge a client's batch before the append: ErrorCode.NONE = append it; a StoredBatch = a
-        repeat, answer with it once the high watermark passed it; else INVALID_PRODUCER_EPOCH or
-        OUT_OF_ORDER_SEQUENCE_NUMBER."""
-        raise NotImplementedError
+        """Judge a client's batch before the append.
+
+        ErrorCode.NONE: append it. A StoredBatch: a repeat, answered with these offsets once the
+        high watermark passed them. DUPLICATE_SEQUENCE_NUMBER: a repeat of a batch so old that its
+        offsets are forgotten; it is in the log. Else INVALID_PRODUCER_EPOCH or
+        OUT_OF_ORDER_SEQUENCE_NUMBER, and nothing may be appended.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return ErrorCode.NONE
+        if producer_epoch != entry.epoch:
+            if producer_epoch < entry.epoch:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        batches = entry.batches
+        if not batches:  # a marker alone set the epoch
+            return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if base_sequence == (batches[-1].last_sequence + 1) % SEQUENCE_MODULUS:
+            return ErrorCode.NONE
+        for batch in reversed(batches):
+            if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        behind = (batches[0].base_sequence - last_sequence) % SEQUENCE_MODULUS
+        if 0 < behind < SEQUENCE_MODULUS // 2:
+            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def check_marker(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> ErrorCode:
+        """Judge a marker before the append: INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED for one from the past."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return ErrorCode.NONE
+        if producer_epoch < entry.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if coordinator_epoch < entry.coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+    # --- the fold over the log ------------------------------------------------------------------
+
+    def note_batch(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        batch: StoredBatch,
+        *,
+        is_transactional: bool,
+    ) -> None:
+        """A data batch entered the log. No judgement: what is in the log is true."""
+        entry = self._entries.get(producer_id)
+        first_offset = -1
+        if entry is None:
+            batches: tuple[StoredBatch, ...] = (batch,)
+            coordinator_epoch = NO_COORDINATOR_EPOCH
+        else:
+            same = entry.epoch == epoch
+            batches = (*entry.batches[1 - BATCHES_MAX :], batch) if same else (batch,)
+            coordinator_epoch = entry.coordinator_epoch
+            first_offset = entry.transaction_first_offset
+        if is_transactional and first_offset < 0:
+            first_offset = batch.base_offset
+            self._ongoing[producer_id] = batch.base_offset
+        self._entries[producer_id] = ProducerEntry(
+            epoch, batches, coordinator_epoch, first_offset, batch.timestamp_ms
+        )
+
+    def note_marker(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        *,
+        coordinator_epoch: int,
+        is_abort: bool,
+        offset: Offset,
+        timestamp_ms: int,
+    ) -> AbortedTransaction | None:
+        """A commit or abort marker entered the log; returns what the transaction index must keep.
+
+        A marker without a transaction (its data is gone, or there was none) only moves epochs.
+        """
+        entry = self._entries.get(producer_id)
+        batches = entry.batches if entry is not None and entry.epoch == epoch else ()
+        if entry is not None:
+            coordinator_epoch = max(coordinator_epoch, entry.coordinator_epoch)
+            epoch = max(epoch, entry.epoch)
+        self._entries[producer_id] = ProducerEntry(
+            epoch, batches, coordinator_epoch, -1, timestamp_ms
+        )
+        first_offset = self._ongoing.pop(producer_id, None)
+        if first_offset is None:
+            return None
+        self._unreplicated.append((first_offset, offset))
+        if not is_abort:
+            return None
+        stable = next(iter(self._ongoing.values()), Offset(offset + 1))
+        return AbortedTransaction(producer_id, first_offset, offset, stable)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
+        """Where readers of committed data stop; None if nothing holds them back."""
+        while self._unreplicated and self._unreplicated[0][1] < high_watermark:
+            self._unreplicated.popleft()
+        first = next(iter(self._ongoing.values()), None)
+        for decided, _ in self._unreplicated:
+            if first is None or decided < first:
+                first = decided
+        return first
+
+    def first_undecided_offset(self) -> Offset | None:
+        """The first offset of the oldest ongoing transaction: compaction stops there."""
+        return next(iter(self._ongoing.values()), None)
+
+    def ongoing(self) -> dict[ProducerId, Offset]:
+        """First offset of each ongoing transaction, oldest first."""
+        return self._ongoing.copy()
+
+    # --- keeping and forgetting -----------------------------------------------------------------
+
+    def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
+        """Forget producers that were idle for long (`producer.id.expiration.ms`); how many."""
+        idle = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.transaction_first_offset < 0
+            and now_ms - entry.last_timestamp_ms >= idle_ms_max
+        ]
+        for producer_id in idle:
+            del self._entries[producer_id]
+        return len(idle)
+
+    @classmethod
+    def from_entries(cls, entries: dict[ProducerId, ProducerEntry]) -> ProducerStates:
+        """The state that a snapshot holds; what was unreplicated then is not known any more."""
+        states = cls()
+        states._entries = dict(entries)
+        open_ones = [
+            (entry.transaction_first_offset, producer_id)
+            for producer_id, entry in entries.items()
+            if entry.transaction_first_offset >= 0
+        ]
+        states._ongoing = {producer_id: Offset(first) for first, producer_id in sorted(open_ones)}
+        return states

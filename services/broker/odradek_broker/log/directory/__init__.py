@@ -1,0 +1,1 @@
+"""What lies in a data directory beside the partitions: identity, lock, markers, checkpoints."""

@@ -1,0 +1,102 @@
+"""What a process leaves in its data directory so that the next one knows what survived.
+
+    clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: all is synced
+    running    {"boot_id", "incarnation"}     written at start, removed by a controlled stop
+    failed     the running marker, renamed when a write or a sync failed
+
+    left behind                      restart class
+    clean                            CLEAN      nothing to scan, ISR places kept
+    running, same boot id            PROCESS    the page cache is whole: scan past recovery points
+    running, another boot id         POWER      what was not synced may be gone
+    failed, or nothing at all        POWER
+
+The failed marker is a rename because a full disk has no room for a new file; if even that fails,
+the running marker is removed, which says the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, IncarnationId
+
+from odradek_broker.log.storage import Storage, replace_file
+
+CLEAN: Final = "clean"
+RUNNING: Final = "running"
+FAILED: Final = "failed"
+
+
+class RestartClass(Enum):
+    """What survived the last life (DESIGN.md D15)."""
+
+    CLEAN = "clean"
+    PROCESS = "process"
+    POWER = "power"
+
+
+class RestartMarkers:
+    """The markers of one directory. All methods wait for the disk."""
+
+    __slots__ = ("_directory", "_storage")
+
+    def __init__(self, storage: Storage, directory: Path) -> None:
+        self._storage = storage
+        self._directory = directory
+
+    def begin(
+        self, *, boot_id: str, incarnation: IncarnationId
+    ) -> tuple[RestartClass, BrokerEpoch]:
+        """Judge the last life and begin this one; the epoch is that of the clean marker.
+
+        The running marker is there before the clean one goes: a crash in between, when no log was
+        touched yet, is still a clean restart.
+        """
+        clean = self._read(CLEAN)
+        running = self._read(RUNNING)
+        broker_epoch = NO_BROKER_EPOCH
+        if clean is not None and isinstance(clean.get("broker_epoch"), int):
+            restart_class = RestartClass.CLEAN
+            broker_epoch = BrokerEpoch(int(str(clean["broker_epoch"])))
+        elif self._storage.exists(self._directory / FAILED) or running is None:
+            restart_class = RestartClass.POWER
+        elif running.get("boot_id") == boot_id:
+            restart_class = RestartClass.PROCESS
+        else:
+            restart_class = RestartClass.POWER
+        self._write(RUNNING, {"boot_id": boot_id, "incarnation": incarnation.hex()})
+        self._storage.remove(self._directory / CLEAN)
+        self._storage.remove(self._directory / FAILED)
+        self._storage.sync_directory(self._directory)
+        return restart_class, broker_epoch
+
+    def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
+        """Everything is synced; the next start may trust it."""
+        self._write(CLEAN, {"broker_epoch": broker_epoch, "boot_id": boot_id})
+        self._storage.remove(self._directory / RUNNING)
+        self._storage.sync_directory(self._directory)
+
+    def fail(self) -> None:
+        """A write or a sync failed: nothing that is not synced may be trusted ever."""
+        running = self._directory / RUNNING
+        try:
+            self._storage.rename(running, self._directory / FAILED)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._storage.remove(running)
+        with contextlib.suppress(OSError):
+            self._storage.sync_directory(self._directory)
+
+    def _read(self, name: str) -> dict[str, object] | None:
+        try:
+            content = json.loads(self._storage.read(self._directory / name))
+        except (FileNotFoundError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def _write(self, name: str, content: dict[str, object]) -> None:
+        replace_file(self._storage, self._directory / name, json.dumps(content).encode())

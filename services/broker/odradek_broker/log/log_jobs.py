@@ -1,0 +1,200 @@
+"""The halves of a log's operations that wait for the disk.
+
+A job is made on the loop by a `begin_*` of `PartitionLog`, with copies of all that it needs. `run`
+works in a pool thread on files alone and never raises; what it learned, or the error that stopped
+it, stays in the job until `PartitionLog.finish` applies it on the loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
+from odradek_protocol.records.errors import CorruptBatch
+
+from odradek_broker.log.directory.partition_files import (
+    read_newest_snapshot,
+    snapshot_offsets,
+    sync_new_partition,
+    write_epochs,
+    write_snapshot,
+)
+from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
+from odradek_broker.log.producers.replay import replay
+from odradek_broker.log.segments.segment import Segment, Suffix, file_name
+from odradek_broker.log.storage import File, Storage
+
+
+@dataclass(slots=True, kw_only=True)
+class StorageJob:
+    """What every job has: the log's lock, so that its jobs run one after the other, and
+    `is_current`, false once the log was cut after the job was made: then it has nothing to do.
+    """
+
+    storage: Storage
+    directory: Path
+    lock: threading.Lock
+    is_current: Callable[[], bool]
+    error: OSError | None = None
+
+    def run(self) -> None:
+        """Do it, in any thread, once. Errors are kept for `finish`."""
+        try:
+            with self.lock:
+                if self.is_current():
+                    self._work()
+        except OSError as error:
+            self.error = error
+        except CorruptBatch as error:
+            self.error = OSError(errno.EIO, str(error))
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Give up what the job holds open; also for a job that will not run."""
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+Snapshot = tuple[Offset, dict[ProducerId, ProducerEntry]]
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncJob(StorageJob):
+    """Make everything below `end_offset` durable; `full`: with all that a restart needs.
+
+    `files` are duplicates and belong to the job. `closed` are segments whose indexes were never
+    synced, `active` the one whose index files only get what is new: they may be lost with the
+    power, and are made again then.
+    """
+
+    end_offset: Offset
+    size_bytes: int
+    files: list[File]
+    sync_directory: bool
+    is_new: bool  # the partition's own directory was never synced
+    full: bool
+    closed: list[Segment] = field(default_factory=list)
+    active: Segment | None = None
+    epochs_text: bytes | None = None
+    epochs_changes: int = 0
+    snapshots: list[Snapshot] = field(default_factory=list)
+    stale_snapshots: list[Offset] = field(default_factory=list)
+
+    def _work(self) -> None:
+        for file in self.files:
+            file.datasync()
+        if self.full:
+            self._write_companions()
+        if self.is_new:
+            sync_new_partition(self.storage, self.directory)
+        elif self.sync_directory:
+            self.storage.sync_directory(self.directory)
+
+    def discard(self) -> None:
+        for file in self.files:
+            file.close()
+        self.files = []
+
+    def _write_companions(self) -> None:
+        for segment in self.closed:
+            segment.write_indexes(sync=True)
+        if self.active is not None:
+            self.active.write_indexes(sync=False)
+        if self.epochs_text is not None:
+            write_epochs(self.storage, self.directory, self.epochs_text)
+        for offset in self.stale_snapshots:
+            self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
+        for offset, entries in self.snapshots:
+            write_snapshot(self.storage, self.directory, offset, entries)
+
+
+@dataclass(slots=True, kw_only=True)
+class TruncateJob(StorageJob):
+    """Cut the log at `offset`: lower the recovery point on disk, cut, sync, cut epochs, sync.
+
+    The order makes a crash harmless: what the checkpoint vouches for is there, and epochs past the
+    end are forgotten when the log is opened.
+    """
+
+    offset: Offset
+    segments: list[Segment]  # those of the log, oldest first
+    epochs: LeaderEpochs  # a copy, to be cut
+    lower_recovery_point: Callable[[Offset], None]
+    active: Segment | None = None
+    end_offset: Offset = NO_OFFSET
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    snapshots: list[Offset] = field(default_factory=list)
+
+    def _work(self) -> None:
+        victim = next(s for s in reversed(self.segments) if s.base_offset <= self.offset)
+        file = self.storage.open(victim.path(Suffix.LOG))
+        try:
+            position, header = victim.locate(file, self.offset, victim.size_bytes)
+            self.end_offset = self.offset
+            if header is not None and header.base_offset < self.offset:
+                self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
+            self.lower_recovery_point(self.end_offset)
+            self.active = victim.copy_until(position, self.end_offset)
+            for segment in reversed(self.segments):
+                if segment.base_offset > victim.base_offset:
+                    segment.is_retired = True
+                    segment.remove_files()
+            file.truncate(position)
+            file.sync()
+        finally:
+            file.close()
+        self.active.write_indexes(sync=True)
+        there = snapshot_offsets(self.storage.names(self.directory))
+        for offset in [o for o in there if o > self.end_offset]:
+            self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
+        self.snapshots = [o for o in there if o <= self.end_offset]
+        self.epochs.cut_end(self.end_offset)
+        write_epochs(self.storage, self.directory, self.epochs.to_text())
+        self.storage.sync_directory(self.directory)
+        kept = [s for s in self.segments if s.base_offset < victim.base_offset]
+        self.producers = restore_producers(
+            self.storage, self.directory, self.snapshots, [*kept, self.active]
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class ResetJob(StorageJob):
+    """Drop everything and begin again, empty, at `start_offset`."""
+
+    start_offset: Offset
+    segments: list[Segment]
+    lower_recovery_point: Callable[[Offset], None]
+    active: Segment | None = None
+
+    def _work(self) -> None:
+        self.lower_recovery_point(Offset(0))
+        for segment in reversed(self.segments):
+            segment.is_retired = True
+            segment.remove_files()
+        for offset in snapshot_offsets(self.storage.names(self.directory)):
+            self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
+        write_epochs(self.storage, self.directory, LeaderEpochs().to_text())
+        active = Segment(self.storage, self.directory, self.start_offset)
+        active.create()
+        self.storage.sync_directory(self.directory)
+        self.active = active
+
+
+def restore_producers(
+    storage: Storage, directory: Path, snapshots: list[Offset], segments: list[Segment]
+) -> ProducerStates:
+    """The producers at the end of `segments`: the newest snapshot below it, and a replay."""
+    start, states = Offset(segments[0].base_offset), ProducerStates()
+    end = Offset(segments[-1].end_offset)
+    found = read_newest_snapshot(storage, directory, snapshots, offset_max=end)
+    if found is not None:
+        start, states = found
+    replay(storage, segments, states, from_offset=start)
+    return states

@@ -1,0 +1,195 @@
+"""Reading a range of a partition's log: decided on the loop, run there or in the pool.
+
+Most readers want the tail, which is in memory, or what the page cache holds, which costs a copy;
+those reads run at once. A read that would wait for the disk is handed to a pool thread. It opens
+its own file: the segment may be closed, cut or deleted meanwhile, and then it finds nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from odradek_protocol.identity import Offset
+from odradek_protocol.records.batch_header import HEADER_BYTES
+from odradek_protocol.records.errors import CorruptBatch
+
+from odradek_broker.log.segments.batch_walk import Header, header_at
+from odradek_broker.log.segments.recent_appends import Tail
+from odradek_broker.log.segments.segment import Segment, Suffix
+from odradek_broker.log.storage import DirectoryHealth, File, Storage
+
+
+SLICES_MAX: Final = 128
+
+
+class OffsetOutOfRange(LookupError):
+    """The offset lies below the log start offset or above the log end offset."""
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, in order; no slices when there is nothing to read, or the segment left the
+    log meanwhile: read again.
+
+    `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch
+    (it may lie below the offset asked for), `end_offset` the exclusive end of the last one: where
+    to read next. Without slices both are the offset asked for.
+    """
+
+    slices: Sequence[bytes | memoryview]
+    start_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+
+
+class ReadPlan:
+    """A read decided upon: call `run` once, at once if `is_hot`, else in a pool thread."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_end_offset",
+        "_health",
+        "_result",
+        "_segments",
+        "_size_bytes",
+        "_start_offset",
+        "_storage",
+        "is_hot",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        health: DirectoryHealth,
+        segments: list[Segment],
+        start_offset: Offset,
+        bytes_max: int,
+        end_offset: Offset,
+        result: ReadResult | None = None,
+    ) -> None:
+        self._storage = storage
+        self._health = health
+        self._segments = segments  # the one that holds the start, and those after it
+        self._size_bytes = segments[0].size_bytes if segments else 0
+        self._start_offset = start_offset
+        self._bytes_max = bytes_max
+        self._end_offset = end_offset
+        self._result = result
+        self.is_hot = result is not None or self._is_resident()
+
+    def _is_resident(self) -> bool:
+        segment = self._segments[0]
+        if not segment.has_indexes:
+            return False
+        start = segment.offsets().floor_of_offset(self._start_offset - segment.base_offset)
+        size_bytes = min(self._bytes_max, self._size_bytes - start)
+        try:
+            return size_bytes <= 0 or segment.file().is_resident(start, size_bytes)
+        except OSError:
+            return False  # let the read itself meet the error
+
+    def run(self) -> ReadResult:
+        """Read. Raises StorageFailed when the disk fails, or holds what is no batch."""
+        if self._result is not None:
+            return self._result
+        try:
+            for segment in self._segments:
+                result = self._read_segment(segment)
+                if result is not None:
+                    return result
+        except OSError as error:
+            raise self._health.fail(
+                f"reading {self._segments[0].path(Suffix.LOG)}", error
+            ) from error
+        except CorruptBatch as error:
+            what = f"reading {self._segments[0].path(Suffix.LOG)}"
+            raise self._health.fail(what, OSError(errno.EIO, str(error))) from error
+        return ReadResult((), self._start_offset, self._start_offset, 0)
+
+    def _read_segment(self, segment: Segment) -> ReadResult | None:
+        """None: nothing at or past the start offset in this segment, look into the next."""
+        first = segment is self._segments[0]
+        size_bytes = self._size_bytes if first else segment.size_bytes
+        if self.is_hot and first:
+            return self._read_file(segment, segment.file(), size_bytes)
+        try:
+            file = self._storage.open(segment.path(Suffix.LOG))
+        except FileNotFoundError:
+            if segment.is_retired:
+                return ReadResult((), self._start_offset, self._start_offset, 0)
+            raise
+        try:
+            if segment.is_retired:  # the name may be its successor's by now
+                return ReadResult((), self._start_offset, self._start_offset, 0)
+            return self._read_file(segment, file, size_bytes)
+        finally:
+            file.close()
+
+    def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
+        start, head = segment.locate(file, self._start_offset, size_bytes)
+        if head is None:
+            return None
+        stop = size_bytes
+        if head.last_offset >= self._end_offset:
+            return ReadResult((), self._start_offset, self._start_offset, 0)
+        if self._end_offset < segment.end_offset:
+            stop, _ = segment.locate(file, self._end_offset, size_bytes)
+        cut = min(stop, start + max(self._bytes_max, head.size_bytes))
+        data = file.pread(cut - start, start)
+        last, length = _last_whole_batch(segment, data, start, head)
+        whole = data if length == len(data) else memoryview(data)[:length]
+        return ReadResult((whole,), Offset(head.base_offset), Offset(last.last_offset + 1), length)
+
+
+def _last_whole_batch(
+    segment: Segment, data: bytes, start: int, head: Header
+) -> tuple[Header, int]:
+    """The header of the last batch that is whole in `data`, and where it ends there.
+
+    `data` begins at position `start` of the segment with the whole batch `head`. Walks from the
+    last index entry inside; if its batch is cut short, from the one before.
+    """
+    offsets = segment.offsets()
+    floor = start + len(data)
+    while floor > start:
+        floor = max(offsets.floor_of_position(floor - 1), start)
+        at, last = floor - start, None
+        while at + HEADER_BYTES <= len(data):
+            header = header_at(data, at)
+            if at + header.size_bytes > len(data):
+                break
+            last = header
+            at += header.size_bytes
+        if last is not None:
+            return last, at
+    if len(data) < head.size_bytes:
+        raise CorruptBatch(f"the file ends inside the batch at position {start}")
+    return head, head.size_bytes
+
+
+def read_tail(
+    tail: Tail, start_offset: Offset, bytes_max: int, end_offset: Offset
+) -> ReadResult | None:
+    """Read from the appends kept in memory; None if they do not hold what is asked for."""
+    append = tail.get(start_offset)
+    slices: list[bytes | memoryview] = []
+    size_bytes = 0
+    next_offset = start_offset
+    while append is not None and append.data is not None and append.end_offset <= end_offset:
+        if slices and size_bytes + len(append.data) > bytes_max:
+            break
+        if len(slices) == SLICES_MAX:
+            return None  # one read of the file costs less than so many buffers
+        slices.append(append.data)
+        size_bytes += len(append.data)
+        next_offset = append.end_offset
+        append = tail.get(next_offset)
+    if not slices or (size_bytes > bytes_max and _is_several(slices[0])):
+        return None
+    return ReadResult(slices, start_offset, next_offset, size_bytes)
+
+
+def _is_several(data: bytes | memoryview) -> bool:
+    """Whether more than one batch was appended at once, so that a smaller read is possible."""
+    return header_at(data, 0).size_bytes < len(data)

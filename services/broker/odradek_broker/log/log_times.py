@@ -1,0 +1,81 @@
+"""Finding records by their timestamps: the one look-up that opens batches (in a pool thread)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.records.batch_reader import decode_batch
+
+from odradek_broker.log.segments.batch_walk import Header, walk_headers
+from odradek_broker.log.segments.segment import Segment, Suffix
+from odradek_broker.log.storage import File, Storage
+
+
+class TimestampOffset(NamedTuple):
+    """A record found, with the leader epoch of its batch."""
+
+    timestamp_ms: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+def find_timestamp(
+    storage: Storage, segments: Sequence[Segment], timestamp_ms: int, log_start_offset: Offset
+) -> TimestampOffset | None:
+    """The first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`."""
+    for segment in segments:
+        if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log_start_offset:
+            continue
+        relative_offset = segment.times().floor_of_timestamp(timestamp_ms)
+        floor = max(segment.base_offset + relative_offset, log_start_offset)
+        found = _scan(storage, segment, floor, timestamp_ms, log_start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def find_greatest(
+    storage: Storage, segments: Sequence[Segment], log_start_offset: Offset
+) -> TimestampOffset | None:
+    """The first record that has the greatest timestamp of all."""
+    kept = [s for s in segments if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
+    newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
+    if newest is None:
+        return None
+    return find_timestamp(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+
+
+def _scan(
+    storage: Storage, segment: Segment, floor: int, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    try:
+        file = storage.open(segment.path(Suffix.LOG))
+    except FileNotFoundError:
+        if segment.is_retired:
+            return None
+        raise
+    try:
+        size_bytes = segment.size_bytes
+        start, _ = segment.locate(file, floor, size_bytes)
+        for position, header in walk_headers(file, start, size_bytes):
+            if header.max_timestamp_ms >= timestamp_ms:
+                found = _in_batch(file, position, header, timestamp_ms, log_start_offset)
+                if found is not None:
+                    return found
+        return None
+    finally:
+        file.close()
+
+
+def _in_batch(
+    file: File, position: int, header: Header, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    data = file.pread(header.size_bytes, position)
+    for record in decode_batch(data):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+            return TimestampOffset(
+                record.timestamp_ms, Offset(record.offset), LeaderEpoch(header.leader_epoch)
+            )
+    return None

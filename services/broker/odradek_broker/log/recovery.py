@@ -1,0 +1,274 @@
+"""Opening a partition's directory: whatever the last life left becomes a log again.
+
+    1  litter goes; a compaction that had finished its new segment is completed
+    2  segments below the recovery point: their indexes are checked, and made again if need be
+    3  segments past it: every batch is read and its CRC checked; the log ends before the first
+       batch that is not whole, and what lies behind is removed
+    4  epochs: the checkpoint up to the recovery point, the batch headers past it
+    5  producers: the newest snapshot at or below the recovery point, and a replay of headers
+
+Nothing below the recovery point is read but for a few headers of each segment. What the last life
+left is trusted as far as its restart class goes: after a clean stop everything is below the
+recovery point; when the power failed, index files of the segment that was active are made again.
+
+A log that ends below its checkpointed high watermark or recovery point lost bytes that it had
+vouched for: `lost_bytes` makes the partition class power (REPLICATION.md 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odradek_protocol.identity import LeaderEpoch, Offset
+
+from odradek_broker.log.directory.partition_files import (
+    read_epochs,
+    read_newest_snapshot,
+    snapshot_offsets,
+)
+from odradek_broker.log.index.offset_index import CorruptIndex
+from odradek_broker.log.index.transaction_index import AbortedTransaction
+from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.log.partition_log import LoadedLog
+from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producers.replay import replay
+from odradek_broker.log.segments.batch_walk import Header, walk_headers, walk_verified
+from odradek_broker.log.segments.segment import (
+    INDEX_INTERVAL_BYTES,
+    INDEX_SUFFIXES,
+    Segment,
+    Suffix,
+    file_name,
+)
+from odradek_broker.log.segments.swap import complete_swaps
+from odradek_broker.log.storage import File, Storage
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """One partition's opening. The offsets are those of the checkpoints; None = none there."""
+
+    storage: Storage
+    directory: Path
+    recovery_point: Offset | None
+    high_watermark: Offset | None
+    log_start_offset: Offset | None
+    is_clean: bool
+    is_power_loss: bool
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    lost_bytes: bool = False
+    _segments: list[Segment] = field(default_factory=list)
+    _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
+    _scan_start: int = 0
+
+    def run(self) -> LoadedLog:
+        """Open the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
+        names = complete_swaps(self.storage, self.directory)
+        bases = sorted(
+            int(name.removesuffix(".log"))
+            for name in names
+            if name.endswith(Suffix.LOG.value) and name.removesuffix(".log").isdigit()
+        )
+        self._remove_litter(names, bases)
+        self._open_segments(bases)
+        start = self._log_start()
+        active = self._segments[-1]
+        end = Offset(active.end_offset)
+        vouched = max(self.high_watermark or 0, self.recovery_point or 0)
+        self.lost_bytes = end < vouched
+        epochs = self._epochs(start, end)
+        producers, snapshots = self._producers(names, end)
+        for segment in self._segments[:-1]:
+            segment.write_indexes(sync=False)
+            segment.close()
+            segment.drop_indexes()
+        trusted = end if self.is_clean else min(self.recovery_point or Offset(0), end)
+        position, _ = active.locate(active.file(), trusted, active.size_bytes)
+        return LoadedLog(
+            segments=self._segments,
+            epochs=epochs,
+            producers=producers,
+            snapshot_offsets=snapshots,
+            log_start_offset=start,
+            high_watermark=max(start, min(self.high_watermark or Offset(0), end)),
+            recovery_point=max(trusted, Offset(self._segments[0].base_offset)),
+            recovery_position=position,
+        )
+
+    def _remove_litter(self, names: list[str], bases: list[int]) -> None:
+        alive = {file_name(base, suffix) for base in bases for suffix in (*INDEX_SUFFIXES,)}
+        indexes = tuple(suffix.value for suffix in INDEX_SUFFIXES)
+        for name in names:
+            is_stray_index = name.endswith(indexes) and name not in alive
+            if is_stray_index or name.endswith((".deleted", ".cleaned", ".tmp")):
+                self.storage.remove(self.directory / name)
+
+    # --- segments -------------------------------------------------------------------------------
+
+    def _open_segments(self, bases: list[int]) -> None:
+        trusted = self._trusted_until()
+        self._scan_start = trusted
+        for number, base_offset in enumerate(bases):
+            is_last = number == len(bases) - 1
+            segment = Segment(self.storage, self.directory, base_offset)
+            size_bytes = self.storage.size_bytes(segment.path(Suffix.LOG))
+            if self.is_power_loss and (is_last or bases[number + 1] > trusted):
+                for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
+                    self.storage.remove(segment.path(suffix))
+            is_whole = self._open_segment(segment, size_bytes, trusted)
+            self._segments.append(segment)
+            if not is_whole:
+                self._remove_from(bases[number + 1 :])
+                break
+        if not self._segments:
+            segment = Segment(self.storage, self.directory, self.log_start_offset or 0)
+            segment.create()
+            self._segments.append(segment)
+        for segment in self._segments[:-1]:
+            segment.seal()
+
+    def _trusted_until(self) -> int:
+        if self.is_clean:
+            return (1 << 63) - 1
+        return self.recovery_point if self.recovery_point is not None else 0
+
+    def _open_segment(self, segment: Segment, size_bytes: int, trusted: int) -> bool:
+        """Open one; false if the log must end in it because what follows is damaged."""
+        whole_bytes = segment.complete(size_bytes)
+        if segment.end_offset > trusted or whole_bytes < size_bytes:
+            self._scan(segment, size_bytes, max(trusted, segment.base_offset))
+        if segment.size_bytes < size_bytes:
+            self.cut_bytes += size_bytes - segment.size_bytes
+            segment.file().truncate(segment.size_bytes)
+            segment.file().sync()
+            return False
+        return True
+
+    def _scan(self, segment: Segment, size_bytes: int, trusted: int) -> None:
+        """Read all from `trusted` on; the segment ends before the first batch that is not right."""
+        file = segment.file()
+        whole_bytes = segment.size_bytes
+        position, header = segment.locate(file, trusted, whole_bytes)
+        next_offset = header.base_offset if header is not None else segment.end_offset
+        segment.settle(position, next_offset)
+        for at, header in walk_verified(file, position, size_bytes):
+            if header.base_offset < segment.end_offset:
+                break  # offsets that go back: bytes of another file, or of an older life
+            assert at == segment.size_bytes, (at, segment.size_bytes)
+            segment.note(header, INDEX_INTERVAL_BYTES)
+            self._note_epoch(header)
+            self.scanned_bytes += header.size_bytes
+
+    def _note_epoch(self, header: Header) -> None:
+        if not self._scanned or header.leader_epoch > self._scanned[-1][0]:
+            self._scanned.append((header.leader_epoch, header.base_offset))
+
+    def _remove_from(self, bases: list[int]) -> None:
+        for base_offset in reversed(bases):
+            segment = Segment(self.storage, self.directory, base_offset)
+            self.cut_bytes += self.storage.size_bytes(segment.path(Suffix.LOG))
+            segment.remove_files()
+
+    def _log_start(self) -> Offset:
+        first, end = self._segments[0].base_offset, self._segments[-1].end_offset
+        return Offset(min(max(first, self.log_start_offset or 0), end))
+
+    # --- epochs ---------------------------------------------------------------------------------
+
+    def _epochs(self, start: Offset, end: Offset) -> LeaderEpochs:
+        epochs = read_epochs(self.storage, self.directory)
+        if epochs is None or (not epochs.entries() and end > self._segments[0].base_offset):
+            epochs = LeaderEpochs.from_entries(self._epochs_from_headers())
+        else:
+            epochs.cut_end(min(Offset(self._scan_start), end) if self._scanned else end)
+            for epoch, first_offset in self._scanned:
+                if epoch > epochs.last:
+                    epochs.enter(LeaderEpoch(epoch), Offset(first_offset))
+        epochs.cut_start(start)
+        return epochs
+
+    def _epochs_from_headers(self) -> list[tuple[int, int]]:
+        """All epochs, without reading every header: they rise, so halving finds where."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments:
+            file = segment.file()
+            positions = [0, *segment.offsets().positions()]
+            known: dict[int, Header | None] = {}
+            self._halve(file, segment.size_bytes, positions, 0, len(positions), known, found)
+        return found
+
+    def _halve(
+        self,
+        file: File,
+        size_bytes: int,
+        positions: list[int],
+        low: int,
+        high: int,
+        known: dict[int, Header | None],
+        found: list[tuple[int, int]],
+    ) -> None:
+        """Collect the epochs that begin in the stretches `low` .. `high` between index entries."""
+
+        def head(number: int) -> Header | None:
+            if number not in known:
+                at = positions[number] if number < len(positions) else size_bytes
+                known[number] = next((h for _, h in walk_headers(file, at, size_bytes)), None)
+            return known[number]
+
+        first, after = head(low), head(high)
+        if first is None:
+            return
+        if not found or first.leader_epoch > found[-1][0]:
+            found.append((first.leader_epoch, first.base_offset))
+        if after is not None and after.leader_epoch == first.leader_epoch:
+            return
+        if high - low == 1:
+            end = positions[high] if high < len(positions) else size_bytes
+            for _, header in walk_headers(file, positions[low], end):
+                if header.leader_epoch > found[-1][0]:
+                    found.append((header.leader_epoch, header.base_offset))
+            return
+        middle = (low + high) // 2
+        self._halve(file, size_bytes, positions, low, middle, known, found)
+        self._halve(file, size_bytes, positions, middle, high, known, found)
+
+    # --- producers ------------------------------------------------------------------------------
+
+    def _producers(self, names: list[str], end: Offset) -> tuple[ProducerStates, list[Offset]]:
+        trusted = min(Offset(self._scan_start), end)
+        there = snapshot_offsets(names)
+        for offset in [o for o in there if o > trusted]:  # perhaps of bytes that are gone
+            self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
+        kept = [o for o in there if o <= trusted]
+        found = read_newest_snapshot(self.storage, self.directory, kept, offset_max=trusted)
+        start, states = Offset(self._segments[0].base_offset), ProducerStates()
+        if found is not None:
+            start, states = found
+        redo = self._transaction_indexes_to_redo(trusted)
+
+        def note_aborted(segment: Segment, transaction: AbortedTransaction) -> None:
+            if segment in redo and transaction.last_offset >= redo[segment]:
+                segment.note_aborted(transaction)
+
+        replay(self.storage, self._segments, states, from_offset=start, on_aborted=note_aborted)
+        return states, [o for o in kept if found is not None and o <= found[0]]
+
+    def _transaction_indexes_to_redo(self, trusted: Offset) -> dict[Segment, int]:
+        """Which segments' aborted transactions the replay must enter again, and from what offset.
+
+        Past the recovery point all; below it, those of a segment whose index is damaged.
+        """
+        redo: dict[Segment, int] = {}
+        for segment in self._segments:
+            try:
+                aborted = segment.aborted()
+            except CorruptIndex:
+                segment.replace_aborted([])
+                redo[segment] = segment.base_offset
+                continue
+            if segment.end_offset > trusted:
+                segment.replace_aborted([a for a in aborted if a.last_offset < trusted])
+                redo[segment] = trusted
+        return redo

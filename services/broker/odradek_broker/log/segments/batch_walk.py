@@ -1,0 +1,132 @@
+"""Walking a file of batches from header to header, without reading what lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from odradek_protocol.records.attributes import CONTROL_MASK, TRANSACTIONAL_MASK
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_MIN,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    ByteBuffer,
+)
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.errors import CorruptBatch
+
+from odradek_broker.log.storage import File
+
+WINDOW_BYTES: Final = 8192
+SCAN_BYTES: Final = 1 << 20
+
+
+class Header(NamedTuple):
+    """A batch's header as it stands in the file: a tuple, because a walk makes millions of them."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return LENGTH_PREFIX_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+
+def header_at(buffer: ByteBuffer, position: int) -> Header:
+    """The header at `position`; raises CorruptBatch for what cannot be one."""
+    header = Header._make(HEADER.unpack_from(buffer, position))
+    if (
+        header.magic != MAGIC
+        or header.batch_length < BATCH_LENGTH_MIN
+        or header.base_offset < 0
+        or header.last_offset_delta < 0
+    ):
+        raise CorruptBatch(
+            f"no batch: magic {header.magic}, length {header.batch_length}, base offset"
+            f" {header.base_offset}, last offset delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def walk_headers(
+    file: File, position: int, end: int, *, window_bytes: int = WINDOW_BYTES
+) -> Iterator[tuple[int, Header]]:
+    """(position, header) of each whole batch in [position, end).
+
+    `position` must be the start of a batch. Ends before a batch that reaches past `end`. Raises
+    CorruptBatch where no header can be. CRCs are not checked.
+    """
+    window, window_start = b"", position
+    while position + HEADER_BYTES <= end:
+        at = position - window_start
+        if at + HEADER_BYTES > len(window):
+            window = file.pread(min(window_bytes, end - position), position)
+            window_start, at = position, 0
+            if len(window) < HEADER_BYTES:
+                return
+        header = header_at(window, at)
+        size_bytes = LENGTH_PREFIX_BYTES + header.batch_length
+        if position + size_bytes > end:
+            return
+        yield position, header
+        position += size_bytes
+
+
+def walk_verified(
+    file: File, position: int, end: int, *, scan_bytes: int = SCAN_BYTES
+) -> Iterator[tuple[int, Header]]:
+    """As `walk_headers`, but every batch is read whole and its CRC is right.
+
+    Ends at the first batch that is cut short, is none, or has a wrong CRC, without an error.
+    """
+    while position + HEADER_BYTES <= end:
+        chunk = file.pread(min(scan_bytes, end - position), position)
+        view = memoryview(chunk)
+        at = 0
+        while at + HEADER_BYTES <= len(chunk):
+            try:
+                header = header_at(chunk, at)
+            except CorruptBatch:
+                return
+            size_bytes = LENGTH_PREFIX_BYTES + header.batch_length
+            if at + size_bytes > len(chunk):
+                break
+            if crc32c(view[at + ATTRIBUTES_AT : at + size_bytes]) != header.crc:
+                return
+            yield position + at, header
+            at += size_bytes
+        if at == 0:  # the chunk holds no whole batch: read exactly this one, if it is there
+            if len(chunk) < HEADER_BYTES:
+                return
+            size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length
+            if position + size_bytes > end or size_bytes <= len(chunk):
+                return
+            scan_bytes = max(scan_bytes, size_bytes)
+            continue
+        position += at

@@ -1,0 +1,72 @@
+"""The last few MiB appended to a directory's partitions, kept for those who read at the tail.
+
+Followers and most consumers want what was just written; handing them the very buffer costs no
+system call and no copy. One bound for all partitions of a directory: the oldest append goes first,
+whosesoever it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from odradek_protocol.identity import Offset
+
+RECENT_BYTES_MAX: Final = 8 << 20
+
+
+class RecentAppend:
+    """One append's bytes; `data` is None once it is dropped."""
+
+    __slots__ = ("base_offset", "data", "end_offset", "tail")
+
+    def __init__(
+        self, base_offset: Offset, end_offset: Offset, data: bytes | memoryview, tail: Tail
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.data: bytes | memoryview | None = data
+        self.tail = tail
+
+
+Tail: TypeAlias = dict[Offset, RecentAppend]
+"""A partition's kept appends by base offset, oldest first; each begins where the last one ends."""
+
+
+class RecentAppends:
+    """The bound that all tails of a directory share."""
+
+    __slots__ = ("_bytes_max", "_queue", "size_bytes")
+
+    def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._queue: deque[RecentAppend] = deque()
+        self.size_bytes = 0
+
+    def keep(
+        self, tail: Tail, base_offset: Offset, end_offset: Offset, data: bytes | memoryview
+    ) -> None:
+        """Keep an append at the end of `tail`; older ones, of any tail, make room."""
+        if len(data) > self._bytes_max:
+            self.forget(tail)  # a gap would break the chain
+            return
+        append = RecentAppend(base_offset, end_offset, data, tail)
+        tail[base_offset] = append
+        self._queue.append(append)
+        self.size_bytes += len(data)
+        while self.size_bytes > self._bytes_max:
+            oldest = self._queue.popleft()
+            if oldest.data is not None:
+                self.size_bytes -= len(oldest.data)
+                oldest.data = None
+                del oldest.tail[oldest.base_offset]
+
+    def forget(self, tail: Tail) -> None:
+        """Drop all of one tail: its log was cut, or an append was not kept."""
+        for append in tail.values():
+            assert append.data is not None, append.base_offset
+            self.size_bytes -= len(append.data)
+            append.data = None
+        tail.clear()
+        while self._queue and self._queue[0].data is None:
+            self._queue.popleft()

@@ -1,0 +1,411 @@
+"""One segment: a `.log` file of batches, named after its base offset, and the indexes beside it.
+
+    00000000000000012345.log         the batches, back to back
+    00000000000000012345.index       offset -> position       (index/offset_index.py)
+    00000000000000012345.timeindex   time -> offset           (index/time_index.py)
+    00000000000000012345.txnindex    aborted transactions     (index/transaction_index.py)
+
+The last segment of a log is *active*: it grows, and its indexes live in memory; the files get what
+is new with each full sync. All others are *closed*: immutable, opened and their indexes read when
+somebody needs them, dropped again when too many are open. A *retired* segment is no longer part of
+the log (cut, deleted, compacted): nothing is written for it any more, and who opens its files by
+name may find those of its successor.
+
+Threads: the log's owner changes a segment; pool threads may look up and read at the same time, and
+write the indexes (one at a time). An operation that must cut works on a copy and puts it in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
+from odradek_protocol.records.errors import CorruptBatch
+
+from odradek_broker.log.index.offset_index import (
+    ENTRY_BYTES,
+    RELATIVE_OFFSET_MAX,
+    CorruptIndex,
+    OffsetIndex,
+)
+from odradek_broker.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from odradek_broker.log.index.time_index import TimeIndex
+from odradek_broker.log.index.transaction_index import (
+    AbortedTransaction,
+    decode_transactions,
+    encode_transactions,
+)
+from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
+from odradek_broker.log.storage import File, Storage, write_all
+
+NO_TIMESTAMP: Final = -1
+INDEX_INTERVAL_BYTES: Final = 4096
+
+
+class Suffix(Enum):
+    """What the files of a partition end in; and the marks of segment files not in use."""
+
+    LOG = ".log"
+    INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TXN_INDEX = ".txnindex"
+    SNAPSHOT = ".snapshot"
+    DELETED = ".deleted"
+    CLEANED = ".cleaned"
+    SWAP = ".swap"
+
+
+INDEX_SUFFIXES: Final = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX)
+
+
+def file_name(base_offset: int, suffix: Suffix) -> str:
+    """As Kafka names them: 20 digits, so that names sort as offsets do."""
+    return f"{base_offset:020d}{suffix.value}"
+
+
+class Segment:
+    """One segment. Offsets are absolute unless named relative; positions and sizes in bytes.
+
+    `end_offset`: after the last batch, exclusive. `first_timestamp_ms`: the greatest timestamp of
+    the first batch. Timestamps are -1 while there is none.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_directory",
+        "_file",
+        "_index_lock",
+        "_indexes_written",
+        "_mark",
+        "_offsets",
+        "_since_entry_bytes",
+        "_storage",
+        "_times",
+        "base_offset",
+        "end_offset",
+        "first_timestamp_ms",
+        "is_retired",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, storage: Storage, directory: Path, base_offset: int, *, mark: str = ""
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._mark = mark  # ".cleaned" while compaction writes it
+        self._file: File | None = None
+        self._index_lock = threading.Lock()
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self._aborted: list[AbortedTransaction] | None = None
+        self._indexes_written = (0, 0)  # entries that the files of the first two have
+        self._since_entry_bytes = 0
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size_bytes = 0
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.is_retired = False
+
+    def path(self, suffix: Suffix) -> Path:
+        """Where one of its files is now."""
+        return self._directory / (file_name(self.base_offset, suffix) + self._mark)
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the files anew: an empty `.log`, no indexes."""
+        self._file = self._storage.open(self.path(Suffix.LOG), create=True)
+        self._file.truncate(0)
+        for suffix in INDEX_SUFFIXES:
+            self._storage.remove(self.path(suffix))
+        self._offsets, self._times, self._aborted = OffsetIndex(), TimeIndex(), []
+
+    def file(self) -> File:
+        """The open `.log` file; opened if it was not."""
+        if self._file is None:
+            self._file = self._storage.open(self.path(Suffix.LOG))
+        return self._file
+
+    def close(self) -> None:
+        """Give back the descriptor; the next use opens the file again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def drop_indexes(self) -> None:
+        """Free a closed segment's indexes, if their files have all of them."""
+        offsets, times = self._offsets, self._times
+        if offsets is None or times is None:
+            return
+        if self._indexes_written == (len(offsets), len(times)):
+            self._offsets = self._times = self._aborted = None
+
+    # --- growing --------------------------------------------------------------------------------
+
+    def write(self, data: ByteBuffer) -> None:
+        """Put whole batches at the end of the file; then `note` each of them."""
+        write_all(self.file(), data, self.size_bytes)
+
+    def note(self, header: Header, interval_bytes: int) -> None:
+        """The next batch of the file has this header: count it, index it when one is due."""
+        offsets, times = self._offsets, self._times
+        assert offsets is not None, self.base_offset
+        assert times is not None, self.base_offset
+        last_offset = header.base_offset + header.last_offset_delta
+        if header.max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = header.max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+        size_bytes = header.size_bytes
+        if self._since_entry_bytes > interval_bytes:
+            offsets.append(last_offset - self.base_offset, self.size_bytes)
+            times.append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+            self._since_entry_bytes = 0
+        if self.size_bytes == 0:
+            self.first_timestamp_ms = header.max_timestamp_ms
+        self._since_entry_bytes += size_bytes
+        self.size_bytes += size_bytes
+        self.end_offset = last_offset + 1
+
+    def note_all(
+        self, batches: Iterable[tuple[int, Header]], interval_bytes: int = INDEX_INTERVAL_BYTES
+    ) -> None:
+        """`note` each batch of a walk that begins where the segment ends."""
+        for position, header in batches:
+            assert position == self.size_bytes, (position, self.size_bytes)
+            self.note(header, interval_bytes)
+
+    def note_aborted(self, transaction: AbortedTransaction) -> None:
+        """An abort marker was written to this segment."""
+        self.aborted().append(transaction)
+
+    def has_room(
+        self, *, pending_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int
+    ) -> bool:
+        """Whether `pending_bytes` of batches, the last ending at `last_offset`, may be added."""
+        assert self._offsets is not None, self.base_offset
+        assert self._times is not None, self.base_offset
+        return (
+            self.size_bytes + pending_bytes <= segment_bytes
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and (len(self._offsets) + 1) * ENTRY_BYTES <= index_bytes
+            and (len(self._times) + 2) * TIME_ENTRY_BYTES <= index_bytes
+        )
+
+    def seal(self) -> None:
+        """No more batches come: the time index gets its last entry, the greatest timestamp."""
+        if self.size_bytes:
+            self.times().append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+
+    # --- indexes --------------------------------------------------------------------------------
+
+    def offsets(self) -> OffsetIndex:
+        """The offset index; read from its file, or made again, if it is not in memory (waits)."""
+        offsets = self._offsets
+        return offsets if offsets is not None else self._load_indexes()[0]
+
+    def times(self) -> TimeIndex:
+        """The time index, as `offsets`."""
+        times = self._times
+        return times if times is not None else self._load_indexes()[1]
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether a look-up needs no file but the log's."""
+        return self._offsets is not None
+
+    def aborted(self) -> list[AbortedTransaction]:
+        """Aborted transactions whose markers are in this segment, in order (may wait).
+
+        Raises CorruptIndex for a file that is none: only recovery can make it again.
+        """
+        aborted = self._aborted
+        if aborted is None:
+            with self._index_lock:
+                data = self._read(Suffix.TXN_INDEX)
+                aborted = decode_transactions(data, base_offset=self.base_offset)
+                self._aborted = aborted
+        return aborted
+
+    def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
+        """Recovery's or compaction's result."""
+        self._aborted = aborted
+
+    def _read(self, suffix: Suffix) -> bytes:
+        try:
+            return self._storage.read(self.path(suffix))
+        except FileNotFoundError:
+            return b""
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        with self._index_lock:
+            if self._offsets is not None and self._times is not None:
+                return self._offsets, self._times
+            try:
+                offsets = OffsetIndex.from_bytes(
+                    self._read(Suffix.INDEX), log_size_bytes=self.size_bytes
+                )
+                times = TimeIndex.from_bytes(self._read(Suffix.TIME_INDEX))
+                self._require_last_entry_fits(offsets)
+                if self.size_bytes and not len(times):
+                    raise CorruptIndex("no time in a segment with batches")
+                self._indexes_written = (len(offsets), len(times))
+            except CorruptIndex:
+                offsets, times = self._rebuilt_indexes()
+                self._indexes_written = (0, 0)
+            self._times = times
+            self._offsets = offsets
+            return offsets, times
+
+    def _require_last_entry_fits(self, offsets: OffsetIndex) -> None:
+        if not len(offsets):
+            return
+        relative_offset, position = offsets.entry(-1)
+        head = self.file().pread(HEADER_BYTES, position)
+        try:
+            last_offset = header_at(head, 0).last_offset if len(head) == HEADER_BYTES else -1
+        except CorruptBatch:
+            last_offset = -1
+        if last_offset != self.base_offset + relative_offset:
+            raise CorruptIndex(f"no batch that ends at {relative_offset} lies at {position}")
+
+    def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        fresh = Segment(self._storage, self._directory, self.base_offset)
+        offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
+        with contextlib.suppress(CorruptBatch):  # who needs what lies behind it meets it again
+            fresh.note_all(walk_headers(self.file(), 0, self.size_bytes))
+        fresh.seal()
+        return offsets, times
+
+    def write_indexes(self, *, sync: bool) -> None:
+        """Bring the index files up to what is in memory (pool)."""
+        offsets, times, aborted = self._offsets, self._times, self._aborted
+        if self.is_retired or offsets is None or times is None:
+            return
+        offsets_written, times_written = self._indexes_written
+        data = offsets.to_bytes(offsets_written)
+        self._write_tail(Suffix.INDEX, offsets_written * ENTRY_BYTES, data, sync=sync)
+        offsets_written += len(data) // ENTRY_BYTES
+        data = times.to_bytes(times_written)
+        self._write_tail(Suffix.TIME_INDEX, times_written * TIME_ENTRY_BYTES, data, sync=sync)
+        times_written += len(data) // TIME_ENTRY_BYTES
+        if aborted or (aborted is not None and self._storage.exists(self.path(Suffix.TXN_INDEX))):
+            self._write_tail(Suffix.TXN_INDEX, 0, encode_transactions(aborted), sync=sync)
+        self._indexes_written = (offsets_written, times_written)
+
+    def _write_tail(self, suffix: Suffix, position: int, data: bytes, *, sync: bool) -> None:
+        file = self._storage.open(self.path(suffix), create=True)
+        try:
+            write_all(file, data, position)
+            if file.size_bytes() != position + len(data):
+                file.truncate(position + len(data))
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+
+    # --- looking up -----------------------------------------------------------------------------
+
+    def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
+        """The first batch whose last offset is >= `offset`: its position and header.
+
+        (`end`, None) if there is none before position `end`. Raises CorruptBatch.
+        """
+        start = self.offsets().floor_of_offset(max(offset - self.base_offset, 0))
+        for position, header in walk_headers(file, start, end):
+            if header.base_offset + header.last_offset_delta >= offset:
+                return position, header
+        return end, None
+
+    # --- opening what another life wrote --------------------------------------------------------
+
+    def settle(self, position: int, next_offset: int) -> None:
+        """Take only the batches before `position` for known; the next has offset `next_offset`.
+
+        Cuts the indexes in memory and learns the rest from the time index's last entry and the
+        batches behind it (waits). The files on disk stay as they are.
+        """
+        offsets, times = self.offsets(), self.times()
+        offsets.cut_positions(position)
+        times.cut_offsets(next_offset - self.base_offset)
+        written = self._indexes_written
+        self._indexes_written = (min(written[0], len(offsets)), min(written[1], len(times)))
+        self.first_timestamp_ms = self.max_timestamp_ms = NO_TIMESTAMP
+        self.end_offset = self.max_timestamp_offset = self.base_offset
+        walk_from = offsets.entry(-1)[1] if len(offsets) else 0
+        if len(times):
+            self.max_timestamp_ms, relative_offset = times.entry(-1)
+            self.max_timestamp_offset = self.base_offset + relative_offset
+            walk_from = min(walk_from, offsets.floor_of_offset(relative_offset))
+        self._since_entry_bytes = 0
+        file = self.file()
+        for at, header in walk_headers(file, walk_from, position):
+            if header.max_timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms = header.max_timestamp_ms
+                self.max_timestamp_offset = header.last_offset
+            if len(offsets) and at == offsets.entry(-1)[1]:
+                self._since_entry_bytes = 0
+            self._since_entry_bytes += header.size_bytes
+            self.end_offset = header.last_offset + 1
+        for _, header in walk_headers(file, 0, position):
+            self.first_timestamp_ms = header.max_timestamp_ms
+            break
+        self.size_bytes = position
+
+    def complete(self, size_bytes: int) -> int:
+        """Index what lies behind the last index entry; returns where the last whole batch ends.
+
+        For a segment on disk of `size_bytes`. An index that was cut short, emptied, torn or lost
+        is whole again afterwards; for an intact one a few headers are read. Less than `size_bytes`
+        is returned if something there is no batch.
+        """
+        self.size_bytes = size_bytes
+        offsets = self.offsets()
+        start = offsets.entry(-1)[1] if len(offsets) else 0
+        head = self.file().pread(HEADER_BYTES, start)
+        next_offset = header_at(head, 0).base_offset if start else self.base_offset
+        self.settle(start, next_offset)
+        with contextlib.suppress(CorruptBatch):
+            self.note_all(walk_headers(self.file(), start, size_bytes))
+        return self.size_bytes
+
+    def copy_until(self, position: int, next_offset: int) -> Segment:
+        """This segment as it will be when only the batches before `position` are left (waits).
+
+        Nothing changes on disk or in this object; the copy has its own descriptor.
+        """
+        copy = Segment(self._storage, self._directory, self.base_offset, mark=self._mark)
+        copy.size_bytes = self.size_bytes
+        copy._offsets = OffsetIndex.from_bytes(
+            self.offsets().to_bytes(), log_size_bytes=self.size_bytes
+        )
+        copy._times = TimeIndex.from_bytes(self.times().to_bytes())
+        copy._aborted = [entry for entry in self.aborted() if entry.last_offset < next_offset]
+        copy._indexes_written = self._indexes_written
+        copy.settle(position, next_offset)
+        return copy
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def rename_files(self, mark: str) -> None:
+        """Give all files of the segment another mark, the log last: with it the rest counts."""
+        for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
+            source = self.path(suffix)
+            if self._storage.exists(source):
+                target = self._directory / (file_name(self.base_offset, suffix) + mark)
+                self._storage.rename(source, target)
+        self._mark = mark
+
+    def remove_files(self) -> None:
+        """Remove the segment's files, the log's first: without it the rest is litter."""
+        for suffix in (Suffix.LOG, *INDEX_SUFFIXES):
+            self._storage.remove(self.path(suffix))

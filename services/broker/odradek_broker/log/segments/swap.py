@@ -1,0 +1,54 @@
+"""Putting a compacted segment in the place of those it was made of, so that a crash is harmless.
+
+    1  <base>.log.cleaned and its indexes are written and synced     crash: they are removed
+    2  renamed to <base>.log.swap, indexes first, directory synced   crash: step 3 is done at start
+    3  the old segments are renamed to .deleted, the new one loses its mark
+
+Only one segment replaces each run of old ones, and it keeps their last batch (emptied, if it must
+be), so at start the old segments are those with a base offset in its range.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odradek_broker.log.segments.batch_walk import walk_headers
+from odradek_broker.log.segments.segment import INDEX_SUFFIXES, Suffix, file_name
+from odradek_broker.log.storage import Storage
+
+
+def complete_swaps(storage: Storage, directory: Path) -> list[str]:
+    """Finish step 3 where step 2 was done, undo the rest; returns the names that are there then."""
+    names = storage.names(directory)
+    ending = Suffix.LOG.value + Suffix.SWAP.value
+    swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
+    for base_offset in swaps:
+        end_offset = _end_offset(
+            storage, directory / (file_name(base_offset, Suffix.LOG) + ".swap")
+        )
+        for name in storage.names(directory):
+            stem, dot, _ = name.partition(".")
+            is_plain = name.count(".") == 1 and not name.endswith(Suffix.SNAPSHOT.value)
+            if dot and is_plain and stem.isdigit() and base_offset <= int(stem) < end_offset:
+                storage.remove(directory / name)
+        for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
+            source = directory / (file_name(base_offset, suffix) + Suffix.SWAP.value)
+            if storage.exists(source):
+                storage.rename(source, directory / file_name(base_offset, suffix))
+    for name in storage.names(directory):
+        if name.endswith(Suffix.SWAP.value):  # indexes without their log: step 2 was not done
+            storage.remove(directory / name)
+    if swaps:
+        storage.sync_directory(directory)
+    return storage.names(directory)
+
+
+def _end_offset(storage: Storage, path: Path) -> int:
+    file = storage.open(path)
+    try:
+        end_offset = 0
+        for _, header in walk_headers(file, 0, file.size_bytes()):
+            end_offset = header.last_offset + 1
+        return end_offset
+    finally:
+        file.close()
