@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from odradek_broker.log.log_config import LogConfig, TimestampKind
+from odradek_broker.partition.events import ProducerBatch
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     LeaderEpoch,
@@ -36,9 +38,6 @@ from odradek_protocol.records.batch_header import (
     stamp,
 )
 from odradek_protocol.records.crc32c import crc32c
-
-from odradek_broker.log.log_config import LogConfig, TimestampKind
-from odradek_broker.partition.events import ProducerBatch
 
 _COMPRESSION_CODE_MAX: Final = 4
 _SEQUENCE_MODULUS: Final = 1 << 31

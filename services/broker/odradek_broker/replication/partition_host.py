@@ -4,8 +4,9 @@
                   ^                            |
                   +---- Appended, Synced, .. --+
 
-A host is a passive object on the event loop: whoever has an event calls in, effects are done before
-the call returns, and disk work that may wait comes back as an event. No task, no lock per partition.
+A host is a passive object on the event loop: whoever has an event calls in, effects are done
+before the call returns, and disk work that may wait comes back as an event. There is no task and no
+lock per partition. What an effect calls must not call back into the host in the same turn.
 """
 
 from __future__ import annotations
@@ -14,20 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Protocol
-
-from odradek_protocol.identity import (
-    NO_LEADER_EPOCH,
-    BrokerId,
-    LeaderEpoch,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    TopicIdPartition,
-    TopicName,
-)
-from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_runtime.clock import boottime_ms, wall_ms
-from odradek_runtime.logs import event_log
 
 from odradek_broker.log.log_config import Durability, TimestampKind
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
@@ -46,6 +33,19 @@ from odradek_broker.replication.batch_checks import (
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_runtime.clock import boottime_ms, wall_ms
+from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
 OnProduced = Callable[[ProduceOutcome], None]
@@ -100,7 +100,7 @@ class Surroundings(Protocol):
         """Hand a proposal to the controller's client."""
 
     def storage_failed(self, reason: str) -> None:
-        """Take the directory offline."""
+        """Take the directory offline; tells the hosts in a later turn of the loop."""
 
 
 @dataclass(slots=True)
@@ -345,6 +345,7 @@ class PartitionHost:
                 counters.append_batches += len(produce.batches.positions)
         except LogFailed as failure:
             self._shared.storage_failed(str(failure))
+            self.failed(str(failure))  # the core waits for this answer, before any other event
             return
         self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), boottime_ms()))
         for stream in self._push_to.values():

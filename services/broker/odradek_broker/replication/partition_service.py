@@ -16,6 +16,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     LeaderEpoch,
@@ -25,14 +32,6 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.image import MetadataImage
-
-from odradek_broker.replication.outcomes import (
-    FetchWant,
-    LeaderNow,
-    OffsetOutcome,
-    ProduceOutcome,
-    ReadOutcome,
-)
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2

@@ -1,0 +1,259 @@
+"""The leader's end of one follower's stream: answers to its attaches, then what it lacks.
+
+One message is under way at a time; the next takes everything that was appended meanwhile, so a
+busy leader sends few large messages (REPLICATION.md section 10). Within a message partitions take
+turns with at most `partition_bytes_max` each. Bytes on the way are bounded by the follower's
+credit. A high watermark without data waits up to 50 ms for company (R9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Effect
+from odradek_broker.partition.events import DataSent, FollowerSession
+from odradek_broker.partition.replica import DataDue
+from odradek_broker.replication.partition_host import PartitionHost, Surroundings
+from odradek_protocol.identity import Offset
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+
+WATERMARK_DELAY_S: Final = 0.05
+_REREAD_DELAY_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _ColdRead:
+    from_offset: Offset
+    result: ReadResult
+
+
+class LeaderStream:
+    """What goes to one follower in one lane. The servicer's task takes messages out."""
+
+    def __init__(
+        self,
+        session: FollowerSession,
+        *,
+        shared: Surroundings,
+        credit_bytes: int,
+        partition_bytes_max: int,
+        message_bytes_max: int,
+    ) -> None:
+        self.session = session
+        self.hosts: set[PartitionHost] = set()
+        self.is_closed = False
+        self._shared = shared
+        self._credit_bytes = credit_bytes
+        self._partition_bytes_max = partition_bytes_max
+        self._message_bytes_max = message_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._answers: list[pb.LeaderMessage] = []
+        self._due: dict[PartitionHost, None] = {}
+        self._watermark_due: dict[PartitionHost, None] = {}
+        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._is_watermark_time = False
+        self._reading: set[PartitionHost] = set()
+        self._read: dict[PartitionHost, _ColdRead] = {}
+
+    # --- from hosts ------------------------------------------------------------------------------
+
+    def send(self, host: PartitionHost, effect: Effect) -> None:
+        """Answer an attach."""
+        self.hosts.add(host)
+        self._answers.append(_answer(host, effect))
+        self._wake.set()
+
+    def mark_due(self, host: PartitionHost) -> None:
+        """There may be something to push; looked at in the next turn of the loop."""
+        self._due[host] = None
+        self._wake.set()
+
+    def forget(self, host: PartitionHost) -> None:
+        """Push nothing of this host any more; its answers still go out."""
+        self.hosts.discard(host)
+        self._due.pop(host, None)
+        self._watermark_due.pop(host, None)
+        self._read.pop(host, None)
+
+    # --- from the servicer -----------------------------------------------------------------------
+
+    def add_credit(self, credit_bytes: int) -> None:
+        """The follower takes so many bytes more."""
+        self._credit_bytes += credit_bytes
+        if self._due:
+            self._wake.set()
+
+    async def next_message(self) -> pb.ReplicateResponse:
+        """Wait until there is something to send."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            message = self._build()
+            if message is not None:
+                self._wake.set()  # there may be more than went into one message
+                return message
+
+    def close(self) -> None:
+        """The stream is gone."""
+        self.is_closed = True
+        if self._watermark_timer is not None:
+            self._watermark_timer.cancel()
+        hosts, self.hosts = self.hosts, set()
+        for host in hosts:
+            host.session_closed(self.session)
+
+    # --- building --------------------------------------------------------------------------------
+
+    def _build(self) -> pb.ReplicateResponse | None:
+        messages, self._answers = self._answers, []
+        size_bytes = 0
+        for host in list(self._due):
+            due = host.replica.data_due(self.session)
+            if due is None:
+                self._due.pop(host, None)
+                continue
+            if due.from_offset >= due.log_end:
+                del self._due[host]
+                self._watermark_due[host] = None
+                continue
+            if self._credit_bytes <= 0 or size_bytes >= self._message_bytes_max:
+                break
+            del self._due[host]
+            result = self._take(host, due, self._message_bytes_max - size_bytes)
+            if result is None:
+                continue
+            messages.append(_data(host, due, result))
+            size_bytes += result.size_bytes
+            self._credit_bytes -= result.size_bytes
+            self._shared.counters.replication_bytes_out += result.size_bytes
+            self._watermark_due.pop(host, None)
+            if result.end_offset < due.log_end:
+                self._due[host] = None  # at the end of the round
+            self._sent(host, result.end_offset, due)
+        if self._watermark_due and (messages or self._is_watermark_time):
+            self._add_watermarks(messages)
+        elif self._watermark_due and self._watermark_timer is None:
+            self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
+        return pb.ReplicateResponse(messages=messages) if messages else None
+
+    def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
+        """The next batches; None while they are read in the pool (or are gone)."""
+        cold = self._read.pop(host, None)
+        if cold is not None and cold.from_offset == due.from_offset and cold.result.size_bytes:
+            return cold.result
+        if host in self._reading:
+            return None
+        try:
+            plan = host.log.plan_read(
+                due.from_offset,
+                bytes_max=min(self._partition_bytes_max, room_bytes),
+                end_offset=due.log_end,
+            )
+            if plan.is_hot:
+                result = plan.run()
+                if result.size_bytes:
+                    return result
+                self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
+                return None
+        except OffsetOutOfRange:
+            return None  # retention overtook the follower: it attaches anew
+        except StorageFailed as failure:
+            self._shared.storage_failed(str(failure))
+            return None
+        self._read_cold(host, plan, due.from_offset)
+        return None
+
+    def _read_cold(self, host: PartitionHost, plan: ReadPlan, from_offset: Offset) -> None:
+        self._reading.add(host)
+        found: list[ReadResult] = []
+        failures: list[StorageFailed] = []
+
+        def work() -> None:
+            try:
+                found.append(plan.run())
+            except StorageFailed as failure:
+                failures.append(failure)
+
+        def done() -> None:
+            self._reading.discard(host)
+            if failures:
+                self._shared.storage_failed(str(failures[0]))
+            elif found and not self.is_closed and host in self.hosts:
+                self._read[host] = _ColdRead(from_offset, found[0])
+                self.mark_due(host)
+
+        self._shared.counters.fetch_reads_cold += 1
+        self._shared.pool.run(work, done)
+
+    def _sent(self, host: PartitionHost, end_offset: Offset, due: DataDue) -> None:
+        host.step(
+            DataSent(session=self.session, end_offset=end_offset, high_watermark=due.high_watermark)
+        )
+
+    def _add_watermarks(self, messages: list[pb.LeaderMessage]) -> None:
+        hosts, self._watermark_due = self._watermark_due, {}
+        self._is_watermark_time = False
+        for host in hosts:
+            due = host.replica.data_due(self.session)
+            if due is None or host in self._due:
+                continue
+            messages.append(_data(host, due, None))
+            self._sent(host, due.from_offset, due)
+
+    def _watermark_time(self) -> None:
+        self._watermark_timer = None
+        self._is_watermark_time = True
+        self._wake.set()
+
+
+def _named(host: PartitionHost, leader_epoch: int) -> pb.LeaderMessage:
+    return pb.LeaderMessage(
+        partition=common_pb2.TopicIdPartition(
+            topic_id=host.partition.topic_id, partition=host.partition.partition
+        ),
+        leader_epoch=leader_epoch,
+    )
+
+
+def _data(host: PartitionHost, due: DataDue, result: ReadResult | None) -> pb.LeaderMessage:
+    message = _named(host, due.leader_epoch)
+    data = message.data
+    data.base_offset = due.from_offset
+    data.high_watermark = due.high_watermark
+    data.log_start = due.log_start
+    if result is not None:
+        data.records = b"".join(result.slices)
+    else:
+        data.records = b""
+    return message
+
+
+def _answer(host: PartitionHost, effect: Effect) -> pb.LeaderMessage:
+    assert isinstance(
+        effect, fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
+    ), effect
+    message = _named(host, effect.leader_epoch)
+    if isinstance(effect, fx.SendAttached):
+        message.attached.attach_seq = effect.attach_seq
+        message.attached.high_watermark = effect.high_watermark
+        message.attached.log_start = effect.log_start
+    elif isinstance(effect, fx.SendDiverged):
+        message.diverged.attach_seq = effect.attach_seq
+        message.diverged.for_log_end = effect.for_log_end
+        message.diverged.for_last_epoch = effect.for_last_epoch
+        message.diverged.epoch = effect.epoch
+        message.diverged.end_offset = effect.end_offset
+    elif isinstance(effect, fx.SendSnapshotless):
+        message.snapshotless.attach_seq = effect.attach_seq
+        message.snapshotless.log_start = effect.log_start
+    else:
+        message.refused.attach_seq = effect.attach_seq
+        message.refused.error_code = effect.error_code
+    return message
