@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from odradek_broker.partition.events import FollowerSession
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -18,8 +19,6 @@ from odradek_protocol.identity import (
     PartitionEpoch,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-
-from odradek_broker.partition.events import FollowerSession
 
 
 class Role(Enum):

@@ -1,31 +1,58 @@
-"""One replica of one partition: what its broker decides about it. INTERFACE, body follows."""
+"""One replica of one partition: what its broker decides about it.
+
+    IDLE <--> LEADER <--> FOLLOWER <--> IDLE      whenever the image's leader epoch rises
+    any of them -- StorageFailed --> FAILED       for the rest of the process's life
+    any of them -- PartitionRemoved --> IDLE      for good: the topic is gone
+
+The image decides the role, in feed order; a state of a lower partition epoch is ignored (I8). Only
+a higher leader epoch changes the role, also when the same broker leads again: what a leader knew
+belongs to one epoch. While the log is being cut the change waits (`_parked`): the next epoch's
+start is the log end, which is not settled before. The cut may be finished safely, because the
+leader that asked for it held all that was ever acknowledged.
+
+What each role does is in leader.py and follower.py; this file hands each event to the role it
+concerns, and drops those that come too late for it (a stale session's message is no error).
+
+Storage effects belong to the log, not to the role: an Append is answered before anything else
+happens, a Sync may outlive a change of role, and of cuts there is one at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from odradek_protocol.identity import BrokerId, LeaderEpoch, Offset, TopicIdPartition
+from odradek_broker.partition import events
+from odradek_broker.partition.data_due import DataDue
+from odradek_broker.partition.effects import (
+    AnswerProduce,
+    Effect,
+    PartitionFailed,
+    Role,
+    RoleChanged,
+    SendRefused,
+)
+from odradek_broker.partition.epoch_cache import EpochCache
+from odradek_broker.partition.events import BrokerView, Event, FollowerSession, PartitionChanged
+from odradek_broker.partition.follower import Follower, Phase
+from odradek_broker.partition.leader import Leader
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.producer_sequences import ProducerSequences
+from odradek_broker.partition.settings import ReplicaSettings
+from odradek_protocol.identity import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    TopicIdPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-from odradek_broker.partition.effects import Effect, Role
-from odradek_broker.partition.events import Event, FollowerSession
-from odradek_broker.partition.producer_sequences import ProducerSequences
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSettings:
-    """What a broker sets for all its replicas."""
-
-    replica_lag_time_max_ms: int = 10_000
-    """`replica.lag.time.max.ms`: a follower that was not caught up for longer leaves the ISR."""
-    isr_resend_ms: int = 1_000
-    """An ISR proposal that got no answer, or whose image has not come, is sent again."""
-    attach_retry_min_ms: int = 50
-    attach_retry_max_ms: int = 500
-    """A refused Attach is repeated after the first, doubling up to the second."""
-    attach_timeout_ms: int = 3_000
-    """An Attach without an answer is repeated."""
+__all__ = ["DataDue", "LogAtOpen", "ReadBound", "Replica", "ReplicaSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +67,11 @@ class LogAtOpen:
 
 
 @dataclass(frozen=True, slots=True)
-class DataDue:
-    """What a follower has not been sent. Send batches from `from_offset` up to `log_end` (as many
-    as fit), or none of them when the two are equal: then only the high watermark is news, which
-    may wait 50 ms for company. `high_watermark` and `log_start` go with every Data: read them, by
-    asking again, when the message is built, not when its bytes were ordered from the disk."""
-
-    from_offset: Offset
-    log_end: Offset
-    high_watermark: Offset
-    log_start: Offset
-    leader_epoch: LeaderEpoch
-
-
-@dataclass(frozen=True, slots=True)
 class ReadBound:
-    """What a consumer may read here: [start_offset, end_offset), unless `error_code` is set."""
+    """What a consumer may read here: [start_offset, end_offset), unless `error_code` is set.
+
+    The answer passes the gate in `leader_epoch`. A fetch at `end_offset` waits or gets nothing.
+    """
 
     error_code: ErrorCode
     start_offset: Offset
@@ -64,7 +80,23 @@ class ReadBound:
 
 
 class Replica:
-    """One replica. Owned by one task; nothing here waits, and `step` is cheap."""
+    """One replica. Owned by one task; nothing here waits, and `step` does no per-record work."""
+
+    __slots__ = (
+        "_attach_seqs",
+        "_broker_id",
+        "_brokers",
+        "_following",
+        "_is_removed",
+        "_leading",
+        "_log",
+        "_parked",
+        "_producers",
+        "_settings",
+        "_view",
+        "partition",
+        "role",
+    )
 
     def __init__(
         self,
@@ -78,49 +110,409 @@ class Replica:
     ) -> None:
         """`attach_seqs`: one `itertools.count(1)` per broker process, shared by its replicas, so
         that an Attach never bears a number that an earlier replica of the partition used."""
-        raise NotImplementedError
+        assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
+        self.partition = partition
+        self.role = Role.IDLE
+        self._broker_id = broker_id
+        self._settings = settings
+        self._producers = producers
+        self._attach_seqs = attach_seqs
+        self._log = LogPositions(
+            log_start=log.log_start,
+            log_end=log.log_end,
+            durable_end=log.durable_end,
+            high_watermark=max(log.log_start, min(log.high_watermark, log.log_end)),
+            epochs=EpochCache(log.epochs),
+        )
+        self._view: PartitionChanged | None = None
+        self._parked: PartitionChanged | None = None
+        self._brokers: dict[BrokerId, BrokerView] = {}
+        self._leading: Leader | None = None
+        self._following: Follower | None = None
+        self._is_removed = False
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event; the effects are to be done in order before the next one."""
-        raise NotImplementedError
+        """Take one event; the effects are to be done in order before the next one.
+
+        `now_ms` never falls. An AssertionError is a bug: hand in StorageFailed, which stops this
+        partition and no other.
+        """
+        return _HANDLERS[type(event)](self, event, now_ms)
 
     # --- reading the state -----------------------------------------------------------------------
 
-    partition: TopicIdPartition
-    role: Role
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    high_watermark: Offset
-    log_start: Offset
-    log_end: Offset
+    @property
+    def leader(self) -> BrokerId:
+        return self._view.leader if self._view is not None else NO_BROKER
 
     @property
-    def is_under_min_isr(self) -> bool:
-        """We lead, and the committed ISR is smaller than min.insync.replicas."""
-        raise NotImplementedError
+    def leader_epoch(self) -> LeaderEpoch:
+        return self._view.leader_epoch if self._view is not None else NO_LEADER_EPOCH
+
+    @property
+    def partition_epoch(self) -> PartitionEpoch:
+        return self._view.partition_epoch if self._view is not None else PartitionEpoch(-1)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._log.high_watermark
+
+    @property
+    def log_start(self) -> Offset:
+        return self._log.log_start
+
+    @property
+    def log_end(self) -> Offset:
+        return self._log.log_end
 
     @property
     def last_epoch(self) -> LeaderEpoch:
         """Of the last record; for Attach and ReportLogEnds."""
-        raise NotImplementedError
+        return self._log.last_epoch
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """We lead, and the committed ISR is smaller than min.insync.replicas."""
+        return self._leading is not None and self._leading.isr.is_under_min
+
+    @property
+    def is_streaming(self) -> bool:
+        """We follow, and the leader pushes."""
+        return self._following is not None and self._following.phase is Phase.STREAMING
+
+    def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest known epoch <= `epoch` and its exclusive end (OffsetForLeaderEpoch);
+        (NO_LEADER_EPOCH, NO_OFFSET) when there is none."""
+        found = self._log.epochs.end_of(epoch, self._log.log_end)
+        return found if found is not None else (NO_LEADER_EPOCH, NO_OFFSET)
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
         """What to push in this session; None: nothing, or it is not attached there."""
-        raise NotImplementedError
+        return self._leading.data_due(session) if self._leading is not None else None
 
     def may_answer(self, leader_epoch: LeaderEpoch, *, lease_until_ms: int, now_ms: int) -> bool:
-        """The gate that every answer of a leader passes at the socket, not at its start (R13)."""
-        raise NotImplementedError
+        """The gate that each answer passes when it is written to the socket (R13): still the same
+        role in the same epoch, and the lease holds. It bounds staleness; safety needs no clock."""
+        return (
+            now_ms < lease_until_ms
+            and self.role in (Role.LEADER, Role.FOLLOWER)
+            and leader_epoch == self.leader_epoch
+        )
 
     def read_bound(
-        self, *, last_stable_offset: Offset, is_committed_only: bool, client_leader_epoch: int = -1
+        self,
+        *,
+        last_stable_offset: Offset,
+        is_committed_only: bool,
+        client_leader_epoch: int = -1,
+        fetch_offset: Offset = NO_OFFSET,
     ) -> ReadBound:
-        """How far a consumer may read here, leader or follower (R14, R15)."""
-        raise NotImplementedError
+        """How far a consumer may read here, leader (R14) or follower (R15).
+
+        `last_stable_offset` is the log's own. With a `fetch_offset` the bound judges it too:
+        OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
+        """
+        log = self._log
+        end = min(last_stable_offset, log.high_watermark) if is_committed_only else None
+        end = log.high_watermark if end is None else end
+        code = self._refusal_of_reader(client_leader_epoch)
+        if code is ErrorCode.NONE and fetch_offset != NO_OFFSET:
+            code = self._refusal_of_offset(fetch_offset)
+        return ReadBound(code, log.log_start, end, self.leader_epoch)
 
     def latest_offset(
         self, *, last_stable_offset: Offset, is_committed_only: bool, client_leader_epoch: int = -1
     ) -> ReadBound:
         """ListOffsets(latest): `end_offset` is the answer; OFFSET_NOT_AVAILABLE while the high
         watermark lies below the start of our epoch, as the last leader may have shown more."""
-        raise NotImplementedError
+        bound = self.read_bound(
+            last_stable_offset=last_stable_offset,
+            is_committed_only=is_committed_only,
+            client_leader_epoch=client_leader_epoch,
+        )
+        leading = self._leading
+        if bound.error_code is not ErrorCode.NONE:
+            return bound
+        if leading is None:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif self._log.high_watermark < leading.epoch_start:
+            code = ErrorCode.OFFSET_NOT_AVAILABLE
+        else:
+            return bound
+        return ReadBound(code, bound.start_offset, bound.end_offset, bound.leader_epoch)
+
+    def _refusal_of_reader(self, client_leader_epoch: int) -> ErrorCode:
+        if self._is_removed:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self.role is Role.FAILED:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if client_leader_epoch != NO_LEADER_EPOCH and client_leader_epoch != self.leader_epoch:
+            if client_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if self.role is Role.LEADER:
+            return ErrorCode.NONE
+        in_isr = self._view is not None and self._broker_id in self._view.isr
+        return ErrorCode.NONE if in_isr and self.is_streaming else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _refusal_of_offset(self, fetch_offset: Offset) -> ErrorCode:
+        log = self._log
+        if fetch_offset < log.log_start:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if self.role is Role.LEADER:
+            is_inside = fetch_offset <= log.log_end
+            return ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
+        is_shown = fetch_offset <= log.high_watermark
+        return ErrorCode.NONE if is_shown else ErrorCode.OFFSET_NOT_AVAILABLE
+
+    # --- the role --------------------------------------------------------------------------------
+
+    def _on_partition_changed(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
+        if self._is_removed or view.partition_epoch < self.partition_epoch:
+            return ()
+        for broker in view.brokers:
+            self._brokers[broker.broker_id] = broker
+        if self.role is Role.FAILED:
+            self._view = view
+            return ()
+        if view.leader_epoch > self.leader_epoch and self._log.cutting_to is not None:
+            self._parked = view
+            return ()
+        return self._adopt(view, now_ms)
+
+    def _adopt(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
+        assert view.leader_epoch >= self.leader_epoch, f"{view} after epoch {self.leader_epoch}"
+        is_new_epoch = view.leader_epoch > self.leader_epoch
+        self._log.is_fsync = view.is_fsync
+        before, self._view = self._view, view
+        if not is_new_epoch:
+            assert before is None or before.leader == view.leader, f"{before} then {view}"
+            if self._leading is not None:
+                return self._leading.adopt(view, self._brokers, now_ms)
+            return self._leave_if_no_replica(view)
+        effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if view.leader == self._broker_id:
+            self._change_role(effects, Role.LEADER)
+            self._leading = Leader(
+                view,
+                self._brokers,
+                broker_id=self._broker_id,
+                log=self._log,
+                producers=self._producers,
+                settings=self._settings,
+                now_ms=now_ms,
+            )
+            effects.extend(self._leading.begin(now_ms))
+        elif view.leader != NO_BROKER and self._broker_id in view.replicas:
+            self._change_role(effects, Role.FOLLOWER)
+            self._following = Follower(
+                view.leader,
+                view.leader_epoch,
+                log=self._log,
+                attach_seqs=self._attach_seqs,
+                settings=self._settings,
+            )
+        else:
+            self._change_role(effects, Role.IDLE)
+        return effects
+
+    def _leave_if_no_replica(self, view: PartitionChanged) -> Sequence[Effect]:
+        """A reassignment may drop a follower without a new leader epoch."""
+        if self._following is None or self._broker_id in view.replicas:
+            return ()
+        effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._change_role(effects, Role.IDLE)
+        return effects
+
+    def _resign(self, error_code: ErrorCode) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._leading is not None:
+            effects.extend(self._leading.resign(error_code))
+        if self._following is not None:
+            effects.extend(self._following.resign())
+        self._leading = self._following = None
+        return effects
+
+    def _change_role(self, effects: list[Effect], role: Role) -> None:
+        self.role = role
+        effects.append(RoleChanged(role=role, leader=self.leader, leader_epoch=self.leader_epoch))
+
+    def _on_broker_changed(self, event: events.BrokerChanged, now_ms: int) -> Sequence[Effect]:
+        broker = event.broker
+        self._brokers[broker.broker_id] = broker
+        return self._leading.see_broker(broker, now_ms) if self._leading is not None else ()
+
+    def _on_removed(self, event: events.PartitionRemoved, now_ms: int) -> Sequence[Effect]:
+        effects = self._resign(ErrorCode.UNKNOWN_TOPIC_ID)
+        self._is_removed = True
+        self._parked = None
+        self._change_role(effects, Role.IDLE)
+        return effects
+
+    def _on_storage_failed(self, event: events.StorageFailed, now_ms: int) -> Sequence[Effect]:
+        """R11: nothing is acknowledged any more, nothing of it pushed."""
+        if self.role is Role.FAILED:
+            return ()
+        effects: list[Effect] = []
+        if self._leading is not None:
+            effects.extend(self._leading.on_append_failed())
+        if self._following is not None:
+            self._following.on_append_failed()
+        effects.extend(self._resign(ErrorCode.KAFKA_STORAGE_ERROR))
+        self._parked = None
+        self._change_role(effects, Role.FAILED)
+        effects.append(PartitionFailed(reason=event.reason))
+        return effects
+
+    # --- clients and the log ---------------------------------------------------------------------
+
+    def _on_produce(self, event: events.ProduceRequested, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_produce(event)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self._is_removed:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif self.role is Role.FAILED:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        return (
+            AnswerProduce(
+                request_id=event.request_id,
+                error_code=code,
+                base_offset=NO_OFFSET,
+                leader_epoch=self.leader_epoch,
+            ),
+        )
+
+    def _on_appended(self, event: events.Appended, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_appended(event.end_offset, now_ms)
+        assert self._following is not None, f"{event} while {self.role}"
+        return self._following.on_appended(event.end_offset)
+
+    def _on_synced(self, event: events.Synced, now_ms: int) -> Sequence[Effect]:
+        self._log.synced(event.durable_end)
+        if self._leading is not None:
+            return self._leading.on_synced()
+        return self._following.on_synced() if self._following is not None else ()
+
+    def _on_cut(self, event: events.Truncated | events.LogReset, now_ms: int) -> Sequence[Effect]:
+        if self.role is Role.FAILED:
+            return ()
+        self._log.finish_cut()
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            return self._adopt(parked, now_ms)
+        return self._following.on_cut(now_ms) if self._following is not None else ()
+
+    def _on_log_start(self, event: events.LogStartAdvanced, now_ms: int) -> Sequence[Effect]:
+        moved = self._log.advance_start(event.log_start)
+        if moved and self._leading is not None:
+            return self._leading.on_log_start_advanced()
+        return ()
+
+    # --- followers' messages ---------------------------------------------------------------------
+
+    def _on_attach(self, event: events.AttachReceived, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_attach(event, now_ms)
+        if self._is_removed:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif self.role is Role.FAILED:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        elif event.leader_epoch > self.leader_epoch:
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        else:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return (
+            SendRefused(
+                session=event.session,
+                attach_seq=event.attach_seq,
+                error_code=code,
+                leader_epoch=self.leader_epoch,
+            ),
+        )
+
+    def _on_detach(self, event: events.DetachReceived, now_ms: int) -> Sequence[Effect]:
+        return self._leading.on_session_closed(event.session) if self._leading is not None else ()
+
+    def _on_follower_closed(
+        self, event: events.FollowerSessionClosed, now_ms: int
+    ) -> Sequence[Effect]:
+        return self._leading.on_session_closed(event.session) if self._leading is not None else ()
+
+    def _on_ack(self, event: events.AckReceived, now_ms: int) -> Sequence[Effect]:
+        return self._leading.on_ack(event, now_ms) if self._leading is not None else ()
+
+    def _on_data_sent(self, event: events.DataSent, now_ms: int) -> Sequence[Effect]:
+        return self._leading.on_data_sent(event, now_ms) if self._leading is not None else ()
+
+    # --- the leader's messages -------------------------------------------------------------------
+
+    def _on_session_ready(self, event: events.SessionReady, now_ms: int) -> Sequence[Effect]:
+        following = self._following
+        return following.on_session_ready(event, now_ms) if following is not None else ()
+
+    def _on_leader_closed(self, event: events.LeaderSessionClosed, now_ms: int) -> Sequence[Effect]:
+        following = self._following
+        return following.on_session_closed(event.session_id) if following is not None else ()
+
+    def _on_attached(self, event: events.AttachedReceived, now_ms: int) -> Sequence[Effect]:
+        return self._following.on_attached(event, now_ms) if self._following is not None else ()
+
+    def _on_diverged(self, event: events.DivergedReceived, now_ms: int) -> Sequence[Effect]:
+        return self._following.on_diverged(event, now_ms) if self._following is not None else ()
+
+    def _on_snapshotless(self, event: events.SnapshotlessReceived, now_ms: int) -> Sequence[Effect]:
+        following = self._following
+        return following.on_snapshotless(event, now_ms) if following is not None else ()
+
+    def _on_data(self, event: events.DataReceived, now_ms: int) -> Sequence[Effect]:
+        return self._following.on_data(event, now_ms) if self._following is not None else ()
+
+    def _on_refused(self, event: events.RefusedReceived, now_ms: int) -> Sequence[Effect]:
+        return self._following.on_refused(event, now_ms) if self._following is not None else ()
+
+    # --- the controller, and time ----------------------------------------------------------------
+
+    def _on_isr_answered(self, event: events.IsrChangeAnswered, now_ms: int) -> Sequence[Effect]:
+        return self._leading.on_isr_answered(event, now_ms) if self._leading is not None else ()
+
+    def _on_tick(self, event: events.Tick, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_tick(now_ms)
+        return self._following.on_tick(now_ms) if self._following is not None else ()
+
+    def _on_stalled(self, event: events.LeaderStalled, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_stalled(event.stall_ms, now_ms)
+        return ()
+
+
+# Any: a handler takes the one event class that it stands beside, which a dict cannot say.
+_HANDLERS: Final[dict[type[Any], Callable[[Replica, Any, int], Sequence[Effect]]]] = {
+    PartitionChanged: Replica._on_partition_changed,
+    events.BrokerChanged: Replica._on_broker_changed,
+    events.PartitionRemoved: Replica._on_removed,
+    events.ProduceRequested: Replica._on_produce,
+    events.Appended: Replica._on_appended,
+    events.Synced: Replica._on_synced,
+    events.Truncated: Replica._on_cut,
+    events.LogReset: Replica._on_cut,
+    events.LogStartAdvanced: Replica._on_log_start,
+    events.StorageFailed: Replica._on_storage_failed,
+    events.AttachReceived: Replica._on_attach,
+    events.DetachReceived: Replica._on_detach,
+    events.AckReceived: Replica._on_ack,
+    events.FollowerSessionClosed: Replica._on_follower_closed,
+    events.DataSent: Replica._on_data_sent,
+    events.SessionReady: Replica._on_session_ready,
+    events.LeaderSessionClosed: Replica._on_leader_closed,
+    events.AttachedReceived: Replica._on_attached,
+    events.DivergedReceived: Replica._on_diverged,
+    events.SnapshotlessReceived: Replica._on_snapshotless,
+    events.DataReceived: Replica._on_data,
+    events.RefusedReceived: Replica._on_refused,
+    events.IsrChangeAnswered: Replica._on_isr_answered,
+    events.Tick: Replica._on_tick,
+    events.LeaderStalled: Replica._on_stalled,
+}

@@ -1,0 +1,317 @@
+"""What a replica does while it follows one leader in one epoch.
+
+    DETACHED --SessionReady, or the retry's time--> ATTACHING --Attached--> STREAMING
+       ^                                             |     ^                   |
+       |                                    Diverged,|     |Truncated,         |Data that does
+       |                                Snapshotless v     |LogReset           |not fit
+       |                                           CUTTING-+                   |
+       +---- Refused, the session's end -- from ATTACHING or STREAMING         +--> ATTACHING
+
+It begins without cutting anything (R2): only the leader knows where the lineages part, and tells it
+in answer to an Attach (R4). While CUTTING nothing else changes the log, and a change of role waits
+(replica.py); a session that ends or comes then is remembered.
+
+Invariants:
+- The log end moves only by Data in STREAMING, of this session and leader epoch, whose base offset
+  is the log end (R5); it falls only by an answer to the Attach that told exactly the present end.
+- The high watermark never passes the log end, and falls only together with it.
+- Nothing is acknowledged before the leader said Attached in this epoch.
+
+What cannot happen: a gap, or a batch of one lineage behind records of another. A Data message that
+was delayed over a re-attach has another base offset, or meets another phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from odradek_broker.partition.effects import (
+    AdvanceLogStart,
+    Append,
+    Effect,
+    HighWatermarkMoved,
+    ResetLog,
+    SendAck,
+    SendAttach,
+    SendDetach,
+    Sync,
+    TruncateTo,
+)
+from odradek_broker.partition.events import (
+    AttachedReceived,
+    DataReceived,
+    DivergedReceived,
+    RefusedReceived,
+    SessionReady,
+    SnapshotlessReceived,
+)
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.partition.truncation import Divergence, cut_offset
+from odradek_protocol.identity import BrokerId, LeaderEpoch, Offset
+
+
+class Phase(Enum):
+    """How far the follower is with its leader."""
+
+    DETACHED = "detached"
+    ATTACHING = "attaching"
+    CUTTING = "cutting"
+    STREAMING = "streaming"
+
+
+class Follower:
+    """One replica that follows one leader in one epoch."""
+
+    __slots__ = (
+        "_acked_to",
+        "_appending",
+        "_attach_seq",
+        "_attach_seqs",
+        "_log",
+        "_retry_at_ms",
+        "_retry_ms",
+        "_session_id",
+        "_settings",
+        "leader",
+        "leader_epoch",
+        "phase",
+    )
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        *,
+        log: LogPositions,
+        attach_seqs: Iterator[int],
+        settings: ReplicaSettings,
+    ) -> None:
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.phase = Phase.DETACHED
+        self._log = log
+        self._attach_seqs = attach_seqs
+        self._settings = settings
+        self._session_id: int | None = None
+        self._attach_seq = 0  # of the Attach that waits for an answer
+        self._acked_to: Offset | None = None  # what was acknowledged since Attached
+        self._appending: DataReceived | None = None
+        self._retry_at_ms = 0
+        self._retry_ms = settings.attach_retry_min_ms
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def on_session_ready(self, event: SessionReady, now_ms: int) -> list[Effect]:
+        """Attach in this session from now on; a session left for it is told."""
+        if event.leader != self.leader:
+            return []
+        effects: list[Effect] = []
+        if self._session_id not in (None, event.session_id) and self.phase is not Phase.DETACHED:
+            effects.append(SendDetach(session_id=self._session_id))
+        self._session_id = event.session_id
+        if self.phase is not Phase.CUTTING:
+            self._attach(effects, now_ms)
+        return effects
+
+    def on_session_closed(self, session_id: int) -> list[Effect]:
+        """The stream ended; the shell opens another and says so."""
+        if session_id == self._session_id:
+            self._session_id = None
+            if self.phase is not Phase.CUTTING:
+                self.phase = Phase.DETACHED
+        return []
+
+    def resign(self) -> list[Effect]:
+        """The epoch is over, or the topic: want nothing more."""
+        assert self._appending is None, f"resigning in the middle of {self._appending}"
+        if self._session_id is None or self.phase is Phase.DETACHED:
+            return []
+        return [SendDetach(session_id=self._session_id)]
+
+    def on_tick(self, now_ms: int) -> list[Effect]:
+        """Repeat an Attach that was refused, or got no answer."""
+        effects: list[Effect] = []
+        waits = self.phase in (Phase.DETACHED, Phase.ATTACHING)
+        if waits and self._session_id is not None and now_ms >= self._retry_at_ms:
+            self._attach(effects, now_ms)
+        return effects
+
+    # --- answers to Attach -----------------------------------------------------------------------
+
+    def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
+        """Say at once what we hold: the leader counts acknowledgements only."""
+        if not self._answers(event):
+            return []
+        self.phase = Phase.STREAMING
+        self._retry_ms = self._settings.attach_retry_min_ms
+        self._acked_to = None
+        effects: list[Effect] = []
+        self._follow(effects, event.high_watermark, event.log_start)
+        self._sync(effects)
+        self.acknowledge(effects)
+        return effects
+
+    def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
+        """R4: obeyed only for the end that we have now, or it would cut what came since."""
+        log = self._log
+        if not self._answers(event) or (event.for_log_end, event.for_last_epoch) != (
+            log.log_end,
+            log.last_epoch,
+        ):
+            return []
+        cut = cut_offset(log, Divergence(event.epoch, event.end_offset))
+        return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
+
+    def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
+        """What we would need is gone, or nothing is shared: begin anew where the leader begins."""
+        return [self._reset(event.log_start)] if self._answers(event) else []
+
+    def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
+        """Wait and ask again; a new image may come first and make a new Follower."""
+        ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
+        if not ends_stream and not (
+            self.phase is Phase.ATTACHING and event.attach_seq == self._attach_seq
+        ):
+            return []
+        if event.session_id == self._session_id:
+            self._retry_later(now_ms)
+        return []
+
+    def on_cut(self, now_ms: int) -> list[Effect]:
+        """The log was cut or reset: compare again, from the new end."""
+        assert self.phase is Phase.CUTTING, f"cut while {self.phase}"
+        self.phase = Phase.DETACHED
+        effects: list[Effect] = []
+        if self._session_id is not None:
+            self._attach(effects, now_ms)
+        return effects
+
+    def _answers(self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived) -> bool:
+        """Whether this answers the one Attach that waits."""
+        return (
+            self.phase is Phase.ATTACHING
+            and event.session_id == self._session_id
+            and event.attach_seq == self._attach_seq
+            and event.leader_epoch == self.leader_epoch
+        )
+
+    def _attach(self, effects: list[Effect], now_ms: int) -> None:
+        assert self._session_id is not None, "attaching without a session"
+        log = self._log
+        self.phase = Phase.ATTACHING
+        self._attach_seq = next(self._attach_seqs)
+        self._retry_at_ms = now_ms + self._settings.attach_timeout_ms
+        effects.append(
+            SendAttach(
+                session_id=self._session_id,
+                attach_seq=self._attach_seq,
+                leader_epoch=self.leader_epoch,
+                log_end=log.log_end,
+                last_epoch=log.last_epoch,
+                log_start=log.log_start,
+            )
+        )
+
+    def _retry_later(self, now_ms: int) -> None:
+        self.phase = Phase.DETACHED
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, self._settings.attach_retry_max_ms)
+
+    def _cut(self, end_offset: Offset) -> Effect:
+        self.phase = Phase.CUTTING
+        self._log.cutting_to, self._log.is_reset = end_offset, False
+        return TruncateTo(end_offset=end_offset)
+
+    def _reset(self, start_offset: Offset) -> Effect:
+        self.phase = Phase.CUTTING
+        self._log.cutting_to, self._log.is_reset = start_offset, True
+        return ResetLog(start_offset=start_offset)
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def on_data(self, event: DataReceived, now_ms: int) -> list[Effect]:
+        """R5: append what fits exactly, drop the rest and compare anew."""
+        if event.session_id != self._session_id or self.phase is not Phase.STREAMING:
+            return []
+        log = self._log
+        if event.leader_epoch != self.leader_epoch or event.base_offset != log.log_end:
+            effects: list[Effect] = []
+            self._attach(effects, now_ms)
+            return effects
+        if not self._is_sound(event):
+            self._retry_later(now_ms)  # the leader has it broken, or the wire does: do not spin
+            return [SendDetach(session_id=event.session_id)]
+        if event.end_offset == event.base_offset:
+            effects = []
+            self._follow(effects, event.high_watermark, event.log_start)
+            return effects
+        if event.epochs[0][0] < log.epochs.latest:  # we led an epoch and wrote nothing in it
+            return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
+        self._appending = event
+        return [
+            Append(base_offset=event.base_offset, leader_epoch=self.leader_epoch, request_id=None)
+        ]
+
+    def on_appended(self, end_offset: Offset) -> list[Effect]:
+        """The leader's batches are in our log."""
+        event, log = self._appending, self._log
+        assert event is not None, "an append that was not asked for"
+        assert end_offset == event.end_offset, f"append ended at {end_offset}: {event}"
+        self._appending = None
+        log.appended(end_offset)
+        for epoch, start in event.epochs:
+            log.epochs.enter(epoch, start)
+        effects: list[Effect] = []
+        self._follow(effects, event.high_watermark, event.log_start)
+        self._sync(effects)
+        self.acknowledge(effects)
+        return effects
+
+    def on_append_failed(self) -> None:
+        self._appending = None
+
+    def on_synced(self) -> list[Effect]:
+        """Our position moved, with durability=fsync (R6)."""
+        effects: list[Effect] = []
+        if self.phase is not Phase.CUTTING:
+            self._sync(effects)
+            self.acknowledge(effects)
+        return effects
+
+    def acknowledge(self, effects: list[Effect]) -> None:
+        """Tell the leader our position, if it is news and we are attached (R6)."""
+        position = self._log.position
+        if self.phase is not Phase.STREAMING or position == self._acked_to:
+            return
+        assert self._session_id is not None, "streaming without a session"
+        self._acked_to = position
+        effects.append(
+            SendAck(session_id=self._session_id, leader_epoch=self.leader_epoch, ack_to=position)
+        )
+
+    def _is_sound(self, event: DataReceived) -> bool:
+        """CRCs right, epochs rising and none above the leader's own."""
+        previous = self._log.last_epoch
+        for epoch, _ in event.epochs:
+            if not previous <= epoch <= self.leader_epoch:
+                return False
+            previous = epoch
+        return event.is_intact and bool(event.epochs) == (event.end_offset > event.base_offset)
+
+    def _follow(self, effects: list[Effect], high_watermark: Offset, log_start: Offset) -> None:
+        """Move our watermark and log start after the leader's, as far as our log goes."""
+        log = self._log
+        moved_to = min(high_watermark, log.log_end)
+        if moved_to > log.high_watermark:
+            log.high_watermark = moved_to
+            effects.append(HighWatermarkMoved(high_watermark=moved_to))
+        if log_start > log.log_start and log.advance_start(log_start):
+            effects.append(AdvanceLogStart(log_start=log.log_start))
+
+    def _sync(self, effects: list[Effect]) -> None:
+        log = self._log
+        if log.is_fsync and not log.is_syncing and log.durable_end < log.log_end:
+            log.is_syncing = True
+            effects.append(Sync())

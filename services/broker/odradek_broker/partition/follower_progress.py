@@ -1,0 +1,89 @@
+"""One follower, as its leader knows it in one leader epoch: where it is, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.partition.events import BrokerView, FollowerSession
+from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Offset
+
+UNKNOWN: Final = Offset(-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowerProgress:
+    """Positions are exclusive ends; UNKNOWN until told in this epoch and session."""
+
+    broker_id: BrokerId
+    caught_up_at_ms: int
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
+    is_eligible: bool = False  # unfenced and in no shutdown, by the image
+    session: FollowerSession | None = None  # where it is attached
+    ack_to: Offset = UNKNOWN
+    sent_to: Offset = UNKNOWN
+    high_watermark_sent: Offset = UNKNOWN
+    log_start_sent: Offset = UNKNOWN
+    _sampled_end: Offset = UNKNOWN  # our log end when a Data was sent, until acknowledged
+    _sampled_at_ms: int = 0
+
+    def see(self, broker: BrokerView) -> None:
+        """The image moved. A newer registration may have lost bytes: forget what the older told."""
+        self.is_eligible = not broker.is_fenced and not broker.in_shutdown
+        self.broker_epoch = broker.broker_epoch
+        if self.session is not None and self.session.broker_epoch < broker.broker_epoch:
+            self.detach()
+            self.ack_to = UNKNOWN
+
+    def attach(
+        self,
+        session: FollowerSession,
+        log_end: Offset,
+        *,
+        high_watermark: Offset,
+        log_start: Offset,
+    ) -> None:
+        """Push from `log_end`. Its position is unknown until it acknowledges in this session: with
+        durability=fsync the end that it told may not be synced."""
+        self.session = session
+        self.ack_to = UNKNOWN
+        self.sent_to = log_end
+        self.high_watermark_sent = high_watermark
+        self.log_start_sent = log_start
+        self._sampled_end = UNKNOWN
+
+    def detach(self) -> None:
+        """Push no longer. What it acknowledged it still has."""
+        self.session = None
+        self._sampled_end = UNKNOWN
+
+    def sent(
+        self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
+    ) -> None:
+        """A Data up to `end_offset` left; remember our log end, to judge the lag by (R10)."""
+        if end_offset > self.sent_to:
+            self.sent_to = end_offset
+        if high_watermark > self.high_watermark_sent:
+            self.high_watermark_sent = high_watermark
+        if self._sampled_end == UNKNOWN:
+            self._sampled_end, self._sampled_at_ms = log_end, now_ms
+
+    def acknowledged(self, ack_to: Offset, *, log_end: Offset, now_ms: int) -> None:
+        """Caught up when it reaches our end, or the end of when the sample was taken (R10)."""
+        self.ack_to = ack_to
+        if ack_to >= log_end:
+            self.caught_up_at_ms = now_ms
+            self._sampled_end = UNKNOWN
+        elif self._sampled_end != UNKNOWN and ack_to >= self._sampled_end:
+            self.caught_up_at_ms = max(self.caught_up_at_ms, self._sampled_at_ms)
+            self._sampled_end = UNKNOWN
+
+    def excuse(self, stall_ms: int, *, now_ms: int) -> None:
+        """The leader itself stood still: that time is not the follower's lag."""
+        self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
+
+    def is_lagging(self, *, log_end: Offset, lag_max_ms: int, now_ms: int) -> bool:
+        """Out of sync (R10). One that has all we have is caught up now, however long ago it said so."""
+        if self.ack_to >= log_end:
+            self.caught_up_at_ms = now_ms
+        return now_ms - self.caught_up_at_ms > lag_max_ms

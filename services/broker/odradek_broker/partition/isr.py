@@ -1,0 +1,121 @@
+"""The in-sync replicas as their leader knows them: what is committed, and what it has proposed.
+
+    SETTLED --propose--> PENDING --image with a higher partition epoch--> SETTLED
+                           |  ^
+       refused for a reason|  |
+       that may pass       v  |
+                        WITHDRAWING (a proposal of the committed ISR itself)
+
+One change is pending at a time (R16), and only the image ends it, in feed order (R18). Why nothing
+else does: a refusal speaks of one copy of the proposal, while another, sent again after a time-out,
+may still be on its way and be accepted later.
+- INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH say that the partition epoch has moved, perhaps by
+  the first copy of this very proposal: the image that tells is coming.
+- INELIGIBLE_REPLICA may pass when the broker is unfenced, so an older copy could succeed then. To
+  be rid of all copies the leader proposes the committed ISR unchanged; its success bumps the
+  partition epoch, and with it every older copy is void.
+- Anything else (no answer, NOT_CONTROLLER) leaves the outcome open: the same is sent again.
+
+Invariant: whoever may be elected clean, now or by a proposal in flight, is in the maximal ISR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odradek_broker.partition.effects import ProposeIsr
+from odradek_broker.partition.events import PartitionChanged
+from odradek_protocol.identity import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+@dataclass(slots=True)
+class _Pending:
+    proposal: ProposeIsr
+    sent_at_ms: int
+    is_withdrawal: bool
+
+
+class Isr:
+    """The ISR of one partition in one leader epoch."""
+
+    __slots__ = (
+        "_pending",
+        "committed",
+        "is_recovering",
+        "leader_epoch",
+        "maximal",
+        "min_isr",
+        "partition_epoch",
+    )
+
+    def __init__(self, view: PartitionChanged) -> None:
+        self.leader_epoch: LeaderEpoch = view.leader_epoch
+        self.partition_epoch: PartitionEpoch = view.partition_epoch
+        self.committed = frozenset(view.isr)
+        self.maximal = self.committed
+        self.is_recovering = view.is_recovering
+        self.min_isr = effective_min_isr(view)
+        self._pending: _Pending | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    @property
+    def is_under_min(self) -> bool:
+        return len(self.committed) < self.min_isr
+
+    def adopt(self, view: PartitionChanged) -> None:
+        """Take over what the image says of this epoch; a higher partition epoch ends the change."""
+        assert view.leader_epoch == self.leader_epoch, f"{view} in epoch {self.leader_epoch}"
+        self.min_isr = effective_min_isr(view)
+        if view.partition_epoch > self.partition_epoch:
+            self.partition_epoch = view.partition_epoch
+            self.committed = self.maximal = frozenset(view.isr)
+            self.is_recovering = view.is_recovering
+            self._pending = None
+
+    def propose(
+        self,
+        isr: tuple[tuple[BrokerId, BrokerEpoch], ...],
+        *,
+        is_recovering: bool,
+        now_ms: int,
+        is_withdrawal: bool = False,
+    ) -> ProposeIsr:
+        """Make this the pending change; its members count for the watermark from now on."""
+        proposal = ProposeIsr(
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            isr=isr,
+            is_recovering=is_recovering,
+        )
+        self._pending = _Pending(proposal, now_ms, is_withdrawal)
+        self.maximal = self.maximal | {broker_id for broker_id, _ in isr}
+        return proposal
+
+    def must_withdraw(
+        self, leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch, error_code: ErrorCode
+    ) -> bool:
+        """Whether this answer means that the pending change has to be replaced."""
+        return (
+            self._pending is not None
+            and not self._pending.is_withdrawal
+            and error_code is ErrorCode.INELIGIBLE_REPLICA
+            and leader_epoch == self.leader_epoch
+            and partition_epoch == self.partition_epoch
+        )
+
+    def resend_due(self, now_ms: int, resend_ms: int) -> ProposeIsr | None:
+        """The pending proposal, if it is time to send it once more."""
+        pending = self._pending
+        if pending is None or now_ms - pending.sent_at_ms < resend_ms:
+            return None
+        pending.sent_at_ms = now_ms
+        return pending.proposal
+
+
+def effective_min_isr(view: PartitionChanged) -> int:
+    """min.insync.replicas, but no more than there are replicas (KIP-966)."""
+    return min(view.min_insync_replicas, len(view.replicas))

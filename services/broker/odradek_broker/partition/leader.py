@@ -1,0 +1,517 @@
+"""What a replica does while it leads one epoch.
+
+It begins when the image names it with a higher leader epoch (R1): it enters the epoch at its log
+end, knows nothing of its followers, and keeps its high watermark. It ends with the next epoch, with
+the topic, or with its storage; what it knew of followers dies with it.
+
+    produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
+    followers: AttachReceived -> SendAttached -> data_due .. DataSent -> AckReceived
+    ISR:       an ack or a Tick -> ProposeIsr -> PartitionChanged with a higher partition epoch
+
+Invariants:
+- The watermark moves only here, in `_advance`, by the rule in high_watermark.py; it never falls.
+- A follower's position is what it acknowledged in this epoch, in the session it is attached in,
+  under a registration that the image does not know to be over (R7). An Attach is no position.
+- At most one Append is under way, and Appended comes before anything else, so offsets need no
+  reservation.
+- What is answered was decided by the committed ISR of the image, never by an answer to a proposal.
+
+What cannot happen: an acks=all answer for records that an electable replica lacks. Whoever may be
+elected is in the maximal ISR (isr.py) or in the ELR; the former acknowledged the records, the
+latter left while the watermark stood still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from odradek_broker.partition.data_due import DataDue
+from odradek_broker.partition.effects import (
+    AnswerProduce,
+    Append,
+    AssignEpoch,
+    Effect,
+    HighWatermarkMoved,
+    ProposeIsr,
+    SendAttached,
+    SendDiverged,
+    SendRefused,
+    SendSnapshotless,
+    Sync,
+)
+from odradek_broker.partition.events import (
+    AckReceived,
+    AttachReceived,
+    BrokerView,
+    DataSent,
+    FollowerSession,
+    IsrChangeAnswered,
+    PartitionChanged,
+    ProduceRequested,
+)
+from odradek_broker.partition.follower_progress import FollowerProgress
+from odradek_broker.partition.high_watermark import next_high_watermark
+from odradek_broker.partition.isr import Isr
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.produce_waiters import ProduceWaiters
+from odradek_broker.partition.producer_sequences import ProducerSequences
+from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.partition.truncation import Divergence, Lineage, compare
+from odradek_protocol.identity import NO_BROKER_EPOCH, NO_LEADER_EPOCH, NO_OFFSET, BrokerId, Offset
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+_ALL = -1
+
+
+class Leader:
+    """One replica in one epoch that it leads."""
+
+    __slots__ = (
+        "_appending",
+        "_broker_id",
+        "_counted",
+        "_followers",
+        "_log",
+        "_own_broker_epoch",
+        "_producers",
+        "_settings",
+        "_waiters",
+        "epoch_start",
+        "isr",
+        "leader_epoch",
+    )
+
+    def __init__(
+        self,
+        view: PartitionChanged,
+        brokers: Mapping[BrokerId, BrokerView],
+        *,
+        broker_id: BrokerId,
+        log: LogPositions,
+        producers: ProducerSequences,
+        settings: ReplicaSettings,
+        now_ms: int,
+    ) -> None:
+        self.leader_epoch = view.leader_epoch
+        self.epoch_start: Offset = log.log_end
+        self.isr = Isr(view)
+        self._broker_id = broker_id
+        self._own_broker_epoch = NO_BROKER_EPOCH
+        self._log = log
+        self._producers = producers
+        self._settings = settings
+        self._waiters = ProduceWaiters(view.leader_epoch)
+        self._appending: ProduceRequested | None = None
+        self._followers: dict[BrokerId, FollowerProgress] = {}
+        self._counted: tuple[FollowerProgress, ...] = ()
+        self._see_replicas(view, brokers, now_ms)
+
+    # --- the epoch begins, the image moves, the epoch ends ---------------------------------------
+
+    def begin(self, now_ms: int) -> list[Effect]:
+        """R1. After an unclean election the log's end is the truth from now on (R22)."""
+        log = self._log
+        log.epochs.enter(self.leader_epoch, log.log_end)
+        effects: list[Effect] = [AssignEpoch(leader_epoch=self.leader_epoch)]
+        if self.isr.is_recovering:
+            if log.log_end > log.high_watermark:
+                log.high_watermark = log.log_end
+                effects.append(HighWatermarkMoved(high_watermark=log.log_end))
+            effects.append(self._propose({self._broker_id}, now_ms))
+        self._sync(effects)
+        self._advance(effects)
+        return effects
+
+    def adopt(
+        self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
+    ) -> list[Effect]:
+        """The image moved within this epoch: a new ISR, or a new minimum (R18)."""
+        effects: list[Effect] = []
+        self.isr.adopt(view)
+        self._see_replicas(view, brokers, now_ms)
+        self._sync(effects)
+        self._advance(effects)
+        self._expand(effects, self._followers.values(), now_ms)
+        return effects
+
+    def see_broker(self, broker: BrokerView, now_ms: int) -> list[Effect]:
+        """A follower's registration changed in the image."""
+        if broker.broker_id == self._broker_id:
+            self._own_broker_epoch = broker.broker_epoch
+        follower = self._followers.get(broker.broker_id)
+        if follower is None:
+            return []
+        follower.see(broker)
+        effects: list[Effect] = []
+        self._expand(effects, (follower,), now_ms)
+        return effects
+
+    def resign(self, error_code: ErrorCode) -> list[Effect]:
+        """The epoch is over (R2): nobody is answered success any more, nobody is pushed to."""
+        assert self._appending is None, f"resigning in the middle of {self._appending}"
+        effects: list[Effect] = [*self._waiters.fail(error_code)]
+        for follower in self._followers.values():
+            if follower.session is not None:
+                effects.append(self._refusal(follower.session, 0, error_code))
+                follower.detach()
+        return effects
+
+    # --- produce ---------------------------------------------------------------------------------
+
+    def on_produce(self, event: ProduceRequested) -> list[Effect]:
+        """Refuse, find the repeat, or append (R12)."""
+        assert self._appending is None, f"{event} in the middle of {self._appending}"
+        if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
+            return [self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+        if event.acks == _ALL and self.isr.is_under_min:
+            return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
+        batch = event.producer
+        if batch is not None:
+            found = self._producers.check(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+            )
+            if not isinstance(found, ErrorCode):
+                return self._repeat(event, found.base_offset, Offset(found.last_offset + 1))
+            if found is not ErrorCode.NONE:
+                return [self._answer(event, found)]
+        self._appending = event
+        return [
+            Append(
+                base_offset=self._log.log_end,
+                leader_epoch=self.leader_epoch,
+                request_id=event.request_id,
+            )
+        ]
+
+    def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
+        """The batches are in the log; answer acks=0 and 1, let acks=all wait."""
+        event, log = self._appending, self._log
+        assert event is not None, "an append that was not asked for"
+        base_offset = log.log_end
+        assert end_offset == base_offset + event.record_count, f"{event} at {base_offset}"
+        self._appending = None
+        for follower in self._followers.values():
+            if follower.ack_to == base_offset:  # it had all until now, so its lag begins now
+                follower.caught_up_at_ms = now_ms
+        log.appended(end_offset)
+        effects: list[Effect] = []
+        if event.acks == _ALL:
+            self._waiters.add(
+                event.request_id,
+                base_offset=base_offset,
+                end_offset=end_offset,
+                deadline_ms=event.deadline_ms,
+            )
+        else:
+            effects.append(self._answer(event, ErrorCode.NONE, base_offset))
+        self._sync(effects)
+        self._advance(effects)
+        return effects
+
+    def on_append_failed(self) -> list[Effect]:
+        """The write failed: how much of it reached the file is unknown."""
+        event, self._appending = self._appending, None
+        return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
+
+    def on_synced(self) -> list[Effect]:
+        """Our own position moved, with durability=fsync; what came meanwhile is the next group."""
+        effects: list[Effect] = []
+        self._sync(effects)
+        self._advance(effects)
+        return effects
+
+    def _repeat(
+        self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
+    ) -> list[Effect]:
+        """A batch that is stored already is answered when the first one would have been."""
+        if event.acks != _ALL or end_offset <= self._log.high_watermark:
+            return [self._answer(event, ErrorCode.NONE, base_offset)]
+        self._waiters.add(
+            event.request_id,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            deadline_ms=event.deadline_ms,
+        )
+        return []
+
+    def _answer(
+        self, event: ProduceRequested, error_code: ErrorCode, base_offset: Offset = NO_OFFSET
+    ) -> AnswerProduce:
+        return AnswerProduce(
+            request_id=event.request_id,
+            error_code=error_code,
+            base_offset=base_offset,
+            leader_epoch=self.leader_epoch,
+        )
+
+    # --- followers -------------------------------------------------------------------------------
+
+    def on_attach(self, event: AttachReceived, now_ms: int) -> list[Effect]:
+        """R3: same leader epoch, a registration that is not over, then the lineages."""
+        session = event.session
+        if event.leader_epoch != self.leader_epoch:
+            code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if event.leader_epoch < self.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return [self._refusal(session, event.attach_seq, code)]
+        follower = self._followers.get(session.broker_id)
+        if follower is None:  # our image is behind the one that made it a replica
+            return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+        if session.broker_epoch < follower.broker_epoch or _is_older(session, follower.session):
+            return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
+        verdict = compare(self._log, event.log_end, event.last_epoch)
+        if verdict is Lineage.SHARED:
+            return self._attach(follower, event)
+        follower.detach()
+        if isinstance(verdict, Divergence):
+            return [
+                SendDiverged(
+                    session=session,
+                    attach_seq=event.attach_seq,
+                    leader_epoch=self.leader_epoch,
+                    for_log_end=event.log_end,
+                    for_last_epoch=event.last_epoch,
+                    epoch=verdict.epoch,
+                    end_offset=verdict.end_offset,
+                )
+            ]
+        return [
+            SendSnapshotless(
+                session=session,
+                attach_seq=event.attach_seq,
+                leader_epoch=self.leader_epoch,
+                log_start=self._log.log_start,
+            )
+        ]
+
+    def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
+        """A follower's position rose: perhaps the watermark, perhaps the ISR follows."""
+        follower = self._followers.get(event.session.broker_id)
+        if follower is None or not self._counts(event, follower):
+            return []
+        follower.acknowledged(event.ack_to, log_end=self._log.log_end, now_ms=now_ms)
+        effects: list[Effect] = []
+        if follower.broker_id in self.isr.maximal:
+            self._advance(effects)
+        else:
+            self._expand(effects, (follower,), now_ms)
+        return effects
+
+    def on_session_closed(self, session: FollowerSession) -> list[Effect]:
+        """Also for a Detach: push no longer; what was acknowledged stays so."""
+        follower = self._followers.get(session.broker_id)
+        if follower is not None and follower.session == session:
+            follower.detach()
+        return []
+
+    def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
+        """Remember what the follower was told."""
+        follower = self._followers.get(event.session.broker_id)
+        if follower is not None and follower.session == event.session:
+            log = self._log
+            follower.sent(
+                event.end_offset, event.high_watermark, log_end=log.log_end, now_ms=now_ms
+            )
+            follower.log_start_sent = log.log_start
+        return []
+
+    def on_log_start_advanced(self) -> list[Effect]:
+        """Followers still below it must begin anew: their next Attach will tell them so."""
+        effects: list[Effect] = []
+        for follower in self._followers.values():
+            if follower.session is not None and follower.sent_to < self._log.log_start:
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH
+                effects.append(self._refusal(follower.session, 0, code))
+                follower.detach()
+        return effects
+
+    def data_due(self, session: FollowerSession) -> DataDue | None:
+        """What this follower has not been sent in this session."""
+        follower = self._followers.get(session.broker_id)
+        if follower is None or follower.session != session:
+            return None
+        log = self._log
+        if (
+            follower.sent_to >= log.log_end
+            and follower.high_watermark_sent >= log.high_watermark
+            and follower.log_start_sent >= log.log_start
+        ):
+            return None
+        return DataDue(
+            from_offset=follower.sent_to,
+            log_end=log.log_end,
+            high_watermark=log.high_watermark,
+            log_start=log.log_start,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def _attach(self, follower: FollowerProgress, event: AttachReceived) -> list[Effect]:
+        log = self._log
+        follower.attach(
+            event.session,
+            event.log_end,
+            high_watermark=log.high_watermark,
+            log_start=log.log_start,
+        )
+        return [
+            SendAttached(
+                session=event.session,
+                attach_seq=event.attach_seq,
+                leader_epoch=self.leader_epoch,
+                high_watermark=log.high_watermark,
+                log_start=log.log_start,
+            )
+        ]
+
+    def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
+        """R7. What was not sent cannot have been stored: such an ack is another life's."""
+        return (
+            event.session == follower.session
+            and event.leader_epoch == self.leader_epoch
+            and follower.ack_to < event.ack_to <= follower.sent_to
+        )
+
+    def _refusal(
+        self, session: FollowerSession, attach_seq: int, error_code: ErrorCode
+    ) -> SendRefused:
+        return SendRefused(
+            session=session,
+            attach_seq=attach_seq,
+            error_code=error_code,
+            leader_epoch=self.leader_epoch,
+        )
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def on_tick(self, now_ms: int) -> list[Effect]:
+        """Deadlines, lag, and proposals to repeat."""
+        effects: list[Effect] = [*self._waiters.expire(now_ms)]
+        again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
+        if again is not None:
+            effects.append(again)
+        self._shrink(effects, now_ms)
+        self._expand(effects, self._followers.values(), now_ms)
+        return effects
+
+    def on_stalled(self, stall_ms: int, now_ms: int) -> list[Effect]:
+        """Our loop stood still: nobody lagged meanwhile (R10)."""
+        for follower in self._followers.values():
+            follower.excuse(stall_ms, now_ms=now_ms)
+        return []
+
+    # --- the ISR and the watermark ---------------------------------------------------------------
+
+    def on_isr_answered(self, event: IsrChangeAnswered, now_ms: int) -> list[Effect]:
+        """Only the image ends a change (isr.py); a refusal that may pass makes us withdraw it."""
+        if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
+            return []
+        return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
+
+    def _shrink(self, effects: list[Effect], now_ms: int) -> None:
+        """Propose to leave out who lags (R10); the last copy, ourselves, always stays."""
+        log_end, lag_max_ms = self._log.log_end, self._settings.replica_lag_time_max_ms
+        lagging = {
+            follower.broker_id
+            for follower in self._followers.values()
+            if follower.is_lagging(log_end=log_end, lag_max_ms=lag_max_ms, now_ms=now_ms)
+        }
+        lagging &= self.isr.committed
+        if lagging and not self.isr.is_pending:
+            effects.append(self._propose(self.isr.committed - lagging, now_ms))
+
+    def _expand(
+        self, effects: list[Effect], candidates: Iterable[FollowerProgress], now_ms: int
+    ) -> None:
+        """Propose whoever has caught up (R16)."""
+        if self.isr.is_pending or self.isr.is_recovering:
+            return
+        joining = {f.broker_id for f in candidates if self._may_join(f)}
+        if joining:
+            effects.append(self._propose(self.isr.committed | joining, now_ms))
+            self._count()
+
+    def _may_join(self, follower: FollowerProgress) -> bool:
+        """At least the watermark, because an ISR member may be elected; at least the epoch's start,
+        because the watermark that we inherited may be behind what the last leader exposed."""
+        session = follower.session
+        return (
+            session is not None
+            and session.broker_epoch == follower.broker_epoch
+            and follower.is_eligible
+            and follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
+            and follower.broker_id not in self.isr.committed
+        )
+
+    def _propose(
+        self, isr: Iterable[BrokerId], now_ms: int, *, is_withdrawal: bool = False
+    ) -> ProposeIsr:
+        return self.isr.propose(
+            tuple((broker_id, self._epoch_named(broker_id)) for broker_id in sorted(isr)),
+            is_recovering=False,
+            now_ms=now_ms,
+            is_withdrawal=is_withdrawal,
+        )
+
+    def _epoch_named(self, broker_id: BrokerId) -> int:
+        """Of the life whose acknowledgements we counted (KIP-903), else the image's."""
+        follower = self._followers.get(broker_id)
+        if follower is None:
+            return self._own_broker_epoch
+        session = follower.session
+        return session.broker_epoch if session is not None else follower.broker_epoch
+
+    def _see_replicas(
+        self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
+    ) -> None:
+        """Know exactly the followers that the image lists."""
+        for gone in self._followers.keys() - set(view.replicas):
+            del self._followers[gone]
+        for broker_id in view.replicas:
+            broker = brokers.get(broker_id)
+            if broker_id == self._broker_id:
+                if broker is not None:
+                    self._own_broker_epoch = broker.broker_epoch
+                continue
+            follower = self._followers.get(broker_id)
+            if follower is None:
+                follower = FollowerProgress(broker_id=broker_id, caught_up_at_ms=now_ms)
+                self._followers[broker_id] = follower
+            if broker is not None:
+                follower.see(broker)
+        self._count()
+
+    def _count(self) -> None:
+        """Whose positions bound the watermark: the maximal ISR but ourselves."""
+        maximal = self.isr.maximal
+        self._counted = tuple(f for f in self._followers.values() if f.broker_id in maximal)
+
+    def _sync(self, effects: list[Effect]) -> None:
+        log = self._log
+        if log.is_fsync and not log.is_syncing and log.durable_end < log.log_end:
+            log.is_syncing = True
+            effects.append(Sync())
+
+    def _advance(self, effects: list[Effect]) -> None:
+        """Move the watermark as far as R8 lets it, and answer who waited for that (R9, R12)."""
+        log = self._log
+        moved_to = next_high_watermark(
+            log.high_watermark,
+            log.position,
+            self._counted,
+            is_under_min_isr=self.isr.is_under_min,
+        )
+        if moved_to > log.high_watermark:
+            log.high_watermark = moved_to
+            effects.append(HighWatermarkMoved(high_watermark=moved_to))
+            effects.extend(self._waiters.release(moved_to, ErrorCode.NONE))
+
+
+def _is_older(session: FollowerSession, present: FollowerSession | None) -> bool:
+    """Whether a later stream of the same follower and lane has taken this one's place."""
+    if present is None:
+        return False
+    if session.broker_epoch != present.broker_epoch:
+        return session.broker_epoch < present.broker_epoch
+    return session.is_catch_up == present.is_catch_up and session.session_id < present.session_id

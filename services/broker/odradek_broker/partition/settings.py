@@ -1,0 +1,20 @@
+"""What a broker sets for all its replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """Timers, each in ms."""
+
+    replica_lag_time_max_ms: int = 10_000
+    """`replica.lag.time.max.ms`: a follower that was not caught up for longer leaves the ISR."""
+    isr_resend_ms: int = 1_000
+    """An ISR proposal that got no answer, or whose image has not come, is sent again."""
+    attach_retry_min_ms: int = 50
+    attach_retry_max_ms: int = 500
+    """A refused Attach is repeated after the first, doubling up to the second."""
+    attach_timeout_ms: int = 3_000
+    """An Attach without an answer is repeated."""
