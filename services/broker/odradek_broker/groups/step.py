@@ -20,8 +20,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decision. The host replays the records at once and appends them as one batch; an answer leaves
-    when everything appended before it is committed, so that nobody is told what may yet be lost."""
+    """A decision. Its records are replayed already; the host appends them as one batch, and lets an answer
+    leave when everything appended before it is committed, so that nobody is told what may yet be lost. If an
+    append fails, the host drops the shard and loads it again from the log."""
 
     records: tuple[GroupRecord, ...] = ()
     answers: tuple[Answer, ...] = ()

@@ -1,0 +1,22 @@
+"""The topics that groups may subscribe to, as the metadata image has them at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from odradek_protocol.identity import TopicId, TopicName
+
+
+class InvalidPattern(ValueError):
+    """A subscription's regular expression does not compile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCatalog:
+    """`version` rises whenever `topics` changed. `matching` gives the names that a pattern matches in time linear
+    in their length (RE2 syntax), and raises InvalidPattern."""
+
+    version: int
+    topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count
+    matching: Callable[[str], frozenset[TopicName]]
