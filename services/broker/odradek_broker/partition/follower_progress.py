@@ -20,6 +20,7 @@ class FollowerProgress:
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
     is_eligible: bool = False  # unfenced and in no shutdown, by the image
     session: FollowerSession | None = None  # where it is attached
+    life: BrokerEpoch = NO_BROKER_EPOCH  # the registration under which `ack_to` was told
     ack_to: Offset = UNKNOWN
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
@@ -31,7 +32,7 @@ class FollowerProgress:
         """The image moved. A newer registration may have lost bytes: forget what the older told."""
         self.is_eligible = not broker.is_fenced and not broker.in_shutdown
         self.broker_epoch = broker.broker_epoch
-        if self.session is not None and self.session.broker_epoch < broker.broker_epoch:
+        if self.life < broker.broker_epoch:
             self.detach()
             self.ack_to = UNKNOWN
 
@@ -46,6 +47,7 @@ class FollowerProgress:
         """Push from `log_end`. Its position is unknown until it acknowledges in this session: with
         durability=fsync the end that it told may not be synced."""
         self.session = session
+        self.life = session.broker_epoch
         self.ack_to = UNKNOWN
         self.sent_to = log_end
         self.high_watermark_sent = high_watermark

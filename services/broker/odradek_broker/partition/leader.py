@@ -57,7 +57,14 @@ from odradek_broker.partition.produce_waiters import ProduceWaiters
 from odradek_broker.partition.producer_sequences import ProducerSequences
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.partition.truncation import Divergence, Lineage, compare
-from odradek_protocol.identity import NO_BROKER_EPOCH, NO_LEADER_EPOCH, NO_OFFSET, BrokerId, Offset
+from odradek_protocol.identity import (
+    NO_BROKER_EPOCH,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    BrokerEpoch,
+    BrokerId,
+    Offset,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 _ALL = -1
@@ -454,7 +461,7 @@ class Leader:
             is_withdrawal=is_withdrawal,
         )
 
-    def _epoch_named(self, broker_id: BrokerId) -> int:
+    def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
         """Of the life whose acknowledgements we counted (KIP-903), else the image's."""
         follower = self._followers.get(broker_id)
         if follower is None:
