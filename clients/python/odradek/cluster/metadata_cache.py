@@ -25,6 +25,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
 NO_LEADER = -1
+PARTITIONS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +209,13 @@ class MetadataCache:
 
 
 def _partitions(told: pb.TopicInfo) -> Iterator[Partition]:
-    for index, info in enumerate(sorted(told.partitions, key=lambda p: p.partition)):
-        assert info.partition == index, f"{told.name}: partition {info.partition} after {index - 1}"
+    """By index; one that was not told is there without a leader."""
+    by_index = {info.partition: info for info in told.partitions if info.partition >= 0}
+    for index in range(min(max(by_index, default=-1) + 1, PARTITIONS_MAX)):
+        info = by_index.get(index)
+        if info is None:
+            yield Partition(partition=index)
+            continue
         yield Partition(
             partition=index,
             leader_id=info.leader_id,

@@ -1,0 +1,51 @@
+"""Tasks that live as long as their owner: started by it, ended by it, never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """An owner's tasks. A TaskGroup would tie them to one `async with`; this ties them to an object.
+
+    A task that fails by anything but its cancellation is a bug of ours: it is logged with its
+    trace, and told to the loop's exception handler, so that tests fail by it.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run `work` until it ends or `stop` is called."""
+        assert not self._is_stopped, f"{self._owner} is stopped"
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel them all and wait until they have ended. May be called twice."""
+        self._is_stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("the task %s failed", task.get_name(), exc_info=error)
+            task.get_loop().call_exception_handler(
+                {"message": f"{task.get_name()} failed", "exception": error, "task": task}
+            )

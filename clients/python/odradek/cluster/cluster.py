@@ -1,0 +1,371 @@
+"""The link to the cluster: keeps the metadata cache fresh, and reaches whichever broker answers.
+
+One WatchMetadata stream to any one broker tells of new leaders and brokers as they come. When it
+breaks another broker is asked at once; the bootstrap addresses are tried along with the brokers
+that the cluster named, so a client finds back even after all of them moved. Whoever sees
+that its news may be stale (a leader that does not answer, a broker that says it leads no longer)
+calls `refresh_soon`, which asks a broker other than the last one: one that is cut off from the controller
+would repeat its old story for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, TypeVar
+
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
+from odradek.errors import (
+    AdvertisedNameUnresolvable,
+    AuthenticationFailed,
+    BrokersUnavailable,
+    ClientClosed,
+    NameUnresolvable,
+    OdradekError,
+    UnknownTopic,
+    error_of,
+)
+from odradek.partitions import TopicPartition
+from odradek.transports.methods import METADATA, WATCH_METADATA
+from odradek.transports.transport import Method, Stream, Transport
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import common_pb2
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+FIRST_NEWS_S_MAX: Final = 3.0
+CALL_S_MAX: Final = 5.0
+REFRESH_PAUSE_MS: Final = 100
+UNKNOWN_TOPIC_S_MAX: Final = 5.0
+"""How long a topic that the brokers say does not exist is asked for again: it may be just made."""
+
+_log = logging.getLogger(__name__)
+
+
+class LinkState(Enum):
+    """Whether the cluster can be seen at the moment."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    CLOSED = "closed"
+
+
+class Cluster:
+    """Shared by the producers, consumers and admin of one client. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        transport: Transport,
+        *,
+        on_state: Callable[[LinkState], None] | None = None,
+    ) -> None:
+        self.bootstrap = tuple(bootstrap)
+        self.transport = transport
+        self.cache = MetadataCache()
+        self.state = LinkState.CONNECTING
+        self.last_error: OdradekError | None = None
+        self.tried: list[str] = []
+        """Endpoints that failed since one last answered, in order."""
+        self._on_state = on_state
+        self._interest: set[str] = set()
+        self._listeners: list[Callable[[Change], None]] = []
+        self._news: asyncio.Event = asyncio.Event()
+        self._watch: Stream[pb.WatchMetadataRequest, pb.WatchMetadataResponse] | None = None
+        self._watch_topics: frozenset[str] = frozenset()
+        self._refresh_wanted = asyncio.Event()
+        self._rotation = random.randrange(1 << 16)
+        self._backoff = Backoff(first_ms=50, most_ms=500)
+        self._tasks = BackgroundTasks("cluster link")
+        self._is_started = False
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch; does not wait. May be called again."""
+        if self.state is LinkState.CLOSED:
+            raise ClientClosed("the client is closed")
+        if not self._is_started:
+            self._is_started = True
+            self._tasks.start(self._watch_for_ever(), "watch metadata")
+            self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
+
+    async def close(self) -> None:
+        """Stop watching and close all connections."""
+        self._enter(LinkState.CLOSED)
+        await self._tasks.stop()
+        await self.transport.close()
+        self._announce(Change())
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` after each change, on the loop; it must not raise or take long."""
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Callable[[Change], None]) -> None:
+        """Call it no more."""
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+
+    # --- what others ask --------------------------------------------------------------------------
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Wait until a broker has told its metadata. Raises BrokersUnavailable."""
+        self.start()
+        deadline_s = time.monotonic() + timeout_s
+        while self.state is not LinkState.CONNECTED:
+            if self.state is LinkState.CLOSED:
+                raise ClientClosed("the client is closed")
+            if isinstance(self.last_error, AuthenticationFailed):
+                raise self.last_error
+            await self._wait_news(deadline_s, lambda: self.unavailable(timeout_s))
+
+    async def topic(
+        self,
+        name: str,
+        *,
+        timeout_s: float,
+        allow_create: bool = False,
+        partition: int | None = None,
+    ) -> Topic:
+        """The topic, asked for if it is not known (with `partition`, if that one is not).
+
+        Raises:
+            UnknownTopic: the brokers know none of that name for UNKNOWN_TOPIC_S_MAX.
+            BrokersUnavailable: none answers within `timeout_s`.
+        """
+        self.start()
+        began_s = time.monotonic()
+        attempts = 0
+        while True:
+            if self.state is LinkState.CLOSED:
+                raise ClientClosed("the client is closed")
+            topic = self.cache.topic(name)
+            if topic is not None and (partition is None or partition < len(topic.partitions)):
+                self.watch_topics([name])
+                return topic
+            waited_s = time.monotonic() - began_s
+            if waited_s >= timeout_s:
+                raise self.unavailable(waited_s)
+            response = await self.call_any(
+                METADATA,
+                pb.MetadataRequest(topics=[name], allow_auto_topic_creation=allow_create),
+                timeout_s=timeout_s - waited_s,
+            )
+            self._take(self.cache.apply(response))
+            problem = next((t for t in response.topics if t.name == name), None)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if problem is None else problem.error_code
+            if code == ErrorCode.NONE and partition is not None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            attempts += 1
+            if self.cache.topic(name) is not None and partition is None:
+                continue
+            waited_s = time.monotonic() - began_s
+            error = self._topic_error(name, partition, code)
+            if not error.retriable or waited_s >= min(timeout_s, UNKNOWN_TOPIC_S_MAX):
+                raise error
+            await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+
+    def watch_topics(self, names: Sequence[str]) -> None:
+        """Be told of changes to these topics from now on."""
+        if not self._interest.issuperset(names):
+            self._interest.update(names)
+            self._reopen_watch()
+
+    def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> None:
+        """Take over a leader that was told along with an error."""
+        self._take(self.cache.hint(partition, hint))
+
+    def refresh_soon(self) -> None:
+        """Ask a broker for the topics of interest: what is known may be stale. Does not wait."""
+        self._refresh_wanted.set()
+
+    async def call_any(self, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
+        """One call to whichever broker answers, trying each in turn until `timeout_s` is up.
+
+        Only for calls that may be carried out twice: an attempt whose answer got lost is repeated.
+
+        Raises:
+            BrokersUnavailable: none answered; `tried` says who was asked.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        tried: list[str] = []
+        last_error: OdradekError | None = None
+        rounds = 0
+        while True:
+            for endpoint in self._candidates():
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                try:
+                    return await self.transport.call(
+                        endpoint, method, request, timeout_s=min(left_s, CALL_S_MAX)
+                    )
+                except OdradekError as error:
+                    last_error = self.explained(error)
+                    if not last_error.retriable:
+                        raise last_error from None
+                    tried.append(endpoint)
+            rounds += 1
+            pause_s = self._backoff.after(rounds, random.random()) / 1000
+            if time.monotonic() + pause_s >= deadline_s:
+                raise BrokersUnavailable(
+                    tried=list(dict.fromkeys(tried)) or self._candidates(),
+                    last_error=last_error,
+                    waited_s=timeout_s,
+                )
+            await asyncio.sleep(pause_s)
+
+    def explained(self, error: OdradekError) -> OdradekError:
+        """The same error, with the broker named when it is its advertised name that is at fault."""
+        if type(error) is NameUnresolvable:
+            broker_id = self.cache.broker_at(error.endpoint)
+            if broker_id is not None and error.endpoint not in self.bootstrap:
+                return AdvertisedNameUnresolvable(broker_id, error.endpoint, "no address found")
+        return error
+
+    def unavailable(self, waited_s: float) -> BrokersUnavailable:
+        """The error that tells why nothing is known of the cluster."""
+        tried = self.tried or self._candidates()
+        return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)
+
+    # --- the stream of news -----------------------------------------------------------------------
+
+    async def _watch_for_ever(self) -> None:
+        failures = 0
+        while True:
+            candidates = self._candidates()
+            for endpoint in candidates:
+                if await self._watch_one(endpoint):
+                    failures = 0
+                    break
+            else:
+                failures += 1
+                self._enter(LinkState.DISCONNECTED)
+                await asyncio.sleep(self._backoff.after(failures, random.random()) / 1000)
+
+    async def _watch_one(self, endpoint: str) -> bool:
+        """Follow one broker's news to its end. False when it never told any."""
+        has_told = False
+        stream = self.transport.open(endpoint, WATCH_METADATA)
+        self._watch, self._watch_topics = stream, frozenset(self._interest)
+        try:
+            await stream.send(pb.WatchMetadataRequest(topics=sorted(self._watch_topics)))
+            async with asyncio.timeout(FIRST_NEWS_S_MAX) as first_news:
+                while (news := await stream.receive()) is not None:
+                    first_news.reschedule(None)
+                    has_told = True
+                    self._take_news(news)
+        except TimeoutError:
+            self._note_failure(
+                endpoint, OdradekError(f"the broker at {endpoint} tells no metadata")
+            )
+        except OdradekError as error:
+            if self._watch_topics >= self._interest:
+                self._note_failure(endpoint, error)
+            else:
+                has_told = True  # we ended it ourselves, to ask for more topics
+        finally:
+            self._watch = None
+            stream.cancel()
+        return has_told
+
+    def _take_news(self, news: pb.WatchMetadataResponse) -> None:
+        change = self.cache.apply(news.metadata)
+        gone = self.cache.remove(news.removed_topics)
+        change.leaders |= gone.leaders
+        change.topics |= gone.topics
+        self.tried.clear()
+        self.last_error = None
+        self._enter(LinkState.CONNECTED)
+        self._take(change)
+
+    def _note_failure(self, endpoint: str, error: OdradekError) -> None:
+        self.last_error = self.explained(error)
+        if endpoint not in self.tried:
+            self.tried.append(endpoint)
+        _log.debug("watching the metadata at %s ended: %s", endpoint, error)
+        self._announce(Change())
+
+    def _reopen_watch(self) -> None:
+        if self._watch is not None and not self._watch_topics >= self._interest:
+            self._watch.cancel()
+
+    async def _refresh_when_wanted(self) -> None:
+        while True:
+            await self._refresh_wanted.wait()
+            self._refresh_wanted.clear()
+            if self._interest:
+                with contextlib.suppress(OdradekError):
+                    response = await self.call_any(
+                        METADATA,
+                        pb.MetadataRequest(topics=sorted(self._interest)),
+                        timeout_s=CALL_S_MAX,
+                    )
+                    self._take(self.cache.apply(response))
+            await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
+
+    def _candidates(self) -> list[str]:
+        """Endpoints to try, another one first each time; the bootstrap ones are never forgotten."""
+        endpoints = list(dict.fromkeys([*self.cache.endpoints(), *self.bootstrap]))
+        self._rotation += 1
+        turn = self._rotation % len(endpoints)
+        return endpoints[turn:] + endpoints[:turn]
+
+    def _topic_error(self, name: str, partition: int | None, code: int) -> OdradekError:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            known = self.cache.topic(name)
+            if known is not None and partition is not None:
+                return UnknownTopic(
+                    f"topic {name!r} has {len(known.partitions)} partitions, not partition {partition}",
+                    code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    hint="partitions are counted from 0",
+                )
+            return UnknownTopic(
+                f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        return error_of(code, f"topic {name!r}")
+
+    def _enter(self, state: LinkState) -> None:
+        if state is self.state or self.state is LinkState.CLOSED:
+            return
+        was, self.state = self.state, state
+        if was is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
+            level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
+            _log.log(level, "cluster link: %s -> %s", was.value, state.value)
+        if self._on_state is not None:
+            self._on_state(state)
+
+    def _take(self, change: Change) -> None:
+        if change.leaders or change.topics:
+            self._announce(change)
+        else:
+            self._wake()
+
+    def _announce(self, change: Change) -> None:
+        self._wake()
+        for listener in list(self._listeners):
+            listener(change)
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _wait_news(self, deadline_s: float, error: Callable[[], OdradekError]) -> None:
+        news = self._news
+        try:
+            async with asyncio.timeout_at(
+                asyncio.get_running_loop().time() + max(0.0, deadline_s - time.monotonic())
+            ):
+                await news.wait()
+        except TimeoutError:
+            raise error() from None
