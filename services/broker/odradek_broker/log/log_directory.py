@@ -249,7 +249,8 @@ class LogDirectory:
                 loaded = recovery.run()
             except OSError as error:
                 raise self.health.fail(f"opening {directory}", error) from error
-            self._add(directory, topic, partition, config, loaded, is_new=False)
+            is_new = self.restart_class is not RestartClass.CLEAN  # perhaps it was never synced
+            self._add(directory, topic, partition, config, loaded, is_new=is_new)
             done += 1
             if on_progress is not None:
                 on_progress(done, len(found))

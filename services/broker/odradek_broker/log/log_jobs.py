@@ -137,11 +137,10 @@ class TruncateJob(StorageJob):
         file = self.storage.open(victim.path(Suffix.LOG))
         try:
             position, header = victim.locate(file, self.offset, victim.size_bytes)
-            self.end_offset = self.offset
-            if header is not None and header.base_offset < self.offset:
-                self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
+            next_offset = header.base_offset if header is not None else self.offset
+            self.active = victim.copy_until(position, next_offset)
+            self.end_offset = Offset(self.active.end_offset)
             self.lower_recovery_point(self.end_offset)
-            self.active = victim.copy_until(position, self.end_offset)
             for segment in reversed(self.segments):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True

@@ -398,8 +398,10 @@ class PartitionLog:
     def begin_truncate(self, offset: Offset) -> StorageJob:
         """Cut everything at and above `offset`, epochs and producer state too, synced (R4).
 
-        No append until `finish`. A batch that `offset` would divide goes as a whole. Cutting at
-        the log end offset forgets epochs without data. Below the first segment: a reset to it.
+        No append until `finish`. A batch that `offset` would divide goes as a whole, and the log
+        ends where the last batch left ends: below `offset` too, if compaction left a gap there.
+        Cutting at the log end offset forgets epochs without data. Below the first segment: a
+        reset to `offset`.
         """
         self._health.check()
         assert not self._cut_under_way, self.id

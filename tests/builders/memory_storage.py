@@ -1,0 +1,249 @@
+"""A file system in memory that can lose power and fail: the log's `Storage` for tests and simulator.
+
+What a program wrote and what would survive a power cut are kept apart, as a real file system does:
+a file's writes become durable with `datasync`/`sync`, a directory's entries with `sync_directory`.
+`lose_power` throws the rest away, or part of it: each unsynced write survives whole, torn or not at
+all, as the random source says. `fault`, if set, is asked before each operation that changes
+something, and may raise an OSError or let a write be short.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from odradek_protocol.records.batch_header import ByteBuffer
+
+
+class Inode:
+    """A file's content now, the content that is durable, and the changes in between."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes), or a new size
+        self.locked_by: MemoryFile | None = None
+
+    def sync(self) -> None:
+        self.durable = bytes(self.data)
+        self.changes = []
+
+    def lose_power(self, random: Random | None) -> None:
+        data = bytearray(self.durable)
+        for position, written in self.changes if random is not None else ():
+            assert random is not None
+            fate = random.random()
+            if fate < 0.4:
+                continue
+            if written is None:
+                _resize(data, position)
+                continue
+            kept = written if fate < 0.8 else written[: random.randrange(len(written) + 1)]
+            if len(data) < position:
+                _resize(data, position)
+            data[position : position + len(kept)] = kept
+        self.data = data
+        self.sync()
+        self.locked_by = None
+
+
+def _resize(data: bytearray, size_bytes: int) -> None:
+    if size_bytes <= len(data):
+        del data[size_bytes:]
+    else:
+        data.extend(bytes(size_bytes - len(data)))
+
+
+class MemoryDirectory:
+    """Names now, and the names that are durable."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Inode | MemoryDirectory] = {}
+        self.durable: dict[str, Inode | MemoryDirectory] = {}
+
+    def lose_power(self, random: Random | None) -> None:
+        if random is None or random.random() < 0.5:
+            self.entries = dict(self.durable)
+        self.durable = dict(self.entries)
+        for entry in self.entries.values():
+            entry.lose_power(random)
+
+
+Fault = Callable[[str, Path], int | None]
+"""(operation, path) -> None = go on, a number = write at most so many bytes; or raise OSError."""
+
+
+class MemoryFile:
+    """One open handle."""
+
+    def __init__(self, storage: MemoryStorage, inode: Inode, path: Path) -> None:
+        self._storage = storage
+        self._inode = inode
+        self._path = path
+        self.is_open = True
+        storage.handles += 1
+
+    def pwrite(self, data: ByteBuffer, position: int) -> int:
+        short = self._storage.ask("write", self._path)
+        assert self.is_open
+        written = bytes(data) if short is None else bytes(data)[:short]
+        content = self._inode.data
+        if len(content) < position:
+            _resize(content, position)
+        content[position : position + len(written)] = written
+        self._inode.changes.append((position, written))
+        return len(written)
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        self._storage.ask("read", self._path)
+        assert self.is_open
+        return bytes(self._inode.data[position : position + size_bytes])
+
+    def is_resident(self, position: int, size_bytes: int) -> bool:
+        return self._storage.is_hot
+
+    def truncate(self, size_bytes: int) -> None:
+        self._storage.ask("truncate", self._path)
+        _resize(self._inode.data, size_bytes)
+        self._inode.changes.append((size_bytes, None))
+
+    def datasync(self) -> None:
+        self._storage.ask("sync", self._path)
+        assert self.is_open
+        self._inode.sync()
+
+    def sync(self) -> None:
+        self.datasync()
+
+    def size_bytes(self) -> int:
+        return len(self._inode.data)
+
+    def duplicate(self) -> MemoryFile:
+        assert self.is_open
+        return MemoryFile(self._storage, self._inode, self._path)
+
+    def close(self) -> None:
+        assert self.is_open
+        self.is_open = False
+        self._storage.handles -= 1
+        if self._inode.locked_by is self:
+            self._inode.locked_by = None
+
+
+class MemoryStorage:
+    """The file system. `handles` counts open files; `is_hot` is what every residency probe says."""
+
+    def __init__(self) -> None:
+        self.root = MemoryDirectory()
+        self.fault: Fault | None = None
+        self.handles = 0
+        self.is_hot = True
+        self.operations = 0
+
+    def ask(self, operation: str, path: Path) -> int | None:
+        """Count an operation and let the fault, if any, have its way."""
+        if operation != "read":
+            self.operations += 1
+        return self.fault(operation, path) if self.fault is not None else None
+
+    def kill_process(self) -> None:
+        """Handles are gone, the page cache is whole."""
+        self.handles = 0
+        self.fault = None
+        self._unlock(self.root)
+
+    def lose_power(self, random: Random | None = None) -> None:
+        """Only what was synced is left; with `random`, also some of the rest."""
+        self.kill_process()
+        self.root.lose_power(random)
+
+    def _unlock(self, directory: MemoryDirectory) -> None:
+        for entry in directory.entries.values():
+            if isinstance(entry, MemoryDirectory):
+                self._unlock(entry)
+            else:
+                entry.locked_by = None
+
+    def _directory(self, path: Path) -> MemoryDirectory:
+        node: Inode | MemoryDirectory = self.root
+        for part in path.parts[1:]:
+            if not isinstance(node, MemoryDirectory) or part not in node.entries:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+            node = node.entries[part]
+        if not isinstance(node, MemoryDirectory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        return node
+
+    def inode(self, path: Path) -> Inode:
+        """The file's content, for a test to look at or to damage."""
+        node = self._directory(path.parent).entries.get(path.name)
+        if not isinstance(node, Inode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return node
+
+    def open(self, path: Path, *, create: bool = False) -> MemoryFile:
+        directory = self._directory(path.parent)
+        if create and path.name not in directory.entries:
+            self.ask("create", path)
+            directory.entries[path.name] = Inode()
+        return MemoryFile(self, self.inode(path), path)
+
+    def read(self, path: Path) -> bytes:
+        self.ask("read", path)
+        return bytes(self.inode(path).data)
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(self._directory(directory).entries)
+
+    def exists(self, path: Path) -> bool:
+        try:
+            parent = self._directory(path.parent)
+        except OSError:
+            return False
+        return path.name in parent.entries
+
+    def size_bytes(self, path: Path) -> int:
+        return len(self.inode(path).data)
+
+    def make_directory(self, path: Path) -> None:
+        self.ask("create", path)
+        self._directory(path.parent).entries.setdefault(path.name, MemoryDirectory())
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.ask("rename", source)
+        parent = self._directory(source.parent)
+        if source.name not in parent.entries:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
+        self._directory(target.parent).entries[target.name] = parent.entries.pop(source.name)
+
+    def remove(self, path: Path) -> None:
+        directory = self._directory(path.parent)
+        if path.name in directory.entries:
+            self.ask("remove", path)
+            del directory.entries[path.name]
+
+    def remove_tree(self, path: Path) -> None:
+        self.ask("remove", path)
+        del self._directory(path.parent).entries[path.name]
+
+    def sync_directory(self, path: Path) -> None:
+        self.ask("sync", path)
+        directory = self._directory(path)
+        directory.durable = dict(directory.entries)
+
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 30
+
+    def lock(self, path: Path) -> MemoryFile:
+        file = self.open(path, create=True)
+        inode = self.inode(path)
+        if inode.locked_by is not None:
+            file.close()
+            raise BlockingIOError(errno.EAGAIN, "locked", str(path))
+        inode.locked_by = file
+        return file
+
+    def process_id(self) -> int:
+        return 4242

@@ -1,0 +1,165 @@
+"""What the tests of the log are made of: batches, and a broker's directory that dies and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_directory import LoadReport, LogDirectory
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import Storage
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    IncarnationId,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.records.builder import encode_batch
+from odradek_protocol.records.codec import Record
+from tests.builders.memory_storage import MemoryStorage
+
+TOPIC = TopicName("flights")
+TOPIC_ID = TopicId(bytes(range(16)))
+PARTITION = PartitionIndex(0)
+PATH = Path("/data")
+SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200, file_delete_delay_ms=0)
+
+
+def batch(
+    base_offset: int,
+    *,
+    count: int = 1,
+    leader_epoch: int = 0,
+    timestamp_ms: int = 1000,
+    value_bytes: int = 20,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    keys: Sequence[bytes | None] | None = None,
+) -> bytes:
+    """A stamped batch whose records say their offset; timestamps rise by 1 ms a record."""
+    records = [
+        Record(
+            keys[i] if keys is not None else None,
+            b"%d:" % (base_offset + i) + b"v" * value_bytes,
+            timestamp_ms=timestamp_ms + i,
+        )
+        for i in range(count)
+    ]
+    return encode_batch(
+        records,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+
+
+class Broker:
+    """One data directory with one partition, through several lives."""
+
+    def __init__(self, storage: Storage, path: Path = PATH, config: LogConfig = SMALL) -> None:
+        self.storage = storage
+        self.path = path
+        self.config = config
+        self.lives = 0
+        self.boot_id = "boot-0"
+        self.report: LoadReport | None = None
+        self.restart_class: RestartClass | None = None
+        LogDirectory.format(
+            path, cluster_id=ClusterId("c"), node_id=BrokerId(1), storage=storage
+        )
+        self.start()
+        self.directory.create(TOPIC, TOPIC_ID, PARTITION, config)
+
+    def start(self) -> None:
+        """A new process opens the directory."""
+        self.lives += 1
+        self.directory = LogDirectory.open(
+            self.path,
+            cluster_id=ClusterId("c"),
+            node_id=BrokerId(1),
+            incarnation=IncarnationId(bytes([self.lives % 256]) * 16),
+            storage=self.storage,
+            boot_id=self.boot_id,
+        )
+        self.restart_class = self.directory.restart_class
+        self.report = self.directory.load(lambda topic, topic_id: self.config, threads_max=1)
+
+    @property
+    def log(self) -> PartitionLog:
+        log = self.directory.get(TOPIC_ID, PARTITION)
+        assert log is not None
+        return log
+
+    def stop_and_start(self) -> None:
+        """A controlled restart."""
+        self.directory.close(broker_epoch=BrokerEpoch(self.lives))
+        self.start()
+
+    def kill_and_start(self) -> None:
+        """kill -9: what was written is in the page cache."""
+        assert isinstance(self.storage, MemoryStorage)
+        self.storage.kill_process()
+        self.start()
+
+    def lose_power_and_start(self, random: Random | None = None) -> None:
+        """The machine goes off; only what was synced is sure to be there."""
+        assert isinstance(self.storage, MemoryStorage)
+        self.storage.lose_power(random)
+        self.boot_id = f"boot-{self.lives}"
+        self.start()
+
+    def append(self, count: int = 1, **arguments: int) -> bytes:
+        """Append one batch at the log's end; returns its bytes."""
+        data = batch(self.log.log_end_offset, count=count, **arguments)  # type: ignore[arg-type]
+        self.log.append(data, now_ms=0)
+        return data
+
+    def sync(self, *, full: bool = False) -> None:
+        job = self.log.begin_sync(full=full)
+        if job is not None:
+            job.run()
+            self.log.finish(job)
+
+    def checkpoint(self) -> None:
+        """A full sync and the offset checkpoints, as the upkeep does them."""
+        self.sync(full=True)
+        job = self.directory.begin_checkpoint()
+        job.run()
+        self.directory.finish_checkpoint(job)
+
+    def read_all(self, *, bytes_max: int = 1 << 20) -> bytes:
+        """Everything from the log start to the log end."""
+        offset, parts = self.log.log_start_offset, list[bytes]()
+        while offset < self.log.log_end_offset:
+            result = self.log.read(
+                offset, bytes_max=bytes_max, end_offset=self.log.log_end_offset
+            )
+            assert result.end_offset > offset, (offset, result)
+            parts += [bytes(part) for part in result.slices]
+            offset = Offset(result.end_offset)
+        return b"".join(parts)
+
+    def files(self, suffix: str) -> list[Path]:
+        """The partition's files with a name that ends so, in order."""
+        directory = self.log.directory
+        names = sorted(self.storage.names(directory))
+        return [directory / name for name in names if name.endswith(suffix)]
+
+
+def memory_broker(config: LogConfig = SMALL) -> Broker:
+    storage = MemoryStorage()
+    broker = Broker(storage, config=config)
+    storage.sync_directory(Path("/"))
+    return broker
