@@ -1282,10 +1282,8 @@ static int record_columns_fill(RecordColumnsObject *columns, Cursor *cursor, Fau
         if (wanted & COLUMN_HEADERS && record_columns_append_headers(columns, &parsed) < 0) return -1;
         if (wanted & COLUMN_OFFSET) growing_write(&columns->offsets, &offset, 8);
         if (wanted & COLUMN_TIMESTAMP) {
-            if (__builtin_mul_overflow(timestamp, (int64_t)columns->timestamp_factor, &timestamp)) {
-                PyErr_SetString(PyExc_OverflowError, "a timestamp in microseconds has more than 64 bits");
-                return -1;
-            }
+            if (__builtin_mul_overflow(timestamp, (int64_t)columns->timestamp_factor, &timestamp))
+                return 1 + fail(fault, "a timestamp that has more than 64 bits in microseconds", 0, 0);
             growing_write(&columns->timestamps, &timestamp, 8);
         }
         columns->row_count++;

@@ -33,8 +33,6 @@ class Column(IntFlag):
 
 
 ALL_COLUMNS: Final = Column(31)
-COLUMN_BYTES_MAX: Final = (1 << 31) - 1
-"""Arrow's `binary` has 32-bit offsets. A batch that would pass this raises OverflowError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ class ColumnBuilder:
     ) -> int:
         """Add the records from `start_offset` on; return how many. Look for control batches first.
 
-        Raises CorruptBatch, or OverflowError when a column would pass 2 GiB or a timestamp 64
-        bits; the columns then stay as they were.
+        Raises CorruptBatch (also for a timestamp beyond 64 bits in microseconds), or OverflowError
+        when keys, values and headers together would pass the 2 GiB of 32-bit offsets; they then stay as they were.
         """
         if check_crc_first:
             check_crc(buffer, position, header)

@@ -124,6 +124,8 @@ def _expand_snappy(data: ByteBuffer, cap: int) -> ByteBuffer:
     parts: list[ByteBuffer] = []
     total = 0
     position = len(_XERIAL_HEADER)
+    if position > len(view):
+        raise CorruptBatch("the snappy stream ends within its header")
     while position < len(view):
         if len(view) - position < _BLOCK_LENGTH.size or len(parts) >= _XERIAL_BLOCKS_MAX:
             raise CorruptBatch("the snappy stream ends within a block's length, or has too many")

@@ -177,7 +177,7 @@ class RecordReader:
         leader_epoch: int = -1,
         /,
     ) -> None:
-        check_record_count(record_count, len(data))
+        check_batch(len(data), record_count, base_offset, last_offset_delta)
         self._data = data
         self._base_offset = base_offset
         self._last_offset_delta = last_offset_delta
@@ -261,10 +261,14 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
     return ParsedRecord(timestamp_delta_ms, offset_delta, key, value, tuple(headers)), end
 
 
-def check_record_count(record_count: int, size_bytes: int) -> None:
-    """Refuse a count that so many bytes cannot hold, before anything is sized by it."""
+def check_batch(
+    size_bytes: int, record_count: int, base_offset: int, last_offset_delta: int
+) -> None:
+    """Refuse a count that so many bytes cannot hold, and offsets beyond 64 bits."""
     if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
         raise CorruptBatch(f"{record_count} records in {size_bytes} bytes")
+    if base_offset < 0 or last_offset_delta < 0 or base_offset + last_offset_delta > _INT64_MAX:
+        raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
 
 
 def check_offset_delta(delta: int, previous: int, last: int) -> int:

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.python_codec import (
+    check_batch,
     check_end,
     check_offset_delta,
-    check_record_count,
     read_record,
 )
 
@@ -74,7 +74,9 @@ class RecordColumns:
 
         All or nothing: after CorruptBatch or OverflowError the columns are as before.
         """
-        check_record_count(record_count, len(data))
+        check_batch(len(data), record_count, base_offset, last_offset_delta)
+        if self.size_bytes + len(data) * 3 > _COLUMN_BYTES_MAX:
+            raise OverflowError("columns of more than 2 GiB")
         rows: list[tuple[bytes | None, bytes | None, int, int]] = []
         headers: list[tuple[tuple[str, bytes | None], ...]] = []
         position, delta = 0, -1
@@ -95,10 +97,7 @@ class RecordColumns:
             raise CorruptBatch(str(error)) from None
         if self._wanted & _TIMESTAMP and self._factor != 1:
             for *_, timestamp in rows:
-                if not _INT64_MIN <= timestamp * self._factor <= _INT64_MAX:
-                    raise OverflowError("a timestamp in microseconds has more than 64 bits")
-        if self.size_bytes + len(data) * 3 > _COLUMN_BYTES_MAX:
-            raise OverflowError("a column of more than 2 GiB")
+                _check_timestamp(timestamp * self._factor)
         for key, value, offset, timestamp in rows:
             if self._wanted & _KEY:
                 self._key.append(key)

@@ -1,0 +1,115 @@
+"""Both codecs as values, so that a test can run once with each, or set one against the other."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from odradek_protocol.records import CorruptBatch, Record, _codec, python_codec, python_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One implementation. `Any`: the tests call it with wrong arguments too."""
+
+    name: str
+    Record: Any
+    RecordBuffer: Any
+    RecordReader: Any
+    RecordColumns: Any
+    crc32c: Any
+    murmur2: Any
+
+
+C = Codec(
+    "c",
+    _codec.Record,
+    _codec.RecordBuffer,
+    _codec.RecordReader,
+    _codec.RecordColumns,
+    _codec.crc32c,
+    _codec.murmur2,
+)
+PYTHON = Codec(
+    "python",
+    python_codec.Record,
+    python_codec.RecordBuffer,
+    python_codec.RecordReader,
+    python_columns.RecordColumns,
+    python_codec.crc32c,
+    python_codec.murmur2,
+)
+each_codec = pytest.mark.parametrize("codec", [C, PYTHON], ids=lambda codec: codec.name)
+
+Plain = tuple[Any, ...]
+
+
+def plain(record: Any) -> Plain:
+    """A record of either implementation, to be compared with one of the other."""
+    return (
+        record.key,
+        record.value,
+        record.headers,
+        record.timestamp_ms,
+        record.offset,
+        record.topic,
+        record.partition,
+        record.leader_epoch,
+        record.timestamp_type,
+    )
+
+
+def encoded(codec: Codec, records: list[Record], **options: Any) -> Any:
+    """The buffer with these records; a record's offset is its offset delta."""
+    buffer = codec.RecordBuffer(**options)
+    for record in records:
+        appended = buffer.append(
+            record.key, record.value, record.headers, record.timestamp_ms, record.offset
+        )
+        assert appended == buffer.size_bytes
+    return buffer
+
+
+def outcome(call: Any, *arguments: Any) -> Any:
+    """What a call gives, or the type of the error that it raises."""
+    try:
+        return call(*arguments)
+    except (CorruptBatch, OverflowError) as error:
+        return type(error)
+
+
+def read_all(codec: Codec, data: bytes, count: int, *batch: Any) -> Any:
+    """All records, plain, or the type of the error."""
+
+    def read() -> list[Plain]:
+        return [plain(record) for record in codec.RecordReader(data, count, *batch).read()]
+
+    return outcome(read)
+
+
+def columns_of(codec: Codec, data: bytes, count: int, *batch: Any, factor: int = 1) -> Any:
+    """The finished columns of one batch, or the type of the error."""
+
+    def build() -> Any:
+        columns = codec.RecordColumns(31, factor)
+        columns.append(data, count, *batch)
+        return columns.finish()
+
+    return outcome(build)
+
+
+def with_crc(batch: bytes) -> bytes:
+    """The batch with the checksum and length that its bytes have now."""
+    if len(batch) < 61:
+        return batch
+    crc = _codec.crc32c(batch[21:])
+    return (
+        batch[:8]
+        + struct.pack(">i", len(batch) - 12)
+        + batch[12:17]
+        + struct.pack(">I", crc)
+        + batch[21:]
+    )
