@@ -287,9 +287,7 @@ class Replica:
         before, self._view = self._view, view
         if not is_new_epoch:
             assert before is None or before.leader == view.leader, f"{before} then {view}"
-            if self._leading is not None:
-                return self._leading.adopt(view, self._brokers, now_ms)
-            return self._leave_if_no_replica(view)
+            return self._adopt_within_epoch(view, now_ms)
         effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if view.leader == self._broker_id:
             self._change_role(effects, Role.LEADER)
@@ -303,26 +301,36 @@ class Replica:
                 now_ms=now_ms,
             )
             effects.extend(self._leading.begin(now_ms))
-        elif view.leader != NO_BROKER and self._broker_id in view.replicas:
-            self._change_role(effects, Role.FOLLOWER)
-            self._following = Follower(
-                view.leader,
-                view.leader_epoch,
-                log=self._log,
-                attach_seqs=self._attach_seqs,
-                settings=self._settings,
-            )
+        elif self._is_follower_of(view):
+            self._follow(effects, view)
         else:
             self._change_role(effects, Role.IDLE)
         return effects
 
-    def _leave_if_no_replica(self, view: PartitionChanged) -> Sequence[Effect]:
-        """A reassignment may drop a follower without a new leader epoch."""
-        if self._following is None or self._broker_id in view.replicas:
-            return ()
-        effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._change_role(effects, Role.IDLE)
+    def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
+        """A reassignment may add or drop a follower without a new leader epoch."""
+        if self._leading is not None:
+            return self._leading.adopt(view, self._brokers, now_ms)
+        effects: list[Effect] = []
+        if self._following is None and self._is_follower_of(view):
+            self._follow(effects, view)
+        elif self._following is not None and not self._is_follower_of(view):
+            effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._change_role(effects, Role.IDLE)
         return effects
+
+    def _is_follower_of(self, view: PartitionChanged) -> bool:
+        return view.leader not in (NO_BROKER, self._broker_id) and self._broker_id in view.replicas
+
+    def _follow(self, effects: list[Effect], view: PartitionChanged) -> None:
+        self._change_role(effects, Role.FOLLOWER)
+        self._following = Follower(
+            view.leader,
+            view.leader_epoch,
+            log=self._log,
+            attach_seqs=self._attach_seqs,
+            settings=self._settings,
+        )
 
     def _resign(self, error_code: ErrorCode) -> list[Effect]:
         effects: list[Effect] = []
