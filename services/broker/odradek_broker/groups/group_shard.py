@@ -3,8 +3,8 @@
 A group is *classic* or *consumer*, by who came first; an empty one becomes the other kind when a member of that kind
 joins. A group that has only offsets is a *simple* one: it exists as long as its offsets do.
 
-Every handler returns a `Step` whose records are replayed already. `replay` is for loading, and for tests. Times: `now_ms`
-is the monotonic clock that sessions run on, `wall_ms` the clock that stands in records.
+Every handler returns a `Step` whose records are replayed already; `replay` is for loading. Times: `now_ms` is the
+monotonic clock that sessions run on, `wall_ms` the clock that stands in records.
 """
 
 from __future__ import annotations

@@ -1,0 +1,364 @@
+"""The classic protocol, told as what members ask and are answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from odradek_broker.groups.classic_group import ClassicState
+from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.messages import (
+    CommitOffsets,
+    CommittedOffset,
+    FetchOffsets,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Synced,
+    SyncGroup,
+)
+from odradek_broker.groups.record_codec import decode, encode
+from odradek_broker.groups.records import GroupRecord
+from odradek_broker.groups.step import RequestId, Step
+from odradek_protocol.identity import TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+DELAY_MS = 3_000
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+
+
+@dataclass
+class Conversation:
+    """A shard, a clock, and what each request was answered."""
+
+    shard: GroupShard = field(
+        default_factory=lambda: GroupShard(
+            settings=GroupSettings(initial_rebalance_delay_ms=DELAY_MS)
+        )
+    )
+    now_ms: int = 0
+    answers: dict[int, Any] = field(default_factory=dict)
+    log: list[GroupRecord] = field(default_factory=list)
+    requests: int = 0
+
+    def take(self, step: Step) -> None:
+        self.log += step.records
+        for told in step.answers:
+            assert told.request_id not in self.answers, "answered twice"
+            self.answers[told.request_id] = told.response
+
+    def ask(self) -> RequestId:
+        self.requests += 1
+        return RequestId(self.requests)
+
+    def join(self, member_id: str = "", **changes: Any) -> RequestId:
+        request = JoinGroup(
+            group_id="g",
+            member_id=member_id,
+            instance_id=None,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            protocol_type="consumer",
+            protocols=(("range", b"r"), ("roundrobin", b"rr")),
+            client_id="c",
+            client_host="h",
+            new_member_id=f"member-{self.requests + 1}",
+            requires_known_member=False,
+            may_skip_assignment=True,
+        )
+        request_id = self.ask()
+        self.take(
+            self.shard.handle_join(
+                request_id, replace(request, **changes), now_ms=self.now_ms, wall_ms=self.now_ms
+            )
+        )
+        return request_id
+
+    def sync(
+        self, member_id: str, generation: int, instance_id: str | None = None, **assignments: bytes
+    ) -> RequestId:
+        request = SyncGroup(
+            group_id="g",
+            generation=generation,
+            member_id=member_id,
+            instance_id=instance_id,
+            protocol_type=None,
+            protocol=None,
+            assignments={m.replace("_", "-"): a for m, a in assignments.items()},
+        )
+        request_id = self.ask()
+        self.take(
+            self.shard.handle_sync(request_id, request, now_ms=self.now_ms, wall_ms=self.now_ms)
+        )
+        return request_id
+
+    def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
+        beat = Heartbeat(group_id="g", generation=generation, member_id=member_id, instance_id=None)
+        request_id = self.ask()
+        self.take(self.shard.handle_heartbeat(request_id, beat, now_ms=self.now_ms))
+        return self.answers[request_id]
+
+    def leave(self, *members: tuple[str, str | None]) -> Any:
+        request_id = self.ask()
+        leave = LeaveGroup(group_id="g", members=members)
+        self.take(
+            self.shard.handle_leave(request_id, leave, now_ms=self.now_ms, wall_ms=self.now_ms)
+        )
+        return self.answers[request_id]
+
+    def commit(self, member_id: str, generation: int, offset: int = 5) -> ErrorCode:
+        partition = TopicPartition("t", 0)
+        request_id = self.ask()
+        commit = CommitOffsets(
+            group_id="g",
+            member_id=member_id,
+            instance_id=None,
+            generation_or_epoch=generation,
+            offsets={partition: CommittedOffset(offset=offset)},
+        )
+        self.take(
+            self.shard.handle_commit(request_id, commit, now_ms=self.now_ms, wall_ms=self.now_ms)
+        )
+        told = self.answers[request_id]
+        return told.error or told.partitions[partition]
+
+    def fetch(self) -> int | None:
+        request_id = self.ask()
+        self.take(
+            self.shard.handle_fetch_offsets(
+                request_id, FetchOffsets(group_id="g", partitions=[TopicPartition("t", 0)])
+            )
+        )
+        committed = self.answers[request_id].offsets[TopicPartition("t", 0)]
+        return None if committed is None else committed.offset
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        self.take(self.shard.tick(now_ms=self.now_ms, wall_ms=self.now_ms))
+
+    def joined(self, request_id: RequestId) -> Joined:
+        return self.answers[request_id]
+
+    def synced(self, request_id: RequestId) -> Synced:
+        return self.answers[request_id]
+
+    def stable_pair(self) -> tuple[str, str]:
+        """A leader and a follower in generation 1."""
+        first, second = self.join(), self.join()
+        self.wait(DELAY_MS)
+        leader, follower = self.joined(first).member_id, self.joined(second).member_id
+        synced = self.sync(follower, 1)
+        self.sync(leader, 1, **{leader.replace("-", "_"): b"a", follower.replace("-", "_"): b"b"})
+        assert self.synced(synced).assignment == b"b"
+        return leader, follower
+
+    def moved(self) -> Conversation:
+        """The same group at another coordinator, that loaded what was written."""
+        other = Conversation(now_ms=self.now_ms, requests=self.requests)
+        for record in self.log:
+            decoded = decode(*encode(record))
+            assert decoded is not None
+            other.shard.replay(decoded, now_ms=self.now_ms)
+        other.shard.loaded(now_ms=self.now_ms)
+        return other
+
+
+def test_two_members_share_a_generation_after_the_initial_delay() -> None:
+    talk = Conversation()
+    first, second = talk.join(), talk.join()
+    talk.wait(DELAY_MS - 1)
+    assert not talk.answers
+    talk.wait(DELAY_MS)
+    leader, follower = talk.joined(first), talk.joined(second)
+    assert leader.generation == follower.generation == 1
+    assert leader.leader == follower.leader == leader.member_id
+    assert [m.member_id for m in leader.members] == [leader.member_id, follower.member_id]
+    assert follower.members == ()
+    assert leader.protocol == "range"
+
+
+def test_followers_wait_for_the_leaders_assignment() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    assert talk.heartbeat(leader, 1) is ErrorCode.NONE
+    assert talk.synced(talk.sync(follower, 1)).assignment == b"b"
+
+
+def test_a_new_member_makes_the_others_join_again() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    third = talk.join()
+    assert talk.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = [talk.join(leader), talk.join(follower)]
+    assert {talk.joined(r).generation for r in [third, *again]} == {2}
+
+
+def test_who_does_not_join_again_in_time_is_out() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    third = talk.join()
+    talk.join(leader)
+    for _ in range(REBALANCE_MS // 5_000):
+        talk.now_ms += 5_000
+        talk.heartbeat(follower, 1)
+        talk.take(talk.shard.tick(now_ms=talk.now_ms, wall_ms=talk.now_ms))
+    assert talk.joined(third).generation == 2
+    assert talk.heartbeat(follower, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_silent_member_is_out_after_its_session() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    talk.now_ms += SESSION_MS - 1
+    talk.heartbeat(leader, 1)
+    talk.wait(1)
+    assert talk.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert talk.joined(talk.join(leader)).generation == 2
+    assert talk.heartbeat(follower, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_never_syncs_is_replaced() -> None:
+    talk = Conversation()
+    first, second = talk.join(), talk.join()
+    talk.wait(DELAY_MS)
+    leader, follower = talk.joined(first).member_id, talk.joined(second).member_id
+    waiting = talk.sync(follower, 1)
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        talk.now_ms += 5_000
+        talk.heartbeat(follower, 1)
+        talk.heartbeat(leader, 1)
+        talk.take(talk.shard.tick(now_ms=talk.now_ms, wall_ms=talk.now_ms))
+    assert talk.synced(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert talk.joined(talk.join(follower)).leader == follower
+
+
+def test_members_of_newer_clients_are_first_told_their_id() -> None:
+    talk = Conversation()
+    told = talk.joined(talk.join(requires_known_member=True))
+    assert told.error is ErrorCode.MEMBER_ID_REQUIRED
+    joined = talk.join(told.member_id, requires_known_member=True)
+    talk.wait(DELAY_MS)
+    assert talk.joined(joined).member_id == told.member_id
+
+
+def test_a_pending_member_that_never_returns_holds_nobody_up() -> None:
+    talk = Conversation()
+    talk.join(requires_known_member=True)
+    joined = talk.join()
+    talk.wait(DELAY_MS)
+    talk.wait(SESSION_MS)
+    assert talk.joined(joined).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"session_timeout_ms": 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("sticky", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_bad_joins_are_refused_and_disturb_nobody(
+    changes: dict[str, Any], error: ErrorCode
+) -> None:
+    talk = Conversation()
+    leader, _ = talk.stable_pair()
+    assert talk.joined(talk.join(**changes)).error is error
+    assert talk.heartbeat(leader, 1) is ErrorCode.NONE
+
+
+def test_a_group_has_a_largest_size() -> None:
+    talk = Conversation(shard=GroupShard(settings=GroupSettings(max_size=1)))
+    talk.join()
+    assert talk.joined(talk.join()).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_static_member_that_returns_keeps_its_assignment_without_a_rebalance() -> None:
+    talk = Conversation()
+    first, second = talk.join(instance_id="one"), talk.join(instance_id="two")
+    talk.wait(DELAY_MS)
+    one, two = talk.joined(first).member_id, talk.joined(second).member_id
+    talk.sync(one, 1, "one", **{one.replace("-", "_"): b"a", two.replace("-", "_"): b"b"})
+    talk.wait(SESSION_MS // 2)
+    returned = talk.joined(talk.join(instance_id="two"))
+    assert (returned.error, returned.generation) == (ErrorCode.NONE, 1)
+    assert returned.member_id != two
+    assert talk.synced(talk.sync(returned.member_id, 1, "two")).assignment == b"b"
+    assert talk.synced(talk.sync(two, 1, "two")).error is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_leader_that_returns_skips_the_assignment() -> None:
+    talk = Conversation()
+    first = talk.join(instance_id="one")
+    talk.wait(DELAY_MS)
+    one = talk.joined(first).member_id
+    talk.sync(one, 1, "one", **{one.replace("-", "_"): b"a"})
+    returned = talk.joined(talk.join(instance_id="one"))
+    assert returned.skips_assignment
+    assert returned.leader == returned.member_id
+
+
+def test_leaving_empties_the_group_and_writes_it() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    left = talk.leave((leader, None), (follower, None), ("stranger", None))
+    assert [error for _, _, error in left.members] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+    assert talk.shard.describe("g").state == "Empty"
+    assert talk.moved().shard.describe("g").state == "Empty"
+
+
+def test_no_commit_is_taken_from_an_old_generation() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    assert talk.commit(leader, 1, 5) is ErrorCode.NONE
+    talk.leave((follower, None))
+    talk.join(leader)
+    talk.sync(leader, 2, **{leader.replace("-", "_"): b"a"})
+    assert talk.commit(leader, 1, 4) is ErrorCode.ILLEGAL_GENERATION
+    assert talk.commit(follower, 1, 4) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert talk.fetch() == 5
+
+
+def test_a_consumer_without_a_group_commits_while_nobody_is_in_it() -> None:
+    talk = Conversation()
+    assert talk.commit("", -1, 7) is ErrorCode.NONE
+    assert talk.fetch() == 7
+    talk.stable_pair()
+    assert talk.commit("", -1, 8) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_moved_group_goes_on_where_it_was() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    talk.commit(leader, 1, 42)
+    moved = talk.moved()
+    assert moved.heartbeat(follower, 1) is ErrorCode.NONE
+    assert moved.synced(moved.sync(follower, 1)).assignment == b"b"
+    assert moved.fetch() == 42
+    group = moved.shard.groups["g"]
+    assert group.state is ClassicState.STABLE  # type: ignore[union-attr]
+
+
+def test_a_group_with_members_is_not_deleted() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    request_id = talk.ask()
+    talk.take(talk.shard.handle_delete_group(request_id, "g"))
+    assert talk.answers[request_id] is ErrorCode.NON_EMPTY_GROUP
+    talk.leave((leader, None), (follower, None))
+    request_id = talk.ask()
+    talk.take(talk.shard.handle_delete_group(request_id, "g"))
+    assert talk.answers[request_id] is ErrorCode.NONE
+    assert talk.shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert talk.moved().shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
