@@ -1,4 +1,4 @@
-"""The configs of brokers that can be set at run time: defaults of topics, of the cluster, and limits.
+"""The configs of brokers that can be set at run time: defaults for topics and cluster, limits.
 
 On the resource broker "" a config is the default of all brokers. A cluster-wide one makes sense
 only there: two brokers that disagree about `min.insync.replicas` would be two clusters.

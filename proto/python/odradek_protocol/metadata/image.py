@@ -349,6 +349,7 @@ def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
         leader_epoch=before.leader_epoch + leads_anew,
         partition_epoch=before.partition_epoch + 1,
         recovering=before.recovering if record.recovering is None else record.recovering,
+        lost=before.lost if record.lost is None else record.lost,
     )
 
 
@@ -363,7 +364,7 @@ def check_partition(state: PartitionState, min_insync_replicas: int) -> None:
     assert isr or elr, f"I6: no copy is known to be good: {state}"
     assert len(isr) < min_insync_replicas or not elr, f"I6: ELR beside a full ISR: {state}"
     assert state.leader == NO_LEADER or state.leader in isr, f"leader is not in the ISR: {state}"
-    assert {*state.adding, *state.removing} <= replicas, f"moves other replicas: {state}"
+    assert {*state.adding, *state.removing, *state.lost} <= replicas, f"others: {state}"
     assert not state.recovering or isr == {state.leader} or not isr, (
         f"RECOVERING with followers in sync: {state}"
     )

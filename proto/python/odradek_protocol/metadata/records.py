@@ -139,7 +139,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition exists, in this state; its epochs are 0 unless a snapshot tells others."""
+    """A partition exists, in this state; its epochs are 0 unless a snapshot tells others.
+
+    `isr`: replicas that have all that is committed, as the leader last told. `elr`: replicas that
+    left the ISR when it was below its minimum, and still have all that is committed (KIP-966).
+    `lost`: replicas that were in one of both when they lost bytes (KIP-966's last known ELR, as a
+    set): none of them is elected cleanly before it is back in the ISR, and if nobody else is left,
+    all of them must tell what they still have. `recovering`: the leader was elected uncleanly and
+    has not yet said that it is done.
+    """
 
     TYPE_ID: ClassVar[int] = 6
     VERSION: ClassVar[int] = 0
@@ -154,6 +162,7 @@ class Partition:
     leader_epoch: int = 0
     partition_epoch: int = 0
     recovering: bool = False
+    lost: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +180,7 @@ class PartitionChange:
     adding: tuple[BrokerId, ...] | None = None
     removing: tuple[BrokerId, ...] | None = None
     recovering: bool | None = None
+    lost: tuple[BrokerId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

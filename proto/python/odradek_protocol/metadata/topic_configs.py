@@ -1,4 +1,4 @@
-"""The configs of a topic: Kafka's names, types, ranges and defaults, and `durability`, which is ours.
+"""The configs of a topic: Kafka's names, types, ranges and defaults, and our own `durability`.
 
 `broker_name` is the name of the same config as the cluster's default. A config is listed only if
 something obeys it: Kafka's names for things that do not exist here (tiered storage, message format

@@ -1,0 +1,1 @@
+"""What operators command: configs, access, quotas, features."""

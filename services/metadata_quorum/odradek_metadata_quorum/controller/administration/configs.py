@@ -1,0 +1,182 @@
+"""Configs of topics and brokers change at run time (KIP-339: set, delete, append, subtract).
+
+All changes of one resource happen, or none. A change of `min.insync.replicas` settles the partitions
+it concerns in the same batch (R18): leaders adopt the new minimum and the new ELR together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from odradek_metadata_quorum.controller.decision import GOOD, Outcome
+from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.config_definition import ConfigType
+from odradek_protocol.metadata.configs import (
+    ConfigError,
+    check_config,
+    check_together,
+    definition_of,
+)
+from odradek_protocol.metadata.image import PartitionState
+from odradek_protocol.metadata.records import Config, ConfigResourceType
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+class AlterOperation(IntEnum):
+    """What happens to a config: Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigOperation:
+    """One change of one config."""
+
+    name: str
+    operation: AlterOperation = AlterOperation.SET
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResource:
+    """Changes of one resource; with `replaces_all`, configs not named go back to their default."""
+
+    resource_type: ConfigResourceType
+    resource_name: str
+    operations: tuple[ConfigOperation, ...]
+    replaces_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsRequest:
+    """Changes of several resources."""
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+
+class _Refused(Exception):
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.outcome = Outcome(error=error, message=message)
+
+
+def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcome, ...]:
+    """Judge each resource for itself; in the order of the request."""
+    outcomes = []
+    for resource in request.resources:
+        try:
+            values = _target(work, resource)
+            if not request.validate_only:
+                _write(work, resource, values)
+            outcomes.append(GOOD)
+        except _Refused as refused:
+            outcomes.append(refused.outcome)
+    return tuple(outcomes)
+
+
+def _target(work: Workspace, resource: AlterConfigsResource) -> dict[str, str]:
+    """The resource's own configs afterwards."""
+    _check_resource(work, resource)
+    present = work.image.config_of(resource.resource_type, resource.resource_name)
+    values = {} if resource.replaces_all else dict(present)
+    names = [operation.name for operation in resource.operations]
+    if len(set(names)) != len(names):
+        raise _Refused(ErrorCode.INVALID_REQUEST, "a config is named twice in this request")
+    try:
+        for operation in resource.operations:
+            _apply(resource, operation, values)
+        for name in names:
+            if name in values:
+                check_config(resource.resource_type, name, values[name])
+        if resource.resource_type is ConfigResourceType.TOPIC:
+            check_together(values)
+    except ConfigError as error:
+        raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return values
+
+
+def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            if work.image.topic(name) is None:
+                raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        case ConfigResourceType.BROKER:
+            if name and not (name.isascii() and name.isdigit()):
+                raise _Refused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name!r} is no broker: give its id, or an empty name for all brokers",
+                )
+            if name and int(name) not in work.image.brokers:
+                raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
+        case _:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{resource.resource_type.name.lower()}s have no configs here",
+            )
+
+
+def _apply(
+    resource: AlterConfigsResource, operation: ConfigOperation, values: dict[str, str]
+) -> None:
+    name = operation.name
+    if operation.operation is AlterOperation.DELETE:
+        values.pop(name, None)  # what was set in an older version may be deleted, too
+        return
+    definition = definition_of(resource.resource_type, name)
+    if definition.is_cluster_wide and resource.resource_name and _is_broker(resource):
+        raise ConfigError(f"{name} is the same for all brokers: set it with an empty broker name")
+    if operation.value is None:
+        raise ConfigError(f"{name}: a value is missing")
+    if operation.operation is AlterOperation.SET:
+        values[name] = operation.value
+        return
+    if definition.type is not ConfigType.LIST:
+        raise ConfigError(f"{name} is no list: it can be set or deleted, nothing else")
+    items = [item for item in values.get(name, definition.default).split(",") if item]
+    given = [item.strip() for item in operation.value.split(",") if item.strip()]
+    if operation.operation is AlterOperation.APPEND:
+        items += [item for item in given if item not in items]
+    else:
+        items = [item for item in items if item not in given]
+    values[name] = ",".join(items)
+
+
+def _is_broker(resource: AlterConfigsResource) -> bool:
+    return resource.resource_type is ConfigResourceType.BROKER
+
+
+def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, str]) -> None:
+    present = dict(work.image.config_of(resource.resource_type, resource.resource_name))
+    changed = sorted(
+        name for name in present.keys() | values.keys() if present.get(name) != values.get(name)
+    )
+    for name in changed:
+        work.write(
+            Config(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                name=name,
+                value=values.get(name),
+            )
+        )
+    if MIN_INSYNC_REPLICAS in changed:
+        for state in list(_concerned(work, resource)):
+            if (change := work.settled(state)) is not None:
+                work.write(change)
+
+
+def _concerned(work: Workspace, resource: AlterConfigsResource) -> Iterable[PartitionState]:
+    if resource.resource_type is ConfigResourceType.TOPIC:
+        topic = work.image.topic(resource.resource_name)
+        assert topic is not None, resource
+        return topic.partitions
+    return work.image.partitions()

@@ -1,0 +1,80 @@
+"""What a handler gives back, and what it is given: decisions, settings, random draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import MetadataRecord
+
+Response = TypeVar("Response", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[Response]):
+    """What to answer once `records` are committed, as one batch.
+
+    Without records there is nothing to commit; but the decision may rest on batches that are
+    still on their way, so it is answered when those are committed. `payload` is the batch as it is
+    proposed to the quorum, empty without records.
+    """
+
+    response: Response
+    records: tuple[MetadataRecord, ...] = ()
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one item: an error code, and a sentence for people that says the way out."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.error is ErrorCode.NONE
+
+
+GOOD = Outcome()
+
+
+class BatchTooLarge(Exception):
+    """A request asks for more than fits into one atomic batch; nothing of it was done."""
+
+
+class Draws(Protocol):
+    """The random draws that decisions need; `random.Random` is one."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """That many random bytes."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A whole number from 0 to below `stop`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What a controller is told at start; times in ms of the caller's monotonic clock."""
+
+    cluster_id: str
+    controller_id: int = 0
+    session_ms: int = 3_000  # silence after which a broker is fenced
+    grace_ms: int = 500  # time to come back after a broken stream
+    stall_ms_min: int = 500  # ticks further apart than this were a stall of ours
+    shutdown_wait_ms: int = 1_000  # for other brokers to learn of moved leaderships
+    flap_window_ms: int = 60_000
+    flap_delay_ms_max: int = 30_000
+    report_wait_ms: int = 2_000  # for log ends, in an unclean election
+    batch_bytes_max: int = 1 << 20  # what the quorum takes as one entry
+    partitions_per_batch_max: int = 500
+    partitions_per_request_max: int = 10_000
+    partitions_max: int = 200_000
+    initial_configs: tuple[tuple[str, str], ...] = field(default=())  # of all brokers, first start
+    initial_features: tuple[tuple[str, int], ...] = (
+        ("group.version", 1),
+        ("metadata.version", 1),
+        ("transaction.version", 2),
+    )

@@ -1,0 +1,185 @@
+"""Who leads a partition, who stays in its ISR, who keeps a claim: pure rules on one partition.
+
+`settle` is the whole of fencing, unfencing, restart and controlled shutdown as far as partitions
+are concerned: given what the brokers are *now*, it says what a partition must become, or None if it
+is well as it is. The controller records what happened to a broker and then settles the partitions
+of that broker; because the rule looks only at the present, doing it twice changes nothing, and a
+new controller finishes what an old one began by settling everything.
+
+What a replica can be, worst first:
+
+    FENCED      not registered, or fenced      leaves the ISR; below the minimum it enters the ELR
+    LEAVING     in controlled shutdown         leads only if nobody else can; leaves an ISR that
+                                               stays at its minimum without it
+    LIVE        may lead
+    STREAMING   LIVE, and its heartbeat stream is open: leads rather than one that is only LIVE
+
+The order of election (R21): first in replica order that is in the ISR and STREAMING; then LIVE;
+then, only if the ISR is empty, the same over the ELR, and the ISR becomes that one. A replica in
+`lost` has lost bytes since it was good: it is never elected here (R22, see recovery.py).
+
+Why no acknowledged record is lost: it is in every member of the ISR of its time and below the high
+watermark, which needs |ISR| >= min. Whoever leaves a full ISR loses its claim; whoever leaves a
+smaller one keeps it in the ELR, because the watermark stood still since. So each of ISR and ELR
+holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
+
+I6 holds by construction: a member leaves ISR and ELR both only if it lost bytes and another member
+is left; the last copy stays, in the ELR (R19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+from odradek_protocol.identity import BrokerId
+from odradek_protocol.metadata.image import PartitionState
+from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
+
+
+class Standing(IntEnum):
+    """What a broker is good for, see above."""
+
+    FENCED = 0
+    LEAVING = 1
+    LIVE = 2
+    STREAMING = 3
+
+
+StandingOf = Callable[[BrokerId], Standing]
+Brokers = tuple[BrokerId, ...]
+
+
+def settle(
+    state: PartitionState,
+    *,
+    standing_of: StandingOf,
+    min_insync_replicas: int,
+    lost: Iterable[BrokerId] = (),
+) -> PartitionChange | None:
+    """The change that brings a partition in line with its brokers; None: nothing to change.
+
+    Args:
+        state: the partition as it is.
+        standing_of: what each broker is now.
+        min_insync_replicas: the partition's effective minimum.
+        lost: brokers whose copy of this partition may lack bytes that it had (a power restart, a
+            lost directory); each was in line until now.
+    """
+    lost_now = set(lost) & {*state.isr, *state.elr}
+    isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
+    claims = [b for b in state.elr if b not in lost_now]
+    claims += [b for b in fenced if b not in claims]
+    elr = _in_order(claims, state.replicas) if len(isr) < min_insync_replicas else ()
+    if not isr and not elr:
+        elr = _in_order(lost_now, state.replicas)  # R19: the last copy, whatever it is worth
+    gone = _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
+
+    leader = _keeps_leading(state.leader, isr, standing_of)
+    if leader == NO_LEADER:
+        leader, isr, elr = _elect(state.replicas, isr, elr, gone, standing_of)
+        if len(isr) >= min_insync_replicas:
+            elr = ()
+    if (
+        leader == NO_LEADER
+        and state.leader in isr
+        and standing_of(state.leader) is Standing.LEAVING
+    ):
+        leader = state.leader
+    return difference(state, leader=leader, isr=isr, elr=elr, lost=gone)
+
+
+def _split_isr(
+    state: PartitionState, lost_now: set[BrokerId], standing_of: StandingOf, minimum: int
+) -> tuple[Brokers, Brokers]:
+    """Who stays in the ISR, and who leaves it fenced."""
+    staying = [b for b in state.isr if b not in lost_now and standing_of(b) > Standing.FENCED]
+    fenced = tuple(b for b in state.isr if b not in lost_now and standing_of(b) is Standing.FENCED)
+    for broker in [b for b in staying if standing_of(b) is Standing.LEAVING]:
+        others = [b for b in staying if b != broker]
+        if len(others) >= minimum and any(standing_of(b) >= Standing.LIVE for b in others):
+            staying = others
+    return tuple(staying), fenced
+
+
+def _keeps_leading(leader: BrokerId, isr: Brokers, standing_of: StandingOf) -> BrokerId:
+    return leader if leader in isr and standing_of(leader) >= Standing.LIVE else NO_LEADER
+
+
+def _elect(
+    replicas: Brokers, isr: Brokers, elr: Brokers, lost: Brokers, standing_of: StandingOf
+) -> tuple[BrokerId, Brokers, Brokers]:
+    """R21: leader, ISR and ELR after a clean election; NO_LEADER if nobody may."""
+    pool = isr or elr
+    for wanted in (Standing.STREAMING, Standing.LIVE):
+        for broker in replicas:
+            if broker in pool and broker not in lost and standing_of(broker) >= wanted:
+                if isr:
+                    return broker, isr, elr
+                return broker, (broker,), tuple(b for b in elr if b != broker)
+    return NO_LEADER, isr, elr
+
+
+def clean_candidate_exists(state: PartitionState, standing_of: StandingOf) -> bool:
+    """Whether a leader can be had without asking anyone for its log end."""
+    leader, _, _ = _elect(state.replicas, state.isr, state.elr, state.lost, standing_of)
+    return leader != NO_LEADER
+
+
+def elect_preferred(state: PartitionState, standing_of: StandingOf) -> PartitionChange | None:
+    """The election of the first replica, if it is in sync, may lead and does not lead."""
+    preferred = state.replicas[0]
+    if state.leader == preferred or preferred not in state.isr or preferred in state.lost:
+        return None
+    if standing_of(preferred) < Standing.LIVE:
+        return None
+    return PartitionChange(topic_id=state.topic_id, partition=state.partition, leader=preferred)
+
+
+def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
+    """R22: this one leads, its log is the partition's from now on, and it is RECOVERING."""
+    return PartitionChange(
+        topic_id=state.topic_id,
+        partition=state.partition,
+        leader=leader,
+        isr=(leader,),
+        elr=(),
+        lost=(),
+        recovering=True,
+    )
+
+
+def elr_after(state: PartitionState, isr: Brokers, minimum: int) -> Brokers:
+    """The ELR when the leader proposes this ISR (R18)."""
+    if len(isr) >= minimum:
+        return ()
+    claims = ({*state.elr, *state.isr} - {*isr}) - {*state.lost}
+    return _in_order(claims, state.replicas)
+
+
+def difference(
+    state: PartitionState,
+    *,
+    leader: BrokerId,
+    isr: Brokers,
+    elr: Brokers,
+    lost: Brokers,
+    recovering: bool | None = None,
+) -> PartitionChange | None:
+    """The change from `state` to these values; None if they are the present ones."""
+    change = PartitionChange(
+        topic_id=state.topic_id,
+        partition=state.partition,
+        leader=None if leader == state.leader else leader,
+        isr=None if isr == state.isr else isr,
+        elr=None if elr == state.elr else elr,
+        lost=None if lost == state.lost else lost,
+        recovering=None if recovering in (None, state.recovering) else recovering,
+    )
+    values = (change.leader, change.isr, change.elr, change.lost, change.recovering)
+    return None if values == (None,) * 5 else change
+
+
+def _in_order(members: Iterable[BrokerId], replicas: Brokers) -> Brokers:
+    wanted = set(members)
+    return tuple(b for b in replicas if b in wanted)

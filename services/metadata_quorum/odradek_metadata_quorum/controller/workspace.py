@@ -1,0 +1,148 @@
+"""What all handlers of an active controller work on: the working image and the soft state.
+
+Two images: `committed` is what the quorum has committed, on every controller. `image` is that plus
+what this active controller has decided and not yet seen committed; decisions are validated against
+it, so two requests that are in flight together cannot both take a topic's name. `write` adds a
+record to the decision under way and replays it into `image` at once. (KRaft's QuorumController does
+the same with timeline data structures; two images cost a few MiB and need no idea.)
+
+There is one queue of events, each handled whole. Decisions are proposed in the order in which they
+were made, the Raft log keeps that order, and nobody else may append in this term; so the working
+image is exactly what the committed one will be, unless this controller is deposed, and then the
+working image is thrown away, whole (`Controller.resigned`). A decision lands at the offset that
+`next_offset` says; `Controller.replay` asserts it, because a broker's epoch is that offset.
+
+Soft state (who is connected, how far brokers have read, who flapped, who told which log end) is not
+in the log: a new active controller begins without it, and each rule says what that means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from odradek_metadata_quorum.controller.decision import ControllerSettings, Draws
+from odradek_metadata_quorum.controller.election import Standing, settle
+from odradek_metadata_quorum.controller.liveness import Liveness
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    MetadataOffset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import cluster_config
+from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
+
+
+@dataclass(slots=True)
+class BrokerMemory:
+    """What a controller remembers of a broker besides its records."""
+
+    image_offset: int = -1  # how far its image has come
+    fenced_at_ms: list[int] = field(default_factory=list)  # lately, for the flap delay
+    shutdown_offset: int | None = None  # where its leaderships moved
+    shutdown_since_ms: int = 0
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """A leaderless partition whose replicas are asked for their log ends (R22)."""
+
+    leaderless_since_ms: int
+    asked_at_ms: int | None = None
+    log_ends: dict[BrokerId, tuple[BrokerEpoch, int, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Workspace:
+    """See the module's text. Made at activation, thrown away at resignation."""
+
+    settings: ControllerSettings
+    draws: Draws
+    liveness: Liveness
+    committed: MetadataImage
+    image: MetadataImage
+    epoch: int
+    next_offset: MetadataOffset
+    memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
+    inquiries: dict[tuple[TopicId, PartitionIndex], Inquiry] = field(default_factory=dict)
+    is_repair_due: bool = True  # some partition may not be settled
+    leaders_checked_at_ms: int = 0
+    leaderless_checked_at_ms: int | None = None
+    written: list[MetadataRecord] = field(default_factory=list)
+
+    def write(self, *records: MetadataRecord) -> None:
+        """Add to the decision under way, and make it true in the working image."""
+        for record in records:
+            self.written.append(record)
+            self.image.replay(self.next_offset, self.epoch, record)
+
+    def take_written(self) -> tuple[MetadataRecord, ...]:
+        """The decision's records; the next record goes to the next offset."""
+        records = tuple(self.written)
+        self.written.clear()
+        if records:
+            self.next_offset = MetadataOffset(self.next_offset + 1)
+        return records
+
+    def memory(self, broker_id: BrokerId) -> BrokerMemory:
+        """What is remembered of a broker."""
+        return self.memories.setdefault(broker_id, BrokerMemory())
+
+    def standing_of(self, broker_id: BrokerId) -> Standing:
+        """What a broker is good for, now."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.fenced:
+            return Standing.FENCED
+        if broker.in_shutdown:
+            return Standing.LEAVING
+        return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
+
+    def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
+        """NONE if this is the present life of a registered broker."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED
+        if broker_epoch < broker.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        return ErrorCode.NONE if broker_epoch == broker.broker_epoch else ErrorCode.NOT_CONTROLLER
+
+    def partitions_of(self, broker_id: BrokerId) -> list[PartitionState]:
+        """Partitions that this broker has a replica of."""
+        return [state for state in self.image.partitions() if broker_id in state.replicas]
+
+    def settled(
+        self, state: PartitionState, lost: Iterable[BrokerId] = ()
+    ) -> PartitionChange | None:
+        """What a partition must become with its brokers as they are now (election.py)."""
+        return settle(
+            state,
+            standing_of=self.standing_of,
+            min_insync_replicas=self.image.min_insync_replicas(state),
+            lost=lost,
+        )
+
+    def settle_all(self, states: Iterable[PartitionState], *, changes_max: int) -> bool:
+        """Write what partitions must become, elections first; False if some had to be left out.
+
+        Those left out are settled by the next tick (`is_repair_due`).
+        """
+        changes = [change for state in states if (change := self.settled(state)) is not None]
+        changes.sort(key=lambda change: change.leader is None)  # stable: elections first
+        self.write(*changes[:changes_max])
+        if len(changes) > changes_max:
+            self.is_repair_due = True
+            return False
+        return True
+
+    def config(self, name: str) -> bool | int | float | str | tuple[str, ...]:
+        """A cluster-wide config's value now."""
+        return cluster_config(self.image, name)
+
+    def state_of(self, partition: TopicIdPartition) -> PartitionState | None:
+        """A partition's state in the working image."""
+        return self.image.partition(partition.topic_id, partition.partition)
