@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
-from odradek.cluster.backoff import Backoff
 from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.backoff import Backoff
 from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
 from odradek.errors import (
     AdvertisedNameUnresolvable,

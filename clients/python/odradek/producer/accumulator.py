@@ -1,0 +1,348 @@
+"""What is sent when: batches fill, wait their turn, fly, and come back or not.
+
+When a batch leaves. A broker that has nothing of ours to answer gets what there is at once: a lone
+record never waits. While requests are in flight, records gather, until their batch is full or
+`linger_ms` old; the answer that empties the pipe releases the rest. So batches grow by themselves as load does, and
+`linger_ms` bounds the wait under load only. A flush and a full buffer release everything.
+
+The buffer is bounded: `append` refuses (None) while `buffered_bytes` is at its bound; what is done
+frees its bytes. Every batch ends: acknowledged, failed, or at the latest `delivery_timeout_ms` after its
+first record, wherever it is then.
+
+Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become
+ready, `answered`, `lost`, `leader_changed` as news comes, `expire` and `wake_ms` for time. Order and
+sequence numbers are the queue's affair (see `partition_queue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from odradek.cluster.backoff import Backoff
+from odradek.errors import (
+    DeliveryTimedOut,
+    OdradekError,
+    RecordTooLarge,
+    SequenceLost,
+    error_of,
+)
+from odradek.partitions import TopicPartition
+from odradek.producer.partition_queue import PartitionQueue
+from odradek.producer.producer_batch import ProducerBatch
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+Headers = list[tuple[str, bytes | None]] | tuple[tuple[str, bytes | None], ...]
+Callbacks = list[Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatorLimits:
+    """Bounds; the defaults are the producer's."""
+
+    batch_bytes_max: int = 256 * 1024
+    request_bytes_max: int = 1024 * 1024
+    buffer_bytes_max: int = 64 * 1024 * 1024
+    linger_ms: int = 5
+    in_flight_max: int = 5
+    delivery_timeout_ms: int = 120_000
+
+
+class Accumulator:
+    """All queues of one producer."""
+
+    def __init__(
+        self,
+        limits: AccumulatorLimits,
+        *,
+        is_idempotent: bool = True,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.limits = limits
+        self.is_idempotent = is_idempotent
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.buffered_bytes = 0
+        self.undone_batches = 0
+        self.has_news = False
+        """A batch was opened or sealed since the shell last looked; the shell resets it."""
+        self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
+        self._pending: dict[TopicPartition, PartitionQueue] = {}
+        self._release_before_ms = -1
+        self._buffer_bytes_max = limits.buffer_bytes_max
+
+    # --- in -------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> ProducerBatch | None:
+        """Add a record: it is the last one in the batch returned. None: the buffer is full.
+
+        Raises:
+            RecordTooLarge: it fits no request.
+            TypeError: key, value or headers are not bytes.
+        """
+        if self.buffered_bytes >= self._buffer_bytes_max:
+            return None
+        batch = queue.filling
+        if batch is not None:
+            size_bytes = batch.append(key, value, headers, timestamp_ms)
+            if size_bytes:
+                self.buffered_bytes += size_bytes - batch.size_bytes
+                batch.size_bytes = size_bytes
+                batch.record_count += 1
+                return batch
+            queue.seal()
+        batch = queue.open(now_ms, self.limits.batch_bytes_max)
+        size_bytes = batch.append(key, value, headers, timestamp_ms)
+        if size_bytes > self.limits.request_bytes_max:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes for {queue.name}, request_bytes_max is"
+                f" {self.limits.request_bytes_max}"
+            )
+        self.buffered_bytes += size_bytes
+        batch.size_bytes = size_bytes
+        batch.record_count = 1
+        queue.filling = batch
+        self.undone_batches += 1
+        self._pending[queue.name] = queue
+        self.has_news = True
+        return batch
+
+    def release_all(self, now_ms: int) -> None:
+        """Flush: whatever is there now is to be sent without lingering."""
+        self._release_before_ms = now_ms
+
+    # --- out ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Iterable[PartitionQueue]:
+        """Queues with something undone."""
+        return self._pending.values()
+
+    def drain(
+        self, queues: Iterable[PartitionQueue], now_ms: int, *, is_idle: bool
+    ) -> list[ProducerBatch]:
+        """Batches for one request to the broker that leads these partitions, now in flight.
+
+        At most one a partition, at most `request_bytes_max` together unless it is a single one.
+        `is_idle`: that broker has no request of ours to answer.
+        """
+        chosen: list[ProducerBatch] = []
+        left_bytes = self.limits.request_bytes_max
+        for queue in queues:
+            if not self._may_send(queue, now_ms):
+                continue
+            batch = self._ready(queue, now_ms, is_idle)
+            if batch is None or (chosen and batch.size_bytes > left_bytes):
+                continue
+            if batch is queue.filling:
+                queue.seal()
+            if self.is_idempotent:
+                queue.number_next(batch, self.producer_id, self.producer_epoch)
+            queue.waiting.popleft()
+            queue.in_flight.append(batch)
+            batch.attempt += 1
+            chosen.append(batch)
+            left_bytes -= batch.size_bytes
+            if left_bytes <= 0:
+                break
+        return chosen
+
+    def rotate(self, queues: Iterable[PartitionQueue]) -> None:
+        """Who was served goes behind the others, so that a full request starves nobody."""
+        for queue in queues:
+            if self._pending.pop(queue.name, None) is not None:
+                self._pending[queue.name] = queue
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """When to look again even if nothing happens; None: nothing is pending."""
+        wake_ms: int | None = None
+        for queue in self._pending.values():
+            oldest = queue.in_flight[0] if queue.in_flight else None
+            first = queue.waiting[0] if queue.waiting else queue.filling
+            times = [b.created_ms + self.limits.delivery_timeout_ms for b in (oldest, first) if b]
+            if first is not None and queue.not_before_ms > now_ms:
+                times.append(queue.not_before_ms)
+            elif queue.filling is not None:
+                times.append(queue.filling.created_ms + self.limits.linger_ms)
+            for time_ms in times:
+                if wake_ms is None or time_ms < wake_ms:
+                    wake_ms = time_ms
+        return wake_ms
+
+    # --- news -----------------------------------------------------------------------------------
+
+    def answered(
+        self,
+        batch: ProducerBatch,
+        attempt: int,
+        code: int,
+        message: str,
+        *,
+        base_offset: int,
+        log_append_time_ms: int,
+        now_ms: int,
+        draw: float,
+    ) -> Callbacks:
+        """The broker's word on one attempt. Returns the callbacks of a batch that is done by it."""
+        if batch.is_done or batch.attempt != attempt or batch not in batch.queue.in_flight:
+            return []
+        queue = batch.queue
+        if code == ErrorCode.NONE:
+            return self._acknowledged(batch, base_offset, log_append_time_ms)
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return self._acknowledged(batch, -1, -1)
+        error = error_of(code, str(queue.name), message)
+        if self.is_idempotent and code in (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+        ):
+            return self._out_of_order(batch, code, error, now_ms, draw)
+        if error.code is not None and error.code.retriable:
+            self._retry(batch, error, now_ms, draw)
+            return []
+        return self._failed(batch, error)
+
+    def lost(
+        self, batch: ProducerBatch, attempt: int, error: OdradekError, now_ms: int, draw: float
+    ) -> None:
+        """The connection broke before an answer came: whether it arrived is unknown."""
+        if not batch.is_done and batch.attempt == attempt and batch in batch.queue.in_flight:
+            self._retry(batch, error, now_ms, draw)
+
+    def leader_changed(self, queue: PartitionQueue) -> None:
+        """Another broker leads now: go there at once, without waiting for the old one's answers.
+
+        Its answers no longer count; sequence numbers keep a record that it wrote from being written twice.
+        Without idempotence they are waited for.
+        """
+        queue.not_before_ms = 0
+        if self.is_idempotent:
+            for batch in reversed(list(queue.in_flight)):
+                queue.take_back(batch)
+            queue.is_settling = False
+
+    def fail_all(self, error_for: Callable[[ProducerBatch], OdradekError]) -> Callbacks:
+        """End everything that is undone: the producer closes."""
+        callbacks: Callbacks = []
+        for queue in list(self._pending.values()):
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+                callbacks += self._failed(batch, error_for(batch))
+        return callbacks
+
+    def fail_queue(self, queue: PartitionQueue, error: OdradekError) -> Callbacks:
+        """End what waits for a partition that there is no more."""
+        callbacks: Callbacks = []
+        for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+            callbacks += self._failed(batch, error)
+        return callbacks
+
+    def expire(self, now_ms: int) -> Callbacks:
+        """End the batches whose time is up."""
+        callbacks: Callbacks = []
+        created_before_ms = now_ms - self.limits.delivery_timeout_ms
+        for queue in list(self._pending.values()):
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+                if batch.created_ms > created_before_ms:
+                    break
+                callbacks += self._failed(batch, self._timed_out(batch, now_ms))
+        return callbacks
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
+        if queue.is_settling or queue.not_before_ms > now_ms:
+            return False
+        if queue.in_flight and (
+            queue.must_renumber or (self.is_idempotent and queue.producer_id != self.producer_id)
+        ):
+            return False
+        return len(queue.in_flight) < self.limits.in_flight_max and not queue.is_epoch_used_up
+
+    def _ready(self, queue: PartitionQueue, now_ms: int, is_idle: bool) -> ProducerBatch | None:
+        if queue.waiting:
+            return queue.waiting[0]
+        batch = queue.filling
+        if batch is None:
+            return None
+        is_ready = (
+            is_idle
+            or now_ms >= batch.created_ms + self.limits.linger_ms
+            or batch.created_ms <= self._release_before_ms
+            or self.buffered_bytes >= self._buffer_bytes_max
+        )
+        return batch if is_ready else None
+
+    def _acknowledged(
+        self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int
+    ) -> Callbacks:
+        queue = batch.queue
+        batch.base_offset = base_offset
+        batch.log_append_time_ms = log_append_time_ms
+        queue.failures = 0
+        if batch.number > queue.hole_number:
+            queue.hole_number = -1
+        return self._done(batch, None)
+
+    def _out_of_order(
+        self, batch: ProducerBatch, code: int, error: OdradekError, now_ms: int, draw: float
+    ) -> Callbacks:
+        queue = batch.queue
+        if not queue.is_oldest(batch):
+            self._retry(batch, error, now_ms, draw)
+            return []
+        queue.must_renumber = True
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID or queue.hole_number >= 0:
+            self._retry(batch, error, now_ms, draw)
+            return []
+        lost = SequenceLost(
+            f"{queue.name}: the leader lacks records before this one that it had acknowledged",
+            code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        )
+        callbacks = self._done(batch, lost)
+        queue.is_settling = bool(queue.in_flight)
+        return callbacks
+
+    def _retry(self, batch: ProducerBatch, error: OdradekError, now_ms: int, draw: float) -> None:
+        queue = batch.queue
+        batch.last_error = error
+        queue.take_back(batch)
+        queue.failures += 1
+        queue.not_before_ms = max(
+            queue.not_before_ms, now_ms + self._backoff.after(min(queue.failures, 8), draw)
+        )
+
+    def _failed(self, batch: ProducerBatch, error: OdradekError) -> Callbacks:
+        if batch.base_sequence >= 0:
+            batch.queue.hole_number = max(batch.queue.hole_number, batch.number)
+        return self._done(batch, error)
+
+    def _done(self, batch: ProducerBatch, error: OdradekError | None) -> Callbacks:
+        queue = batch.queue
+        queue.drop(batch)
+        self.buffered_bytes -= batch.size_bytes
+        self.undone_batches -= 1
+        if queue.is_empty:
+            self._pending.pop(queue.name, None)
+        return batch.finish(error)
+
+    def _timed_out(self, batch: ProducerBatch, now_ms: int) -> OdradekError:
+        waited_s = (now_ms - batch.created_ms) / 1000
+        because = "" if batch.last_error is None else f"; last error: {batch.last_error}"
+        if not batch.attempt:
+            because = because or "; it was never sent, the partition had no reachable leader"
+        return DeliveryTimedOut(
+            f"{batch.record_count} records for {batch.queue.name} were not acknowledged within"
+            f" {waited_s:.1f} s{because}"
+        )
+
+
+def _one(batch: ProducerBatch | None) -> tuple[ProducerBatch, ...]:
+    return () if batch is None else (batch,)

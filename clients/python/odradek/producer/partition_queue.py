@@ -1,0 +1,137 @@
+"""The batches of one partition, in order, and the numbers that make a repeat recognizable.
+
+A batch goes from `filling` to `waiting` (sealed) to `in_flight` (sent) and is done, or goes back to
+`waiting`. Order holds at all times: every batch in flight is older than every one waiting, and those
+are older than the one filling. What keeps it so:
+
+- At most `in_flight_max` (5) are sent and undecided: the broker remembers the last five of a
+  producer, so a repeat of any of them is recognized.
+- After a failure that may be retried nothing new is sent until every batch in flight is decided or
+  given up on (`is_settling`). Then all go again, lowest sequence first.
+- Sequence numbers are given when a batch is first sent and kept over retries: whether an earlier
+  attempt arrived or not, the records are written once.
+
+A batch that fails for good leaves a hole in the sequence, and the broker refuses what follows
+(OUT_OF_ORDER_SEQUENCE_NUMBER). When that is said of the **oldest** undecided batch, neither it nor any later
+one was written: they are numbered anew, from 0 under the next producer epoch (epochs of one
+producer id are independent per partition), and sent again without a risk of doubling. Said of a later
+batch it only means that an earlier one is missing still. Said of the oldest without a known hole, the
+log has lost records that it acknowledged: that batch fails with SequenceLost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from odradek.partitions import TopicPartition
+from odradek.producer.producer_batch import ProducerBatch
+
+PRODUCER_EPOCH_MAX = (1 << 15) - 1
+SEQUENCE_MODULUS = 1 << 31
+
+
+class PartitionQueue:
+    """The way of one partition's records. Sans-IO; owned by the accumulator."""
+
+    __slots__ = (
+        "_next_number",
+        "failures",
+        "filling",
+        "hole_number",
+        "in_flight",
+        "is_settling",
+        "must_renumber",
+        "name",
+        "next_sequence",
+        "not_before_ms",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.name = TopicPartition(topic, partition)
+        self.filling: ProducerBatch | None = None
+        self.waiting: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.is_settling = False
+        self.not_before_ms = 0
+        self.failures = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.next_sequence = 0
+        self.hole_number = -1
+        """Number of the last batch that failed after it was sent; -1: no hole since the last success."""
+        self.must_renumber = False
+        self._next_number = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing filling, waiting or in flight."""
+        return self.filling is None and not self.waiting and not self.in_flight
+
+    def open(self, now_ms: int, batch_bytes_max: int) -> ProducerBatch:
+        """A new batch, not yet the filling one."""
+        self._next_number += 1
+        return ProducerBatch(self, self._next_number, now_ms, batch_bytes_max)
+
+    def seal(self) -> None:
+        """Close the filling batch; it waits to be sent."""
+        if self.filling is not None:
+            self.waiting.append(self.filling)
+            self.filling = None
+
+    def is_oldest(self, batch: ProducerBatch) -> bool:
+        """Whether no older batch is undecided."""
+        return not any(other.number < batch.number for other in (*self.in_flight, *self.waiting))
+
+    def take_back(self, batch: ProducerBatch) -> None:
+        """A batch in flight waits again, at its place in the order."""
+        self.in_flight.remove(batch)
+        place = 0
+        while place < len(self.waiting) and self.waiting[place].number < batch.number:
+            place += 1
+        self.waiting.insert(place, batch)
+        self.is_settling = bool(self.in_flight)
+
+    def drop(self, batch: ProducerBatch) -> None:
+        """A batch that is done leaves, from wherever it is."""
+        if batch is self.filling:
+            self.filling = None
+        elif batch in self.in_flight:
+            self.in_flight.remove(batch)
+            if not self.in_flight:
+                self.is_settling = False
+        else:
+            self.waiting.remove(batch)
+
+    def number_next(self, batch: ProducerBatch, producer_id: int, producer_epoch: int) -> None:
+        """Give a batch that is about to be sent its sequence, unless it has one."""
+        if self.producer_id != producer_id:
+            assert not self.in_flight, self.name
+            self.producer_id, self.producer_epoch = producer_id, producer_epoch
+            self.next_sequence = 0
+            self._forget_numbers()
+        if self.must_renumber:
+            assert not self.in_flight, self.name
+            self.must_renumber = False
+            self.hole_number = -1
+            self.producer_epoch += 1
+            self.next_sequence = 0
+            self._forget_numbers()
+        if batch.base_sequence < 0:
+            batch.sequence(self.producer_epoch, self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCE_MODULUS
+
+    @property
+    def is_epoch_used_up(self) -> bool:
+        """Whether renumbering needs a new producer id."""
+        return self.must_renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX
+
+    def _forget_numbers(self) -> None:
+        for batch in self.waiting:
+            batch.sequence(-1, -1)

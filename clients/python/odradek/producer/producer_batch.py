@@ -1,0 +1,97 @@
+"""One record batch on its way: filling, sealed, in flight, done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from odradek.errors import OdradekError
+from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.builder import BatchBuilder
+
+if TYPE_CHECKING:
+    from odradek.producer.partition_queue import PartitionQueue
+
+
+class ProducerBatch:
+    """Records of one partition that live or fail together. Owned by its queue until it is done."""
+
+    __slots__ = (
+        "_builder",
+        "_callbacks",
+        "_encoded",
+        "append",
+        "attempt",
+        "base_offset",
+        "base_sequence",
+        "created_ms",
+        "error",
+        "is_done",
+        "is_error_seen",
+        "last_error",
+        "log_append_time_ms",
+        "number",
+        "producer_epoch",
+        "queue",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, queue: PartitionQueue, number: int, created_ms: int, batch_bytes_max: int
+    ) -> None:
+        self._builder = BatchBuilder(batch_bytes_max)
+        self._callbacks: list[Callable[[], object]] = []
+        self._encoded: bytes | None = None
+        self.append = self._builder.append
+        """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: does not fit."""
+        self.queue = queue
+        self.number = number
+        """Rises within the queue, in the order of the records."""
+        self.created_ms = created_ms
+        self.record_count = 0
+        self.size_bytes = 0
+        self.attempt = 0
+        """How often it was sent. An answer to an earlier attempt is no answer to this one."""
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.is_done = False
+        self.error: OdradekError | None = None
+        self.is_error_seen = False
+        self.last_error: OdradekError | None = None
+        """Why the last attempt failed, for the message when time runs out."""
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Call it when the batch is done; it must not be yet."""
+        assert not self.is_done
+        self._callbacks.append(callback)
+
+    def sequence(self, producer_epoch: int, base_sequence: int) -> None:
+        """Number it, or number it anew (-1, -1 takes the numbers away)."""
+        if (producer_epoch, base_sequence) != (self.producer_epoch, self.base_sequence):
+            self.producer_epoch, self.base_sequence = producer_epoch, base_sequence
+            self._encoded = None
+
+    def encode(self, producer_id: int, compression: Compression, level: int | None) -> bytes:
+        """The batch's bytes; made once, kept for retries."""
+        if self._encoded is None:
+            self._encoded = self._builder.build(
+                compression=compression,
+                compression_level=level,
+                producer_id=producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+        return self._encoded
+
+    def finish(self, error: OdradekError | None) -> list[Callable[[], object]]:
+        """Mark it done and free its bytes; returns the callbacks, for the shell to run."""
+        assert not self.is_done
+        self.is_done = True
+        self.error = error
+        self._encoded = None
+        del self._builder, self.append
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
