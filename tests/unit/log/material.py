@@ -76,9 +76,7 @@ class Broker:
         self.boot_id = "boot-0"
         self.report: LoadReport | None = None
         self.restart_class: RestartClass | None = None
-        LogDirectory.format(
-            path, cluster_id=ClusterId("c"), node_id=BrokerId(1), storage=storage
-        )
+        LogDirectory.format(path, cluster_id=ClusterId("c"), node_id=BrokerId(1), storage=storage)
         self.start()
         self.directory.create(TOPIC, TOPIC_ID, PARTITION, config)
 
@@ -143,9 +141,7 @@ class Broker:
         """Everything from the log start to the log end."""
         offset, parts = self.log.log_start_offset, list[bytes]()
         while offset < self.log.log_end_offset:
-            result = self.log.read(
-                offset, bytes_max=bytes_max, end_offset=self.log.log_end_offset
-            )
+            result = self.log.read(offset, bytes_max=bytes_max, end_offset=self.log.log_end_offset)
             assert result.end_offset > offset, (offset, result)
             parts += [bytes(part) for part in result.slices]
             offset = Offset(result.end_offset)

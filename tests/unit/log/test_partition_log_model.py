@@ -54,9 +54,7 @@ class LogModel(RuleBasedStateMachine):
         drift_ms=st.integers(-50, 200),
         retain=st.booleans(),
     )
-    def append(
-        self, sizes: list[tuple[int, int]], gap: int, drift_ms: int, retain: bool
-    ) -> None:
+    def append(self, sizes: list[tuple[int, int]], gap: int, drift_ms: int, retain: bool) -> None:
         parts = []
         for count, value_bytes in sizes:
             base = self.end + gap
@@ -175,6 +173,7 @@ class LogModel(RuleBasedStateMachine):
         file = self.broker.storage.open(path)
         size = file.size_bytes()
         file.truncate(max(0, size - cut))
+        file.sync()
         file.close()
         self.broker.kill_and_start()
         self.torn = True
@@ -204,7 +203,9 @@ class LogModel(RuleBasedStateMachine):
         log = self.broker.log
         for first, second in pairwise(visible):
             if second.epoch != first.epoch:
-                assert log.epoch_end(LeaderEpoch(first.epoch)) == (first.epoch, second.base_offset)
+                epoch, end_offset = log.epoch_end(LeaderEpoch(first.epoch))
+                assert epoch == first.epoch
+                assert first.end_offset <= end_offset <= second.base_offset
         for stored in visible:
             assert log.epoch_at(Offset(stored.end_offset - 1)) == stored.epoch
 
@@ -217,8 +218,7 @@ class LogModel(RuleBasedStateMachine):
                     (b.timestamp_ms + i, b.base_offset + i)
                     for b in self.visible()
                     for i in range(b.end_offset - b.base_offset)
-                    if b.timestamp_ms + i >= wanted
-                    and b.base_offset + i >= log.log_start_offset
+                    if b.timestamp_ms + i >= wanted and b.base_offset + i >= log.log_start_offset
                 ),
                 None,
             )

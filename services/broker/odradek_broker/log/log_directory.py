@@ -22,19 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.identity import (
-    BrokerEpoch,
-    BrokerId,
-    ClusterId,
-    DirectoryId,
-    IncarnationId,
-    Offset,
-    PartitionIndex,
-    TopicId,
-    TopicIdPartition,
-    TopicName,
-)
-
 from odradek_broker.log.directory.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -69,6 +56,18 @@ from odradek_broker.log.storage import (
     Storage,
     StorageFailed,
     write_all,
+)
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    DirectoryId,
+    IncarnationId,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+    TopicName,
 )
 
 LOCK_NAME: Final = ".lock"
@@ -258,9 +257,14 @@ class LogDirectory:
 
         with ThreadPoolExecutor(threads_max, thread_name_prefix="log-recovery") as pool:
             recoveries = list(pool.map(recover, found))
+        vouched = {
+            partition: max(recovery_points.get(partition, 0), high_watermarks.get(partition, 0))
+            for partition in {*recovery_points, *high_watermarks}
+        }
         there = {partition for _, _, partition in found}
-        lost = [p for p, offset in recovery_points.items() if offset > 0 and p not in there]
+        lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
         lost += [item[2] for item, r in zip(found, recoveries, strict=True) if r.lost_bytes]
+        self._forget_recovery_points({p: Offset(vouched[p]) for p in lost})
         return LoadReport(
             partitions=len(found),
             scanned_bytes=sum(r.scanned_bytes for r in recoveries),
@@ -268,6 +272,22 @@ class LogDirectory:
             power_loss=tuple(lost),
             stray=tuple(stray),
         )
+
+    def _forget_recovery_points(self, lost: dict[TopicIdPartition, Offset]) -> None:
+        """Bytes below a checkpointed recovery point are gone, and others will take their place:
+        say so on disk before anything is appended. What was vouched for stays remembered as the
+        high watermark, so that a crash before the registration does not hide the loss.
+        """
+        if not lost:
+            return
+        points = {log.id: log.recovery_point for log in self._logs.values()}
+        watermarks = {log.id: log.high_watermark for log in self._logs.values()} | lost
+        tickets = (self._recovery_points.ticket(), self._high_watermarks.ticket())
+        try:
+            self._high_watermarks.write(watermarks, tickets[1])
+            self._recovery_points.write(points, tickets[0])
+        except OSError as error:
+            raise self.health.fail(f"writing checkpoints of {self.path}", error) from error
 
     def _find_partitions(
         self,
@@ -410,7 +430,11 @@ class LogDirectory:
     # --- upkeep ---------------------------------------------------------------------------------
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """A job that writes the offset checkpoints; run it in the pool, every 5 s or so."""
+        """A job that writes the offset checkpoints; run it in the pool, every 5 s or so.
+
+        Not before the registration that told of `LoadReport.power_loss` was accepted: until then
+        the files still show the loss to the next start.
+        """
         tickets = [c.ticket() for c in self._checkpoints]
         recovery: dict[TopicIdPartition, Offset] = {}
         watermarks: dict[TopicIdPartition, Offset] = {}

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
-from odradek_protocol.records.errors import CorruptBatch
-
 from odradek_broker.log.directory.partition_files import (
     read_newest_snapshot,
     snapshot_offsets,
@@ -28,6 +25,8 @@ from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerS
 from odradek_broker.log.producers.replay import replay
 from odradek_broker.log.segments.segment import Segment, Suffix, file_name
 from odradek_broker.log.storage import File, Storage
+from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
+from odradek_protocol.records.errors import CorruptBatch
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,15 +11,13 @@ import errno
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from odradek_protocol.identity import Offset
-from odradek_protocol.records.batch_header import HEADER_BYTES
-from odradek_protocol.records.errors import CorruptBatch
-
 from odradek_broker.log.segments.batch_walk import Header, header_at
 from odradek_broker.log.segments.recent_appends import Tail
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
-
+from odradek_protocol.identity import Offset
+from odradek_protocol.records.batch_header import HEADER_BYTES
+from odradek_protocol.records.errors import CorruptBatch
 
 SLICES_MAX: Final = 128
 
@@ -34,7 +32,8 @@ class ReadResult(NamedTuple):
 
     `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch
     (it may lie below the offset asked for), `end_offset` the exclusive end of the last one: where
-    to read next. Without slices both are the offset asked for.
+    to read next. Without slices both are the offset asked for, unless compaction left no batch
+    between that and the bound of the read: then `end_offset` is that bound.
     """
 
     slices: Sequence[bytes | memoryview]
@@ -105,7 +104,7 @@ class ReadPlan:
         except CorruptBatch as error:
             what = f"reading {self._segments[0].path(Suffix.LOG)}"
             raise self._health.fail(what, OSError(errno.EIO, str(error))) from error
-        return ReadResult((), self._start_offset, self._start_offset, 0)
+        return ReadResult((), self._start_offset, self._end_offset, 0)
 
     def _read_segment(self, segment: Segment) -> ReadResult | None:
         """None: nothing at or past the start offset in this segment, look into the next."""

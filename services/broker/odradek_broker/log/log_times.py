@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from odradek_protocol.identity import LeaderEpoch, Offset
-from odradek_protocol.records.batch_reader import decode_batch
-
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import File, Storage
+from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.records.batch_reader import decode_batch
 
 
 class TimestampOffset(NamedTuple):

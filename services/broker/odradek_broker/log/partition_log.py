@@ -9,7 +9,8 @@ Appends are one write(2) into the page cache. What may wait for the disk comes i
 `begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
 `finish(job)` applies the result on the loop. `plan_read` likewise.
 
-Invariants: a batch is noted in memory only after its bytes were written; the durable end moves only
+Invariants: each segment begins where the one before ends, also where compaction left gaps between
+batches, so a hole left by a power cut is seen; a batch is noted in memory only after its bytes were written; the durable end moves only
 when a sync that began after those bytes were written has ended without an error; the recovery point
 moves only when indexes, epochs and a producer snapshot up to it were written as well. After a
 failed write or sync every mutation raises StorageFailed.
@@ -24,16 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from odradek_protocol.identity import (
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    TopicId,
-    TopicIdPartition,
-    TopicName,
-)
-from odradek_protocol.records.batch_header import ByteBuffer
-
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
@@ -47,6 +38,15 @@ from odradek_broker.log.segments.batch_walk import Header, header_at
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import DirectoryHealth, Storage
+from odradek_protocol.identity import (
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+    TopicName,
+)
+from odradek_protocol.records.batch_header import ByteBuffer
 
 __all__ = ["AppendInfo", "OffsetOutOfRange", "PartitionLog", "ReadPlan", "ReadResult", "StorageJob"]
 
@@ -243,7 +243,7 @@ class PartitionLog:
             is_old = 0 <= first_ms < header.max_timestamp_ms - config.segment_ms
             if (not fits or is_old) and (active.size_bytes or run):
                 self._write_run(data, run, run_start, run_bytes)
-                self.roll(Offset(header.base_offset))
+                self.roll(self.log_end_offset)
                 run_start += run_bytes
                 run, run_bytes = [], 0
             run.append(header)

@@ -3,7 +3,7 @@
     1  litter goes; a compaction that had finished its new segment is completed
     2  segments below the recovery point: their indexes are checked, and made again if need be
     3  segments past it: every batch is read and its CRC checked; the log ends before the first
-       batch that is not whole, and what lies behind is removed
+       batch that is not whole, or a hole between two segments, and what lies behind is removed
     4  epochs: the checkpoint up to the recovery point, the batch headers past it
     5  producers: the newest snapshot at or below the recovery point, and a replay of headers
 
@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from odradek_protocol.identity import LeaderEpoch, Offset
 
 from odradek_broker.log.directory.partition_files import (
     read_epochs,
@@ -43,6 +41,7 @@ from odradek_broker.log.segments.segment import (
 )
 from odradek_broker.log.segments.swap import complete_swaps
 from odradek_broker.log.storage import File, Storage
+from odradek_protocol.identity import LeaderEpoch, Offset
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +78,7 @@ class Recovery:
         vouched = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < vouched
         epochs = self._epochs(start, end)
+        start = self._log_start_of_epochs(epochs, start, end)
         producers, snapshots = self._producers(names, end)
         for segment in self._segments[:-1]:
             segment.write_indexes(sync=False)
@@ -119,7 +119,8 @@ class Recovery:
                     self.storage.remove(segment.path(suffix))
             is_whole = self._open_segment(segment, size_bytes, trusted)
             self._segments.append(segment)
-            if not is_whole:
+            is_hole = not is_last and segment.end_offset != bases[number + 1]
+            if not is_whole or is_hole:
                 self._remove_from(bases[number + 1 :])
                 break
         if not self._segments:
@@ -174,6 +175,16 @@ class Recovery:
     def _log_start(self) -> Offset:
         first, end = self._segments[0].base_offset, self._segments[-1].end_offset
         return Offset(min(max(first, self.log_start_offset or 0), end))
+
+    def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
+        """The log start may have risen after its last checkpoint, but not after that of the epochs:
+        then the first epoch begins past the first batch."""
+        entries = epochs.entries()
+        segment = self._segments[0]
+        _, first = segment.locate(segment.file(), segment.base_offset, segment.size_bytes)
+        if entries and first is not None and entries[0][1] > first.base_offset:
+            return max(start, min(entries[0][1], end))
+        return start
 
     # --- epochs ---------------------------------------------------------------------------------
 

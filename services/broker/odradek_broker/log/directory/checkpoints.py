@@ -19,9 +19,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.identity import Offset, PartitionIndex, TopicId, TopicIdPartition
-
 from odradek_broker.log.storage import Storage, replace_file
+from odradek_protocol.identity import Offset, PartitionIndex, TopicId, TopicIdPartition
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"

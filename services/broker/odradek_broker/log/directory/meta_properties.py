@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.identity import BrokerId, ClusterId, DirectoryId
-
 from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
 from odradek_broker.log.storage import Storage, replace_file
+from odradek_protocol.identity import BrokerId, ClusterId, DirectoryId
 
 META_PROPERTIES: Final = "meta.properties"
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.identity import Offset, PartitionIndex, ProducerId, TopicId, TopicName
-
 from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_snapshot import (
@@ -23,6 +21,7 @@ from odradek_broker.log.producers.producer_snapshot import (
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.segments.segment import Suffix, file_name
 from odradek_broker.log.storage import Storage, replace_file, write_all
+from odradek_protocol.identity import Offset, PartitionIndex, ProducerId, TopicId, TopicName
 
 METADATA: Final = "partition.metadata"
 EPOCHS: Final = "leader-epoch-checkpoint"

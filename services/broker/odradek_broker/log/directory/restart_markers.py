@@ -22,9 +22,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, IncarnationId
-
 from odradek_broker.log.storage import Storage, replace_file
+from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, IncarnationId
 
 CLEAN: Final = "clean"
 RUNNING: Final = "running"

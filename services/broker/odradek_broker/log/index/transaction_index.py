@@ -16,9 +16,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_protocol.identity import Offset, ProducerId
-
 from odradek_broker.log.index.offset_index import CorruptIndex
+from odradek_protocol.identity import Offset, ProducerId
 
 ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_BYTES: Final = ENTRY.size

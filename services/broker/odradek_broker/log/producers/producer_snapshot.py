@@ -22,15 +22,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
-from odradek_protocol.records.crc32c import crc32c
-
 from odradek_broker.log.producers.producer_state import (
     BATCHES_MAX,
     SEQUENCE_MODULUS,
     ProducerEntry,
     StoredBatch,
 )
+from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
+from odradek_protocol.records.crc32c import crc32c
 
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")

@@ -26,10 +26,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
-
-from odradek_broker.log.index.transaction_index import AbortedTransaction
 
 BATCHES_MAX: Final = 5
 SEQUENCE_MODULUS: Final = 1 << 31

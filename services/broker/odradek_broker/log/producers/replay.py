@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
-from odradek_protocol.records.batch_header import ByteBuffer
-from odradek_protocol.records.control import ControlType, read_control
-
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.producers.producer_state import (
     SEQUENCE_MODULUS,
@@ -18,6 +14,9 @@ from odradek_broker.log.producers.producer_state import (
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import Storage
+from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
+from odradek_protocol.records.batch_header import ByteBuffer
+from odradek_protocol.records.control import ControlType, read_control
 
 
 def fold_batch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from odradek_broker.log.storage import File
 from odradek_protocol.records.attributes import CONTROL_MASK, TRANSACTIONAL_MASK
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
@@ -17,8 +18,6 @@ from odradek_protocol.records.batch_header import (
 )
 from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
-
-from odradek_broker.log.storage import File
 
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20

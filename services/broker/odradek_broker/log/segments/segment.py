@@ -24,9 +24,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
-from odradek_protocol.records.errors import CorruptBatch
-
 from odradek_broker.log.index.offset_index import (
     ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
@@ -42,6 +39,8 @@ from odradek_broker.log.index.transaction_index import (
 )
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.storage import File, Storage, write_all
+from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
+from odradek_protocol.records.errors import CorruptBatch
 
 NO_TIMESTAMP: Final = -1
 INDEX_INTERVAL_BYTES: Final = 4096
