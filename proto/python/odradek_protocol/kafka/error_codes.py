@@ -1,4 +1,6 @@
-"""The one table of error codes, on every wire of ours: Kafka's numbers (Errors.java), each with whether a retry may help."""
+"""The one table of error codes, on every wire of ours: Kafka's numbers (Errors.java), each with
+whether a retry may help.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""The outermost layer of Kafka's wire: a size, then a header, then the message.
+
+    frame    = int32 size, then `size` bytes
+    request  = int16 api key, int16 version, int32 correlation id, nullable string client id,
+               tagged fields (flexible versions only), message
+    response = int32 correlation id, tagged fields (flexible versions only, never ApiVersions'),
+               message
+
+The client id keeps its old form in flexible versions too, so that a server can read the header of
+a version that it does not know. Source: KIP-482, RequestHeader.json, ResponseHeader.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
+
+FRAME_SIZE: Final = struct.Struct(">i")
+SIZE_BYTES: Final = 4
+_HEADER: Final = struct.Struct(">hhih")
+_RESPONSE: Final = struct.Struct(">ii")
+_RESPONSE_FLEXIBLE: Final = struct.Struct(">iib")
+_TAGS_MAX: Final = 16
+
+
+class RequestHeader(NamedTuple):
+    """`body` is where the message begins, from the start of the frame's content."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+def read_request_header(frame: ByteBuffer) -> RequestHeader:
+    """The header of a request, `frame` without its size. Raises Malformed.
+
+    Of an api key or version that we do not speak, tagged fields are not skipped: nothing follows
+    that anyone will read.
+    """
+    if len(frame) < _HEADER.size:
+        raise Malformed(f"a request of {len(frame)} bytes")
+    api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    end = _HEADER.size
+    client_id = None
+    if length >= 0:
+        end += length
+        if end > len(frame):
+            raise Malformed(f"a client id of {length} bytes in a request of {len(frame)}")
+        try:
+            client_id = str(frame[_HEADER.size : end], "utf-8")
+        except UnicodeDecodeError:
+            raise Malformed("the client id is not UTF-8") from None
+    elif length != -1:
+        raise Malformed(f"a client id of {length} bytes")
+    versions = SUPPORTED.get(api_key)
+    if versions is not None and versions.flexible <= version <= versions.highest:
+        if end < len(frame) and frame[end] == 0:
+            end += 1
+        else:
+            end = _skip_tags(frame, end)
+    return RequestHeader(api_key, version, correlation_id, client_id, end)
+
+
+def response_head(key: ApiKey, version: int, correlation_id: int, body_bytes: int) -> bytes:
+    """Size and header of a response whose message has `body_bytes` bytes."""
+    if version >= SUPPORTED[key].flexible and key != ApiKey.API_VERSIONS:
+        return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
+    return _RESPONSE.pack(body_bytes + 4, correlation_id)
+
+
+def _skip_tags(frame: ByteBuffer, offset: int) -> int:
+    count, offset = read_uvarint(frame, offset)
+    if count > _TAGS_MAX:
+        raise Malformed(f"{count} tagged fields in a header")
+    for _ in range(count):
+        _, offset = read_uvarint(frame, offset)
+        length, offset = read_uvarint(frame, offset)
+        offset += length
+        if offset > len(frame):
+            raise Malformed("a tagged field of the header ends behind the request")
+    return offset

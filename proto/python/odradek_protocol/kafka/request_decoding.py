@@ -1,0 +1,257 @@
+"""Decoders of requests, generated from kafka-python's schemas, that do not trust their input.
+
+The library's own decoder slices past the end without an error, ignores what is left, shifts varints
+without end and copies the rest of the frame for every tagged field. These check instead:
+
+- every length against the bytes left; every count against what the bytes left could hold, and all
+  counts of a request together against `ITEMS_MAX`, so that no request costs more than about 50 ms;
+- varints by size, strings by UTF-8, nulls by whether the version allows one;
+- tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
+- the message must end where its bytes end.
+
+What comes out are the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
+function per message and version; `compile_decoder` says what it looks like.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
+
+ITEMS_MAX: Final = 131_072
+RequestDecoder = Callable[[ByteBuffer], Any]
+
+_FIXED: Final = {
+    "int8": ("b", 1),
+    "int16": ("h", 2),
+    "uint16": ("H", 2),
+    "int32": ("i", 4),
+    "int64": ("q", 8),
+    "float64": ("d", 8),
+    "bool": ("?", 1),
+    "bitfield": ("i", 4),
+}
+_UNDERRUN: Final = (struct.error, IndexError)
+
+
+def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> RequestDecoder:
+    """A function from the whole message's bytes to an instance of `message`; raises Malformed.
+
+    Generated for Heartbeat 3, shortened:
+
+        def decode(data):
+            end = len(data); pos = 0; items = 131072
+            obj = new(cls0); obj._version = 3; ...
+            n1 = unpack_from(">h", data, pos)[0]; pos += 2
+            if n1 < 0 or n1 > end - pos: raise Malformed(...)
+            obj.group_id = str(data[pos:pos + n1], "utf-8"); pos += n1
+            obj.generation_id = unpack_from(">i", data, pos)[0]; pos += 4
+            ...
+            if pos != end: raise Malformed(...)
+            return obj
+    """
+    source = _Source(version, is_flexible)
+    source.struct(message._struct, message[None], "obj", 1)
+    lines = [
+        "def decode(data):",
+        "    end = len(data)",
+        "    pos = 0",
+        f"    items = {ITEMS_MAX}",
+        *source.lines,
+        "    if pos != end:",
+        "        raise Malformed(f'the message ends at {pos} of {end} bytes')",
+        "    return obj",
+    ]
+    scope: dict[str, Any] = {
+        "Malformed": Malformed,
+        "uvarint": read_uvarint,
+        "unpack_from": struct.unpack_from,
+        "new": object.__new__,
+        **source.scope,
+    }
+    exec(compile("\n".join(lines), f"<{message.__name__} {version}>", "exec"), scope)
+    generated: RequestDecoder = scope["decode"]
+    name = f"{message.__name__} {version}"
+
+    def decode(data: ByteBuffer) -> Any:
+        try:
+            return generated(data)
+        except _UNDERRUN:
+            raise Malformed(f"{name}: the bytes end within a field") from None
+        except UnicodeDecodeError:
+            raise Malformed(f"{name}: a string is not UTF-8") from None
+
+    return decode
+
+
+class _Source:
+    """The lines of one function. Levels are indentation; names are never used twice."""
+
+    def __init__(self, version: int, is_flexible: bool) -> None:
+        self.lines: list[str] = []
+        self.scope: dict[str, Any] = {}
+        self._version = version
+        self._flexible = is_flexible
+        self._names = 0
+
+    def struct(self, field: Any, cls: Any, target: str, level: int) -> None:
+        """A struct's fields, then its tags; `target` becomes an instance of `cls`."""
+        holder = self._name("cls")
+        self.scope[holder] = cls
+        self._emit(level, f"{target} = new({holder})")
+        self._emit(level, f"{target}._version = {self._version}")
+        self._emit(level, f"{target}.tags = {target}.unknown_tags = None")
+        run: list[Any] = []
+        for one in field.untagged_fields(self._version):
+            if one._type_str in _FIXED and not one.is_array():
+                run.append(one)
+                continue
+            self._fixed_run(run, target, level)
+            run = []
+            self._value(one, f"{target}.{one.name}", level)
+        self._fixed_run(run, target, level)
+        if self._flexible:
+            self._tags(field, target, level)
+
+    def _fixed_run(self, fields: Sequence[Any], target: str, level: int) -> None:
+        if not fields:
+            return
+        form = "".join(_FIXED[one._type_str][0] for one in fields)
+        size = sum(_FIXED[one._type_str][1] for one in fields)
+        names = ", ".join(f"{target}.{one.name}" for one in fields)
+        self._emit(level, f"{names}, = unpack_from('>{form}', data, pos)")
+        self._emit(level, f"pos += {size}")
+
+    def _value(self, field: Any, target: str, level: int) -> None:
+        kind = field._type_str
+        if field.is_struct_array() or field.is_array():
+            self._array(field, target, level)
+        elif field.is_struct():
+            self._nested(field, target, level)
+        elif kind in _FIXED:
+            form, size = _FIXED[kind]
+            self._emit(level, f"{target} = unpack_from('>{form}', data, pos)[0]")
+            self._emit(level, f"pos += {size}")
+        elif kind == "uuid":
+            self._emit(level, "if end - pos < 16:")
+            self._emit(level + 1, "raise IndexError")
+            self._emit(level, f"{target} = bytes(data[pos:pos + 16])")
+            self._emit(level, "pos += 16")
+        elif kind == "string":
+            self._sized(field, target, level, "str(data[pos:pos + {0}], 'utf-8')", ">h", 2)
+        else:
+            assert kind in ("bytes", "records"), kind
+            self._sized(field, target, level, "bytes(data[pos:pos + {0}])", ">i", 4)
+
+    def _sized(
+        self, field: Any, target: str, level: int, read: str, form: str, form_size: int
+    ) -> None:
+        length = self._name("n")
+        self._length(length, level, form, form_size)
+        self._emit(level, f"if 0 <= {length} <= end - pos:")
+        self._emit(level + 1, f"{target} = {read.format(length)}")
+        self._emit(level + 1, f"pos += {length}")
+        self._null_or_refuse(field, target, length, level)
+
+    def _array(self, field: Any, target: str, level: int) -> None:
+        count, items, item = self._name("n"), self._name("list"), self._name("item")
+        inner = field.array_of
+        self._length(count, level, ">i", 4)
+        self._emit(level, f"if 0 <= {count} <= (end - pos) // {self._least(inner)}:")
+        self._emit(level + 1, f"items -= {count}")
+        self._emit(level + 1, "if items < 0:")
+        self._emit(level + 2, f"raise Malformed('more than {ITEMS_MAX} items in a request')")
+        self._emit(level + 1, f"{target} = {items} = []")
+        if not field.is_struct_array() and inner._type_str in _FIXED:
+            form, size = _FIXED[inner._type_str]
+            self._emit(level + 1, f"{items}.extend(unpack_from(f'>{{{count}}}{form}', data, pos))")
+            self._emit(level + 1, f"pos += {count} * {size}")
+        else:
+            self._emit(level + 1, f"for _ in range({count}):")
+            if field.is_struct_array():
+                self.struct(inner, inner.data_class, item, level + 2)
+            else:
+                self._value(inner, item, level + 2)
+            self._emit(level + 2, f"{items}.append({item})")
+        self._null_or_refuse(field, target, count, level)
+
+    def _nested(self, field: Any, target: str, level: int) -> None:
+        holder = self._name("one")
+        if field.nullable_for_version_q(self._version):
+            flag = self._name("flag")
+            self._emit(level, f"{flag} = data[pos]")
+            self._emit(level, "pos += 1")
+            self._emit(level, f"if {flag} == 0xFF:")
+            self._emit(level + 1, f"{target} = None")
+            self._emit(level, "else:")
+            level += 1
+        self.struct(field, field.data_class, holder, level)
+        self._emit(level, f"{target} = {holder}")
+
+    def _tags(self, field: Any, target: str, level: int) -> None:
+        count, tag, last = self._name("n"), self._name("tag"), self._name("last")
+        size, stop = self._name("size"), self._name("stop")
+        self._emit(level, f"{count}, pos = uvarint(data, pos) if data[pos] else (0, pos + 1)")
+        self._emit(level, f"{last} = -1")
+        self._emit(level, f"items -= {count}")
+        self._emit(level, "if items < 0:")
+        self._emit(level + 1, f"raise Malformed('more than {ITEMS_MAX} items in a request')")
+        self._emit(level, f"for _ in range({count}):")
+        self._emit(level + 1, f"{tag}, pos = uvarint(data, pos)")
+        self._emit(level + 1, f"{size}, pos = uvarint(data, pos)")
+        self._emit(level + 1, f"{stop} = pos + {size}")
+        self._emit(level + 1, f"if {tag} <= {last} or {stop} > end:")
+        self._emit(level + 2, f"raise Malformed(f'tag {{{tag}}} of {{{size}}} bytes at {{pos}}')")
+        self._emit(level + 1, f"{last} = {tag}")
+        for known in field.tagged_fields(self._version)._tags.values():
+            self._emit(level + 1, f"if {tag} == {known.tag}:")
+            self._value(known, f"{target}.{known.name}", level + 2)
+            self._emit(level + 2, f"if pos != {stop}:")
+            self._emit(level + 3, f"raise Malformed('tag {known.tag} does not fill its size')")
+        self._emit(level + 1, f"pos = {stop}")
+
+    def _length(self, name: str, level: int, form: str, form_size: int) -> None:
+        if self._flexible:
+            self._emit(level, f"{name} = data[pos]")
+            self._emit(level, f"if {name} < 0x80:")
+            self._emit(level + 1, "pos += 1")
+            self._emit(level, "else:")
+            self._emit(level + 1, f"{name}, pos = uvarint(data, pos)")
+            self._emit(level, f"{name} -= 1")
+        else:
+            self._emit(level, f"{name} = unpack_from('{form}', data, pos)[0]")
+            self._emit(level, f"pos += {form_size}")
+
+    def _null_or_refuse(self, field: Any, target: str, length: str, level: int) -> None:
+        if field.nullable_for_version_q(self._version):
+            self._emit(level, f"elif {length} == -1:")
+            self._emit(level + 1, f"{target} = None")
+        self._emit(level, "else:")
+        self._emit(
+            level + 1,
+            f"raise Malformed(f'{field.name}: {{{length}}} in {{end - pos}} bytes at {{pos}}')",
+        )
+
+    def _least(self, field: Any) -> int:
+        """The fewest bytes that an element can have."""
+        kind = field._type_str
+        if field.is_struct():
+            fields = field.untagged_fields(self._version)
+            return max(1, sum(map(self._least, fields)) + self._flexible)
+        if field.is_array() or field.is_struct_array():
+            return 1 if self._flexible else 4
+        if kind in _FIXED:
+            return _FIXED[kind][1]
+        if kind == "uuid":
+            return 16
+        return 1 if self._flexible else 2 if kind == "string" else 4
+
+    def _name(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def _emit(self, level: int, line: str) -> None:
+        self.lines.append("    " * level + line)
