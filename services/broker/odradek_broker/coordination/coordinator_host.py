@@ -1,0 +1,239 @@
+"""The coordinators of one internal topic: a state machine on each of its partitions that this broker leads.
+
+Loading reads the partition from its start to the watermark, once the watermark has passed all that earlier leaders
+wrote, and replays it; at most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from odradek_broker.coordination.hosted_shard import (
+    CoordinatorError,
+    DecidedStep,
+    HostedShard,
+    ShardState,
+)
+from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    PartitionService,
+)
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records import BatchBuilder, Record, decode_batch, iter_headers
+
+Shard = TypeVar("Shard")
+_LOADS_MAX = 4
+_LOAD_RETRY_S = 0.1
+_READ_BYTES = 1024 * 1024
+_WRITE_TIMEOUT_MS = 15_000
+_log = structlog.get_logger()
+
+
+class ShardKind(Protocol[Shard]):
+    """What a kind of coordinator brings: how to make, load and write its state machine."""
+
+    def create(self) -> Shard:
+        """An empty one."""
+
+    def replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
+        """Apply one record of the log."""
+
+    def loaded(self, shard: Shard) -> None:
+        """The log is replayed; timers begin."""
+
+    def tick(self, shard: Shard) -> DecidedStep:
+        """What time brings."""
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+
+
+class CoordinatorHost(Generic[Shard]):
+    """Implements LeadershipWatcher. Run `run()` in a task group; everything else is called on the loop."""
+
+    def __init__(
+        self,
+        *,
+        topic: TopicName,
+        partitions: PartitionService,
+        kind: ShardKind[Shard],
+        now_wall_ms: Callable[[], int],
+        tick_ms: int = 100,
+    ) -> None:
+        self.topic = topic
+        self._partitions = partitions
+        self._kind = kind
+        self._now_wall_ms = now_wall_ms
+        self._tick_ms = tick_ms
+        self._hosted: dict[PartitionIndex, HostedShard[Shard]] = {}
+        self._loads: asyncio.Queue[HostedShard[Shard]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Load and tick until cancelled."""
+        self._partitions.watch_leadership(self.topic, self)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_LOADS_MAX):
+                tasks.create_task(self._load_all())
+            tasks.create_task(self._tick_all())
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def partition_of(self, name: str, partition_count: int) -> PartitionIndex:
+        """Where the state of that group or transactional id is kept: Kafka's `abs(hashCode) % count`."""
+        return PartitionIndex(java_hash(name) % partition_count)
+
+    def ask(
+        self, partition: PartitionIndex, decide: Callable[[Shard, int], DecidedStep]
+    ) -> asyncio.Future[Any]:
+        """Let the shard of that partition decide.
+
+        Raises:
+            CoordinatorError: NOT_COORDINATOR when it is not led here, COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return hosted.ask(decide)
+
+    def active_shards(self) -> Iterable[Shard]:
+        """Those that answer now (lists over all groups)."""
+        return [h.shard for h in self._hosted.values() if h.state is ShardState.ACTIVE]
+
+    def is_loading(self) -> bool:
+        """Whether any partition led here is still being loaded."""
+        return any(h.state is ShardState.LOADING for h in self._hosted.values())
+
+    def take_all(self, decide: Callable[[Shard], DecidedStep]) -> None:
+        """Let every active shard take a step of its own (expiry of offsets)."""
+        for hosted in list(self._hosted.values()):
+            if hosted.state is ShardState.ACTIVE:
+                hosted.take(decide(hosted.shard))
+
+    # --- leadership ------------------------------------------------------------------------------
+
+    def on_leader(
+        self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> None:
+        """LeadershipWatcher: load it."""
+        self.on_resigned(topic, partition)
+        hosted = HostedShard(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            shard=self._kind.create(),
+            append=lambda records, on_done: self._append(hosted, records, on_done),
+            on_broken=lambda: self._reload(hosted),
+        )
+        self._hosted[partition] = hosted
+        self._loads.put_nowait(hosted)
+
+    def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
+        """LeadershipWatcher: drop it."""
+        hosted = self._hosted.pop(partition, None)
+        if hosted is not None:
+            hosted.close()
+
+    def _reload(self, hosted: HostedShard[Shard]) -> None:
+        if self._hosted.get(hosted.partition) is hosted:
+            _log.warning("coordinator_reloads", topic=self.topic, partition=hosted.partition)
+            self.on_leader(self.topic, hosted.partition, hosted.leader_epoch)
+
+    # --- loading ---------------------------------------------------------------------------------
+
+    async def _load_all(self) -> None:
+        while True:
+            hosted = await self._loads.get()
+            while hosted.state is ShardState.LOADING:
+                if await self._load(hosted):
+                    self._kind.loaded(hosted.shard)
+                    hosted.state = ShardState.ACTIVE
+                    break
+                hosted.shard = self._kind.create()
+                await asyncio.sleep(_LOAD_RETRY_S)
+
+    async def _load(self, hosted: HostedShard[Shard]) -> bool:
+        """Whether all of it could be read."""
+        ends = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_LATEST)
+        starts = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_EARLIEST)
+        if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
+            return False  # the watermark is behind the epoch's start, or leadership went
+        offset, end = starts.offset, ends.offset
+        while offset < end:
+            if hosted.state is not ShardState.LOADING:
+                return False
+            (read,) = await self._partitions.fetch(
+                [
+                    FetchWant(
+                        topic=self.topic,
+                        partition=hosted.partition,
+                        offset=offset,
+                        bytes_max=_READ_BYTES,
+                    )
+                ],
+                bytes_min=0,
+                bytes_max=_READ_BYTES,
+                wait_ms_max=0,
+                read_committed=False,
+            )
+            if read.error is not ErrorCode.NONE or read.next_offset <= offset:
+                return False
+            for buffer in read.records:
+                self._replay(hosted.shard, buffer, offset)
+                await asyncio.sleep(0)  # others may go on between two buffers
+            offset = Offset(read.next_offset)
+        return True
+
+    def _replay(self, shard: Shard, buffer: bytes | memoryview, start_offset: Offset) -> None:
+        for position, header in iter_headers(buffer):
+            if header.is_control:
+                continue
+            records: Sequence[Record] = decode_batch(buffer, position)
+            for record in records:
+                if record.offset >= start_offset and record.key is not None:
+                    self._kind.replay(shard, record.key, record.value)
+
+    # --- writing and time ------------------------------------------------------------------------
+
+    def _append(
+        self,
+        hosted: HostedShard[Shard],
+        records: Sequence[Any],
+        on_done: Callable[[ProduceOutcome], None],
+    ) -> None:
+        now_ms = self._now_wall_ms()
+        builder = BatchBuilder()
+        for record in records:
+            key, value = self._kind.encode(record)
+            builder.append(key, value, None, now_ms)
+        self._partitions.produce(
+            self.topic,
+            hosted.partition,
+            builder.build(),
+            acks=-1,
+            timeout_ms=_WRITE_TIMEOUT_MS,
+            on_done=on_done,
+            expected_leader_epoch=hosted.leader_epoch,
+            is_internal=True,
+        )
+
+    async def _tick_all(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_ms / 1000)
+            for hosted in list(self._hosted.values()):
+                if hosted.state is ShardState.ACTIVE:
+                    hosted.take(self._kind.tick(hosted.shard))
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode() & 0x7fffffff` of Java, over UTF-16 units: how Kafka spreads groups over partitions."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
