@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_protocol.records import Record
+from odradek_protocol.records import CorruptBatch, Record
 from tests.strategies import records as drawn
 from tests.unit.records.codecs import (
     PYTHON,
@@ -136,6 +136,17 @@ def test_checksums_of_large_buffers_are_the_same(size: int) -> None:
     assert C.crc32c(data) == PYTHON.crc32c(data)
     assert C.crc32c(memoryview(data)[1:]) == PYTHON.crc32c(memoryview(data)[1:])
     assert C.crc32c(data[100:], C.crc32c(data[:100])) == C.crc32c(data)
+
+
+@each_codec
+@pytest.mark.parametrize("base_ms", [(1 << 63) - 1, -(1 << 63)])
+def test_timestamps_beyond_64_bits_are_corrupt(codec: Codec, base_ms: int) -> None:
+    buffer = codec.RecordBuffer(base_timestamp_ms=0)
+    buffer.append(b"k", b"v", None, 1 if base_ms > 0 else -1)
+    batch = (0, 0, base_ms, None, 0)
+    assert read_all(codec, buffer.records(), 1, *batch) is CorruptBatch
+    assert columns_of(codec, buffer.records(), 1, *batch) is CorruptBatch
+    assert len(read_all(codec, buffer.records(), 1, 0, 0, base_ms, 5, 0)) == 1
 
 
 @each_codec
