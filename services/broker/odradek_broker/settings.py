@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
 from odradek_runtime.settings import SettingsError, setting
-
-from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
 
 ENV_PREFIX: Final = "ODRADEK_BROKER_"
 KAFKA: Final = "KAFKA"

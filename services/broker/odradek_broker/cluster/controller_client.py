@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
+
 from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc

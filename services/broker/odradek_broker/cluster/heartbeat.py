@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import grpc
+
+from odradek_broker.cluster.lease import Lease
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
@@ -27,8 +29,6 @@ from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.grpc_endpoints import internal_sync_channel
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
-
-from odradek_broker.cluster.lease import Lease
 
 LOOP_AGE_MAX_MS: Final = 2_000
 LOOP_TICK_MS: Final = 50

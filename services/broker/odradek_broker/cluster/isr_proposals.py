@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.partition.effects import ProposeIsr
 from odradek_protocol.identity import BrokerEpoch, BrokerId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.logs import event_log
-
-from odradek_broker.cluster.controller_client import ControllerClient, NoController
-from odradek_broker.partition.effects import ProposeIsr
 
 _GATHER_S: Final = 0.02
 _TIMEOUT_S: Final = 2.0

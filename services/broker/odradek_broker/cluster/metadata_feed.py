@@ -17,6 +17,8 @@ from typing import Final
 
 import grpc
 import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_protocol.identity import BrokerId, ControllerId, MetadataOffset
 from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
 from odradek_protocol.metadata.delta import MetadataDelta, differences
@@ -26,8 +28,6 @@ from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.logs import event_log
-
-from odradek_broker.cluster.controller_client import ControllerClient
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5

@@ -6,11 +6,11 @@ import asyncio
 from typing import Final
 
 import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_protocol.identity import NO_PRODUCER_ID, BrokerEpoch, BrokerId, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
-
-from odradek_broker.cluster.controller_client import ControllerClient, NoController
 
 _TIMEOUT_S: Final = 5.0
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_protocol.identity import BrokerEpoch, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
@@ -14,8 +16,6 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.lifecycle import ProcessRefused
 from odradek_runtime.listeners import ListenerAddress
 from odradek_runtime.logs import event_log
-
-from odradek_broker.cluster.controller_client import ControllerClient, NoController
 
 _ATTEMPT_TIMEOUT_S: Final = 5.0
 _PAUSE_S: Final = 0.2

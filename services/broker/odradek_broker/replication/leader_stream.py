@@ -20,6 +20,7 @@ from odradek_broker.partition.events import DataSent, FollowerSession
 from odradek_broker.partition.replica import DataDue
 from odradek_broker.replication.partition_host import PartitionHost, Surroundings
 from odradek_protocol.identity import Offset
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 
@@ -68,6 +69,21 @@ class LeaderStream:
         """Answer an attach."""
         self.hosts.add(host)
         self._answers.append(_answer(host, effect))
+        self._wake.set()
+
+    def refuse(
+        self,
+        partition: common_pb2.TopicIdPartition,
+        *,
+        attach_seq: int,
+        leader_epoch: int,
+        code: ErrorCode,
+    ) -> None:
+        """Answer an attach of a partition that has no replica here."""
+        message = pb.LeaderMessage(partition=partition, leader_epoch=leader_epoch)
+        message.refused.attach_seq = attach_seq
+        message.refused.error_code = code
+        self._answers.append(message)
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:

@@ -1,0 +1,50 @@
+"""This broker's own configs, as DescribeConfigs tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from odradek_broker.settings import BrokerSettings, settings_text
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_runtime.settings import specs_of
+
+_SOURCE_DYNAMIC_BROKER: Final = 2
+_SOURCE_DYNAMIC_DEFAULT: Final = 3
+_SOURCE_STATIC: Final = 4
+_SOURCE_DEFAULT: Final = 5
+_TYPES: Final = {bool: 1, str: 2, int: 3, float: 6, tuple: 7}
+
+
+def describe_broker(
+    settings: BrokerSettings, image: MetadataImage, resource: pb.ConfigResource
+) -> pb.ConfigResourceResult:
+    """Settings of this process under what is set at run time, for it or for all brokers."""
+    result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
+    own = image.config_of(ConfigResourceType.BROKER, resource.name)
+    everyone = image.config_of(ConfigResourceType.BROKER, "")
+    wanted = set(resource.config_names)
+    for name, (field, spec) in specs_of(BrokerSettings).items():
+        if wanted and name not in wanted:
+            continue
+        value = getattr(settings, field.name)
+        text = settings_text(value)
+        is_default = field.default is not dataclasses.MISSING and value == field.default
+        source = _SOURCE_DEFAULT if is_default else _SOURCE_STATIC
+        if name in own:
+            text, source = own[name], _SOURCE_DYNAMIC_BROKER
+        elif name in everyone:
+            text, source = everyone[name], _SOURCE_DYNAMIC_DEFAULT
+        entry = result.entries.add(
+            name=name,
+            source=source,
+            is_read_only=True,
+            is_sensitive=spec.is_secret,
+            type=_TYPES.get(type(value), 2),
+            documentation=spec.doc,
+        )
+        if not spec.is_secret:
+            entry.value = text
+    return result

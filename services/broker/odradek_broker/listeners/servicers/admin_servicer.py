@@ -1,0 +1,244 @@
+"""AdminService at a broker: passed on to the active controller, but for what only brokers know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.cluster.peers import PeerChannels
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.settings import GRPC
+from odradek_protocol.identity import (
+    NO_BROKER,
+    BrokerId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
+from odradek_protocol.rpc.v1 import common_pb2
+
+_TIMEOUT_DEFAULT_S: Final = 10.0
+_TIMEOUT_MAX_S: Final = 60.0
+DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
+
+
+class AdminServicer(pb_grpc.AdminServiceServicer):
+    """One method per RPC; most only forward."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        service: LocalPartitions,
+        controllers: ControllerClient,
+        peers: PeerChannels,
+        describe_broker: DescribeBroker,
+    ) -> None:
+        """`describe_broker` tells this broker's own configs."""
+        self._broker_id = broker_id
+        self._service = service
+        self._controllers = controllers
+        self._peers = peers
+        self._describe_broker = describe_broker
+
+    async def _forward(self, method: str, request: Any, context: Any) -> Any:
+        timeout_s = _TIMEOUT_DEFAULT_S
+        asked_ms = getattr(request, "timeout_ms", 0)
+        if asked_ms > 0:
+            timeout_s = min(asked_ms / 1000, _TIMEOUT_MAX_S)
+        try:
+            return await self._controllers.call(method, request, timeout_s=timeout_s, is_admin=True)
+        except NoController as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
+
+    async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("CreateTopics", request, context)
+
+    async def DeleteTopics(self, request: pb.DeleteTopicsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DeleteTopics", request, context)
+
+    async def CreatePartitions(self, request: pb.CreatePartitionsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("CreatePartitions", request, context)
+
+    async def AlterConfigs(self, request: pb.AlterConfigsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("AlterConfigs", request, context)
+
+    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("ElectLeaders", request, context)
+
+    async def AlterPartitionReassignments(
+        self, request: pb.AlterPartitionReassignmentsRequest, context: Any
+    ) -> Any:
+        """Forwarded."""
+        return await self._forward("AlterPartitionReassignments", request, context)
+
+    async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("CreateAcls", request, context)
+
+    async def DeleteAcls(self, request: pb.DeleteAclsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DeleteAcls", request, context)
+
+    async def DescribeAcls(self, request: pb.DescribeAclsRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DescribeAcls", request, context)
+
+    async def AlterScramUsers(self, request: pb.AlterScramUsersRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("AlterScramUsers", request, context)
+
+    async def DescribeScramUsers(self, request: pb.DescribeScramUsersRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DescribeScramUsers", request, context)
+
+    async def AlterQuotas(self, request: pb.AlterQuotasRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("AlterQuotas", request, context)
+
+    async def DescribeQuotas(self, request: pb.DescribeQuotasRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DescribeQuotas", request, context)
+
+    async def UnregisterBroker(self, request: pb.UnregisterBrokerRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("UnregisterBroker", request, context)
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("DescribeCluster", request, context)
+
+    async def UpdateFeatures(self, request: pb.UpdateFeaturesRequest, context: Any) -> Any:
+        """Forwarded."""
+        return await self._forward("UpdateFeatures", request, context)
+
+    # --- configs ---------------------------------------------------------------------------------
+
+    async def DescribeConfigs(
+        self, request: pb.DescribeConfigsRequest, context: Any
+    ) -> pb.DescribeConfigsResponse:
+        """Brokers tell their own; the controller tells the rest."""
+        results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
+        forwarded: list[int] = []
+        for number, resource in enumerate(request.resources):
+            is_broker = resource.type == pb.CONFIG_RESOURCE_TYPE_BROKER and resource.name
+            if not is_broker:
+                forwarded.append(number)
+            elif resource.name == str(self._broker_id):
+                results[number] = self._describe_broker(resource)
+            else:
+                results[number] = await self._ask_broker(resource, request)
+        if forwarded:
+            answer: pb.DescribeConfigsResponse = await self._forward(
+                "DescribeConfigs",
+                pb.DescribeConfigsRequest(
+                    resources=[request.resources[number] for number in forwarded],
+                    include_documentation=request.include_documentation,
+                ),
+                context,
+            )
+            for number, result in zip(forwarded, answer.resources, strict=True):
+                results[number] = result
+        return pb.DescribeConfigsResponse(resources=[one for one in results if one is not None])
+
+    async def _ask_broker(
+        self, resource: pb.ConfigResource, request: pb.DescribeConfigsRequest
+    ) -> pb.ConfigResourceResult:
+        refused = pb.ConfigResourceResult(type=resource.type, name=resource.name)
+        if not resource.name.isdigit():
+            refused.error_code = ErrorCode.INVALID_REQUEST
+            refused.error_message = f"{resource.name!r} is no broker id"
+            return refused
+        stub = await self._peer(BrokerId(int(resource.name)))
+        if stub is None:
+            refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            refused.error_message = f"broker {resource.name} is not there"
+            return refused
+        try:
+            answer = await stub.DescribeConfigs(
+                pb.DescribeConfigsRequest(
+                    resources=[resource], include_documentation=request.include_documentation
+                ),
+                timeout=_TIMEOUT_DEFAULT_S,
+            )
+        except grpc.aio.AioRpcError as error:
+            refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            refused.error_message = f"broker {resource.name} does not answer: {error.details()}"
+            return refused
+        found: pb.ConfigResourceResult = answer.resources[0]
+        return found
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def DeleteRecords(
+        self, request: pb.DeleteRecordsRequest, context: Any
+    ) -> pb.DeleteRecordsResponse:
+        """At the leaders: here, or passed on to the broker that leads."""
+        results: list[pb.PartitionResult | None] = [None] * len(request.partitions)
+        elsewhere: dict[BrokerId, list[int]] = {}
+        for number, one in enumerate(request.partitions):
+            topic, index = TopicName(one.partition.topic), PartitionIndex(one.partition.partition)
+            leader = self._service.leader_of(topic, index).broker_id
+            if leader in (NO_BROKER, self._broker_id):
+                outcome = self._service.delete_records(topic, index, Offset(one.offset))
+                results[number] = _result(one.partition, outcome.error, outcome.offset)
+            else:
+                elsewhere.setdefault(leader, []).append(number)
+        answers = await asyncio.gather(
+            *(self._delete_at(leader, request, numbers) for leader, numbers in elsewhere.items())
+        )
+        for numbers, answer in zip(elsewhere.values(), answers, strict=True):
+            for number, result in zip(numbers, answer, strict=True):
+                results[number] = result
+        return pb.DeleteRecordsResponse(partitions=[one for one in results if one is not None])
+
+    async def _delete_at(
+        self, leader: BrokerId, request: pb.DeleteRecordsRequest, numbers: list[int]
+    ) -> list[pb.PartitionResult]:
+        wanted = [request.partitions[number] for number in numbers]
+        stub = await self._peer(leader)
+        if stub is not None:
+            try:
+                answer: pb.DeleteRecordsResponse = await stub.DeleteRecords(
+                    pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=request.timeout_ms),
+                    timeout=_TIMEOUT_DEFAULT_S,
+                )
+                return list(answer.partitions)
+            except grpc.aio.AioRpcError:
+                pass
+        return [_result(one.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for one in wanted]
+
+    async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
+        broker = self._service.image.brokers.get(broker_id)
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(GRPC)
+        if endpoint is None:
+            return None
+        channel = await self._peers.channel(broker_id, endpoint.host, endpoint.port)
+        return pb_grpc.AdminServiceStub(channel)
+
+
+def _result(
+    partition: common_pb2.TopicPartition, code: ErrorCode, offset: int
+) -> pb.PartitionResult:
+    return pb.PartitionResult(partition=partition, error_code=code, offset=offset)
+
+
+def add_to(server: grpc.aio.Server, servicer: AdminServicer) -> str:
+    """Register the servicer; returns the service's full name."""
+    pb_grpc.add_AdminServiceServicer_to_server(servicer, server)
+    return "odradek.v1.AdminService"

@@ -1,0 +1,90 @@
+"""The metadata image as clients see it over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odradek_broker.replication.partition_table import INTERNAL_TOPICS
+from odradek_broker.settings import GRPC, KAFKA
+from odradek_protocol.identity import NO_BROKER, BrokerId, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import common_pb2
+
+
+def broker_infos(image: MetadataImage) -> list[pb.BrokerInfo]:
+    """All brokers that are not fenced."""
+    return [
+        pb.BrokerInfo(
+            broker_id=broker.broker_id,
+            grpc_endpoint=endpoint_of(broker, GRPC),
+            kafka_endpoint=endpoint_of(broker, KAFKA),
+            rack=broker.rack or "",
+        )
+        for broker in image.brokers.values()
+        if not broker.fenced
+    ]
+
+
+def endpoint_of(broker: BrokerState | None, listener: str) -> str:
+    """host:port of a broker's listener; empty when it has none."""
+    endpoint = None if broker is None else broker.endpoint(listener)
+    return "" if endpoint is None else endpoint.address
+
+
+def leader_hint(image: MetadataImage, leader_id: BrokerId, epoch: int) -> common_pb2.LeaderHint:
+    """Who leads now, and where to reach it."""
+    return common_pb2.LeaderHint(
+        leader_id=leader_id,
+        leader_epoch=epoch,
+        endpoint=endpoint_of(image.brokers.get(leader_id), GRPC),
+    )
+
+
+def topic_infos(
+    image: MetadataImage, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
+) -> list[pb.TopicInfo]:
+    """The named topics; those that do not exist with an error."""
+    infos: list[pb.TopicInfo] = []
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            code = (errors or {}).get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            infos.append(pb.TopicInfo(name=name, error_code=code))
+        else:
+            infos.append(topic_info(image, topic))
+    return infos
+
+
+def topic_info(image: MetadataImage, topic: TopicState) -> pb.TopicInfo:
+    """One topic with its partitions."""
+    return pb.TopicInfo(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition_info(image, state) for state in topic.partitions],
+    )
+
+
+def all_topics(image: MetadataImage) -> list[TopicName]:
+    """Names of all topics."""
+    return list(image.topic_ids)
+
+
+def _partition_info(image: MetadataImage, state: PartitionState) -> pb.PartitionInfo:
+    has_leader = state.leader != NO_BROKER
+    return pb.PartitionInfo(
+        partition=state.partition,
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        elr=state.elr,
+        offline_replicas=[
+            one
+            for one in state.replicas
+            if (broker := image.brokers.get(one)) is None or broker.fenced
+        ],
+    )

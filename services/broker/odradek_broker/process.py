@@ -1,0 +1,509 @@
+"""The broker process: its parts, the order in which they start, and the order in which they stop.
+
+Start (REPLICATION.md section 8): lock the directory, judge the last life, bind the ports, recover
+the logs while registering, follow the metadata until it shows our registration, activate the
+replicas, ask to be unfenced, serve. Stop: hand the leaderships over, close the listeners, sync,
+write the clean marker last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from odradek_broker.broker_configs import describe_broker
+from odradek_broker.cluster.controller_client import ControllerClient
+from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
+from odradek_broker.cluster.isr_proposals import IsrProposals
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.metadata_feed import MetadataFeed
+from odradek_broker.cluster.peers import PeerChannels
+from odradek_broker.cluster.producer_ids import ProducerIdSource
+from odradek_broker.cluster.registration import register, wire_listeners, wire_partitions
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.context import BrokerContext
+from odradek_broker.listeners.servicers import (
+    admin_servicer,
+    broker_servicer,
+    replication_servicer,
+)
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.log_directory import (
+    DirectoryRefused,
+    LoadReport,
+    LogDirectory,
+)
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.metrics import BrokerMetrics
+from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.follower_links import FollowerIdentity, FollowerLinks
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.upkeep import Upkeep
+from odradek_broker.settings import GRPC, KAFKA, REPLICATION, BrokerSettings
+from odradek_protocol.identity import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    IncarnationId,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
+from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
+from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
+from odradek_runtime.listeners import ListenerAddress, open_port, refuse_open_without_tls
+from odradek_runtime.logs import event_log
+from odradek_runtime.tls import TlsFiles
+
+_EARLY_LOAD_S: Final = 0.5
+_SERVER_GRACE_S: Final = 0.05
+_RESTART_CLASSES: Final = {
+    RestartClass.CLEAN: controller_pb.RESTART_CLASS_CLEAN,
+    RestartClass.PROCESS: controller_pb.RESTART_CLASS_PROCESS,
+    RestartClass.POWER: controller_pb.RESTART_CLASS_POWER,
+}
+_log = event_log(__name__)
+
+
+class BrokerProcess:
+    """One broker, from start to end; `run` is its life."""
+
+    def __init__(self, settings: BrokerSettings, *, insecure: bool) -> None:
+        settings.check()
+        self._settings = settings
+        self._tls = TlsFiles.from_paths(settings.ssl_certificate, settings.ssl_key, settings.ssl_ca)
+        refuse_open_without_tls(
+            settings.listeners, has_tls=self._tls is not None, insecure=insecure
+        )
+        self._broker_id = BrokerId(settings.node_id)
+        self._incarnation = IncarnationId(secrets.token_bytes(16))
+        self._epoch = NO_BROKER_EPOCH
+        self._may_shutdown = asyncio.Event()
+        self._image_moved = asyncio.Event()
+        self._is_ready = False
+        self._ports: dict[str, int] = {}
+
+    async def run(self, stop: StopRequest) -> None:
+        """Live until `stop` is set, or something that cannot be mended happens."""
+        self._stop = stop
+        settings = self._settings
+        self._directory = self._open_directory()
+        self._tick = LoopTick()
+        self._tick.start()
+        self._pool = DiskPool(threads_max=settings.pool_threads_max)
+        self._lease = Lease(settings.lease_ms)
+        self._controllers = ControllerClient(settings.controllers, self._tls)
+        self._peers = PeerChannels(self._tls)
+        self._heartbeat: Heartbeat | None = None
+        self._proposals = IsrProposals(
+            broker_id=self._broker_id, controllers=self._controllers, on_stale=self._stale
+        )
+        self._producer_ids = ProducerIdSource(
+            broker_id=self._broker_id, controllers=self._controllers
+        )
+        self._table = PartitionTable(
+            broker_id=self._broker_id,
+            directory=self._directory,
+            defaults=settings.log_defaults(),
+            settings=ReplicaSettings(replica_lag_time_max_ms=settings.replica_lag_time_max_ms),
+            pool=self._pool,
+            proposals=self._proposals,
+            on_offline=self._directory_offline,
+        )
+        self._partitions = LocalPartitions(
+            self._table,
+            self._lease,
+            broker_id=self._broker_id,
+            reads_by_rack=bool(settings.replica_selector),
+        )
+        self._feed = MetadataFeed(
+            broker_id=self._broker_id,
+            controllers=self._controllers,
+            on_change=self._image_changed,
+        )
+        self._upkeep = Upkeep(
+            table=self._table,
+            directory=self._directory,
+            checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
+            retention_interval_ms=settings.log_retention_check_interval_ms,
+        )
+        is_clean = False
+        try:
+            self._bind()
+            await self._serve_admin_http()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work(), name=name)
+                    for name, work in self._background().items()
+                ]
+                life = group.create_task(self._live(), name="life")
+                stopped = group.create_task(stop.wait(), name="stop")
+                await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if self._is_ready and stop.failure is None:
+                    is_clean = await self._shut_down()
+                for task in (*tasks, life, stopped):
+                    task.cancel()
+        finally:
+            await self._close(is_clean)
+
+    def _background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        upkeep = self._upkeep
+        return {
+            "metadata feed": self._feed.run,
+            "isr proposals": self._proposals.run,
+            "tick": self._table.tick,
+            "flush": upkeep.flush,
+            "checkpoint": upkeep.checkpoint,
+            "retention": upkeep.retain,
+            "stalls": upkeep.watch_stalls,
+        }
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def _open_directory(self) -> LogDirectory:
+        settings = self._settings
+        if not settings.cluster_id:
+            raise ProcessRefused(
+                "cluster.id is not set: take the one of the controllers (`odradek quorum status`)"
+            )
+        cluster_id = ClusterId(settings.cluster_id)
+        try:
+            settings.log_dir.mkdir(parents=True, exist_ok=True)
+            LogDirectory.format(settings.log_dir, cluster_id=cluster_id, node_id=self._broker_id)
+            return LogDirectory.open(
+                settings.log_dir,
+                cluster_id=cluster_id,
+                node_id=self._broker_id,
+                incarnation=self._incarnation,
+            )
+        except DirectoryRefused as refused:
+            raise ProcessRefused(str(refused)) from None
+        except OSError as error:
+            raise ProcessRefused(
+                f"the data directory {settings.log_dir} cannot be used: {error.strerror}"
+            ) from None
+
+    def _bind(self) -> None:
+        """Take the ports: the registration tells them, serving begins later."""
+        settings, tls = self._settings, self._tls
+        self._grpc_server = new_server()
+        self._replication_server = new_server()
+        for listener in settings.listeners:
+            if listener.name == GRPC:
+                self._ports[GRPC] = bind(
+                    self._grpc_server, listener, tls, mutual=settings.ssl_client_auth == "required"
+                )
+            elif listener.name == REPLICATION:
+                self._ports[REPLICATION] = bind(
+                    self._replication_server, listener, tls, mutual=True
+                )
+            else:
+                self._kafka_socket = open_port(listener)
+                self._ports[KAFKA] = self._kafka_socket.getsockname()[1]
+
+    async def _serve_admin_http(self) -> None:
+        settings = self._settings
+        self._metrics = BrokerMetrics(
+            table=self._table,
+            directory=self._directory,
+            lease=self._lease,
+            tick=self._tick,
+            loop_lag_seconds=lambda: self._upkeep.loop_lag_s,
+        )
+        self._admin_http = AdminHttp(
+            metrics=self._metrics.render,
+            liveness={"event loop": lambda: ""},
+            readiness={
+                "serving": lambda: "" if self._is_ready else "still starting, or stopping",
+                "data directory": lambda: self._table.offline_reason,
+            },
+        )
+        if settings.metrics_port >= 0:
+            self._ports["METRICS"] = await self._admin_http.start(
+                ListenerAddress(
+                    name="METRICS", host=settings.metrics_host, port=settings.metrics_port
+                )
+            )
+
+    async def _live(self) -> None:
+        await self._register_and_load()
+        await self._image_shows(lambda image: self._is_registered(image))
+        self._table.links = FollowerLinks(
+            identity=FollowerIdentity(
+                cluster_id=ClusterId(self._settings.cluster_id),
+                broker_id=self._broker_id,
+                broker_epoch=self._epoch,
+                directory_id=self._directory.directory_id,
+                credit_bytes=self._settings.replica_credit_bytes,
+            ),
+            endpoint_of=self._replication_endpoint,
+            tls=self._tls,
+        )
+        self._table.activate(self._feed.image)
+        await self._start_servers()
+        assert self._heartbeat is not None
+        self._heartbeat.want_fence = False
+        self._heartbeat.beat_now()
+        await self._image_shows(
+            lambda image: self._is_registered(image) and not image.brokers[self._broker_id].fenced
+        )
+        await self._become_ready()
+        await self._stop.wait()
+
+    async def _register_and_load(self) -> None:
+        """Register before the logs are recovered, unless that takes no time; tell what was lost."""
+        loading: asyncio.Task[LoadReport] = asyncio.ensure_future(
+            self._pool.call(lambda: self._directory.load(self._config_at_load))
+        )
+        await asyncio.wait({loading}, timeout=_EARLY_LOAD_S)
+        report = _loaded(loading) if loading.done() else None
+        await self._register(report)
+        if report is None:
+            await asyncio.wait({loading})
+            report = _loaded(loading)
+            if report.power_loss:  # the controller must know before anything is led again
+                self._incarnation = IncarnationId(secrets.token_bytes(16))
+                assert self._heartbeat is not None
+                self._heartbeat.stop()
+                await self._register(report)
+        _log.info(
+            "Opened the logs",
+            partitions=report.partitions,
+            scanned_bytes=report.scanned_bytes,
+            cut_bytes=report.cut_bytes,
+            lost=len(report.power_loss),
+            restart_class=self._directory.restart_class.value,
+        )
+
+    async def _register(self, report: LoadReport | None) -> None:
+        settings = self._settings
+        request = controller_pb.RegisterRequest(
+            cluster_id=settings.cluster_id,
+            broker_id=self._broker_id,
+            incarnation_id=self._incarnation,
+            directory_ids=[self._directory.directory_id],
+            restart_class=_RESTART_CLASSES[self._directory.restart_class],
+            previous_broker_epoch=self._directory.previous_broker_epoch,
+            listeners=self._wire_listeners(),
+            rack=settings.rack,
+            lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
+        )
+        self._epoch = await register(self._controllers, request)
+        self._proposals.broker_epoch = self._epoch
+        self._producer_ids.broker_epoch = self._epoch
+        self._heartbeat = Heartbeat(
+            broker_id=self._broker_id,
+            broker_epoch=self._epoch,
+            controllers=settings.controllers,
+            interval_ms=settings.heartbeat_interval_ms,
+            lease=self._lease,
+            tick=self._tick,
+            loop=asyncio.get_running_loop(),
+            on_news=self._heard,
+            on_stale=self._stale,
+            tls=self._tls,
+        )
+        self._heartbeat.image_offset = self._feed.image.offset
+        self._heartbeat.start()
+        _log.info("Registered", broker_id=self._broker_id, broker_epoch=self._epoch)
+
+    def _wire_listeners(self) -> list[common_pb2.Listener]:
+        settings = self._settings
+        return wire_listeners(
+            [settings.advertised(one.name, self._ports[one.name]) for one in settings.listeners],
+            security_protocol="PLAINTEXT" if self._tls is None else "SSL",
+        )
+
+    def _config_at_load(self, topic: TopicName, _topic_id: TopicId):  # type: ignore[no-untyped-def]
+        return self._table.log_config(topic)
+
+    async def _start_servers(self) -> None:
+        settings = self._settings
+        creation = TopicCreation(
+            controllers=self._controllers,
+            image=lambda: self._partitions.image,
+            watch_image=self._partitions.watch_image,
+            partition_count=settings.num_partitions,
+            replication_factor=settings.default_replication_factor,
+        )
+        self._context = BrokerContext(
+            broker_id=self._broker_id,
+            broker_epoch=self._epoch,
+            cluster_id=ClusterId(settings.cluster_id),
+            settings=settings,
+            partitions=self._partitions,
+            controllers=self._controllers,
+            peers=self._peers,
+            producer_ids=self._producer_ids,
+            topic_creation=creation,
+            lease=self._lease,
+            counters=self._table.counters,
+            pool=self._pool,
+            tls=self._tls,
+        )
+        names = [
+            broker_servicer.add_to(
+                self._grpc_server,
+                broker_servicer.BrokerServicer(
+                    cluster_id=self._context.cluster_id,
+                    service=self._partitions,
+                    controllers=self._controllers,
+                    producer_ids=self._producer_ids,
+                    topic_creation=creation if settings.auto_create_topics_enable else None,
+                ),
+            ),
+            admin_servicer.add_to(
+                self._grpc_server,
+                admin_servicer.AdminServicer(
+                    broker_id=self._broker_id,
+                    service=self._partitions,
+                    controllers=self._controllers,
+                    peers=self._peers,
+                    describe_broker=lambda one: describe_broker(
+                        settings, self._partitions.image, one
+                    ),
+                ),
+            ),
+        ]
+        self._health = Health(self._grpc_server)
+        enable_reflection(self._grpc_server, names)
+        replication_servicer.add_to(
+            self._replication_server,
+            replication_servicer.ReplicationServicer(
+                cluster_id=self._context.cluster_id,
+                table=self._table,
+                partition_bytes_max=settings.replica_fetch_bytes_max,
+                message_bytes_max=settings.replica_fetch_response_bytes_max,
+                is_mutual_tls=self._tls is not None,
+            ),
+        )
+        await self._replication_server.start()
+        await self._grpc_server.start()
+
+    async def _become_ready(self) -> None:
+        await self._health.set(is_live=True, is_ready=True)
+        self._is_ready = True
+        gc.collect()
+        gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
+        announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
+        _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
+
+    # --- living ----------------------------------------------------------------------------------
+
+    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self._table.apply(image, delta)
+        self._partitions.image_changed()
+        if self._heartbeat is not None:
+            self._heartbeat.image_offset = image.offset
+        registered = image.brokers.get(self._broker_id)
+        if registered is not None and self._epoch >= 0 and registered.broker_epoch > self._epoch:
+            self._stale()
+        self._image_moved.set()
+
+    def _is_registered(self, image: MetadataImage) -> bool:
+        broker = image.brokers.get(self._broker_id)
+        return broker is not None and broker.broker_epoch == self._epoch
+
+    async def _image_shows(self, condition: Callable[[MetadataImage], bool]) -> None:
+        while not condition(self._feed.image):
+            self._image_moved.clear()
+            await self._image_moved.wait()
+
+    def _replication_endpoint(self, broker_id: BrokerId) -> tuple[str, int] | None:
+        broker = self._feed.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(REPLICATION)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def _heard(self, news: HeartbeatNews) -> None:
+        """The active controller's answer said something new."""
+        self._controllers.believe(news.controller_id)
+        self._feed.active_moved(news.controller_id)
+        if news.may_shutdown:
+            self._may_shutdown.set()
+        if news.report_log_ends:
+            asyncio.ensure_future(self._report_log_ends(news.report_log_ends))  # noqa: RUF006
+
+    async def _report_log_ends(self, wanted: tuple[tuple[TopicId, int], ...]) -> None:
+        request = controller_pb.ReportLogEndsRequest(
+            broker_id=self._broker_id, broker_epoch=self._epoch
+        )
+        for partition, last_epoch, log_end in self._table.log_ends(wanted):
+            request.partitions.add(
+                partition=common_pb2.TopicIdPartition(
+                    topic_id=partition.topic_id, partition=partition.partition
+                ),
+                last_epoch=last_epoch,
+                log_end=log_end,
+            )
+        try:
+            await self._controllers.call("ReportLogEnds", request, timeout_s=2.0)
+        except Exception as error:  # the controller asks again with the next heartbeat
+            _log.warning("Could not report log ends", reason=str(error))
+
+    def _stale(self) -> None:
+        self._lease.end()
+        self._stop.set(
+            "another process has this broker id",
+            failure=ProcessRefused(
+                f"broker {self._broker_id} was registered again by another process, or unregistered"
+                f" (broker epoch {self._epoch} is stale): this process ends; find the other one"
+            ),
+        )
+
+    def _directory_offline(self, reason: str) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.offline_directories = (self._directory.directory_id,)
+            self._heartbeat.beat_now()
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    async def _shut_down(self) -> bool:
+        """Hand the leaderships over; whether the controller agreed in time."""
+        _log.info("Stopping", reason=self._stop.reason)
+        self._is_ready = False
+        await self._health.set(is_live=True, is_ready=False)
+        assert self._heartbeat is not None
+        self._heartbeat.want_shutdown = True
+        self._heartbeat.beat_now()
+        timeout_s = self._settings.controlled_shutdown_timeout_ms / 1000
+        return await bounded(self._may_shutdown.wait(), timeout_s, "the controller's leave to stop")
+
+    async def _close(self, is_clean: bool) -> None:
+        """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
+        self._tick.stop()
+        await asyncio.gather(
+            self._grpc_server.stop(_SERVER_GRACE_S), self._replication_server.stop(_SERVER_GRACE_S)
+        )
+        await self._admin_http.stop()
+        if self._table.links is not None:
+            await self._table.links.close()
+        epoch: BrokerEpoch | None = self._epoch if is_clean and self._epoch >= 0 else None
+        try:
+            await self._pool.call(lambda: self._directory.close(broker_epoch=epoch))
+        except StorageFailed as failure:
+            _log.error("Could not stop cleanly", reason=str(failure))
+        self._lease.end()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._pool.close()
+        await self._peers.close()
+        await self._controllers.close()
+        _log.info("Stopped", clean=epoch is not None)
+
+
+def _loaded(task: asyncio.Task[LoadReport]) -> LoadReport:
+    try:
+        return task.result()
+    except StorageFailed as failure:
+        raise ProcessRefused(f"the logs cannot be opened: {failure}") from None

@@ -1,0 +1,457 @@
+"""The partition service of this broker: looks partitions up, waits for readers, holds the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_reads import read_partition
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    OFFSET_OF_MAX_TIMESTAMP,
+    LeadershipWatcher,
+    Topic,
+)
+from odradek_broker.replication.partition_table import INTERNAL_TOPICS, PartitionTable
+from odradek_protocol.identity import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_runtime.clock import boottime_ms, monotonic_ms
+
+_PRODUCE_ACKS: Final = frozenset({-1, 0, 1})
+
+
+class LocalPartitions:
+    """Implements PartitionService over the table of this broker's replicas."""
+
+    def __init__(
+        self, table: PartitionTable, lease: Lease, *, broker_id: BrokerId, reads_by_rack: bool
+    ) -> None:
+        self._table = table
+        self._lease = lease
+        self._broker_id = broker_id
+        self._reads_by_rack = reads_by_rack
+        self._image_watchers: set[Callable[[MetadataImage], None]] = set()
+        self._is_image_news_due = False
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: Callable[[ProduceOutcome], None],
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        is_internal: bool = False,
+    ) -> None:
+        """See PartitionService."""
+        self._table.counters.produce_requests += 1
+        host = self.find(topic, partition)
+        if host is None:
+            on_done(ProduceOutcome(self._absent(topic, partition)))
+            return
+        if acks not in _PRODUCE_ACKS:
+            on_done(
+                ProduceOutcome(ErrorCode.INVALID_REQUIRED_ACKS, message=f"acks={acks}: 0, 1 or -1")
+            )
+            return
+        if not is_internal and host.topic in INTERNAL_TOPICS:
+            on_done(
+                ProduceOutcome(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    message=f"{host.topic} is written by the brokers alone",
+                )
+            )
+            return
+        host.produce(
+            records,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            on_done=on_done,
+            expected_leader_epoch=expected_leader_epoch,
+            is_internal=is_internal,
+        )
+
+    async def produce_async(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        is_internal: bool = False,
+    ) -> ProduceOutcome:
+        """See PartitionService."""
+        done: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
+        self.produce(
+            topic,
+            partition,
+            records,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            on_done=lambda outcome: None if done.done() else done.set_result(outcome),
+            expected_leader_epoch=expected_leader_epoch,
+            is_internal=is_internal,
+        )
+        return await done
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        wants: Sequence[FetchWant],
+        *,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+        read_committed: bool,
+        client_rack: str = "",
+        hard_bytes_max: bool = False,
+    ) -> list[ReadOutcome]:
+        """See PartitionService."""
+        deadline_ms = monotonic_ms() + wait_ms_max
+        waiter: _FetchWaiter | None = None
+        hosts = [host for want in wants if (host := self.find(*_named(want))) is not None]
+        try:
+            while True:
+                outcomes = await self._read_all(
+                    wants, bytes_max, read_committed, client_rack, hard_bytes_max
+                )
+                left_ms = deadline_ms - monotonic_ms()
+                if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
+                    return outcomes
+                if waiter is None:
+                    waiter = _FetchWaiter(hosts)
+                    continue  # what moved between the first read and now would be missed
+                await waiter.wait(left_ms / 1000)
+        finally:
+            if waiter is not None:
+                waiter.close()
+
+    async def _read_all(
+        self,
+        wants: Sequence[FetchWant],
+        bytes_max: int,
+        read_committed: bool,
+        client_rack: str,
+        hard_bytes_max: bool,
+    ) -> list[ReadOutcome]:
+        outcomes: list[ReadOutcome] = []
+        left = bytes_max
+        has_records = False
+        for want in wants:
+            preferred = self.preferred_replica(*_named(want), client_rack)
+            if preferred is not None:
+                outcomes.append(preferred)
+                continue
+            bounded = want if want.bytes_max <= left else replace(want, bytes_max=max(left, 0))
+            if left <= 0 and has_records:
+                bounded = replace(want, bytes_max=0)
+            found = self.read_now(
+                bounded,
+                read_committed=read_committed,
+                at_least_one_batch=not has_records and not hard_bytes_max,
+            )
+            outcome = found if isinstance(found, ReadOutcome) else await found
+            left -= outcome.size_bytes
+            has_records = has_records or outcome.size_bytes > 0
+            outcomes.append(outcome)
+        return outcomes
+
+    def read_now(
+        self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True
+    ) -> ReadOutcome | Awaitable[ReadOutcome]:
+        """See PartitionService."""
+        topic, partition = _named(want)
+        host = self.find(topic, partition)
+        if host is None:
+            return ReadOutcome(self._absent(topic, partition))
+        return read_partition(
+            self._table,
+            host,
+            want.offset,
+            bytes_max=want.bytes_max,
+            is_committed_only=read_committed,
+            current_leader_epoch=want.current_leader_epoch,
+            last_fetched_epoch=want.last_fetched_epoch,
+            at_least_one_batch=at_least_one_batch,
+        )
+
+    def preferred_replica(
+        self, topic: Topic, partition: PartitionIndex, client_rack: str
+    ) -> ReadOutcome | None:
+        """KIP-392: an in-sync replica in the client's rack to read from instead; None: read here."""
+        if not self._reads_by_rack or not client_rack:
+            return None
+        host = self.find(topic, partition)
+        if host is None or not host.is_leader:
+            return None
+        image = self._table.image
+        state = image.partition(host.partition.topic_id, partition)
+        own = image.brokers.get(self._broker_id)
+        if state is None or own is None or own.rack == client_rack:
+            return None
+        for broker_id in state.isr:
+            broker = image.brokers.get(broker_id)
+            if broker is not None and broker.is_live and broker.rack == client_rack:
+                return ReadOutcome(
+                    ErrorCode.NONE,
+                    high_watermark=host.replica.high_watermark,
+                    last_stable_offset=host.log.last_stable_offset,
+                    log_start_offset=host.log.log_start_offset,
+                    leader_epoch=host.replica.leader_epoch,
+                    preferred_read_replica=broker_id,
+                )
+        return None
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        timestamp_ms: int,
+        *,
+        read_committed: bool = False,
+        current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> OffsetOutcome:
+        """See PartitionService."""
+        host = self.find(topic, partition)
+        if host is None:
+            return OffsetOutcome(self._absent(topic, partition))
+        if not host.is_leader:
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = host.log
+        bound = host.replica.latest_offset(
+            last_stable_offset=log.last_stable_offset,
+            is_committed_only=read_committed,
+            client_leader_epoch=current_leader_epoch,
+        )
+        if timestamp_ms == OFFSET_EARLIEST:
+            if bound.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
+                return OffsetOutcome(bound.error_code)
+            start = log.log_start_offset
+            return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
+        if bound.error_code is not ErrorCode.NONE:
+            return OffsetOutcome(bound.error_code)
+        if timestamp_ms == OFFSET_LATEST:
+            return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
+        try:
+            if timestamp_ms == OFFSET_OF_MAX_TIMESTAMP:
+                found = await self._table.pool.call(log.max_timestamp_offset)
+            elif timestamp_ms < 0:
+                return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
+            else:
+                found = await self._table.pool.call(lambda: log.offset_for_timestamp(timestamp_ms))
+        except StorageFailed as failure:
+            self._table.storage_failed(str(failure))
+            return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+        if found is None or found.offset >= bound.end_offset:
+            return OffsetOutcome(ErrorCode.NONE)
+        return OffsetOutcome(ErrorCode.NONE, found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def offset_for_leader_epoch(
+        self,
+        topic: Topic,
+        partition: PartitionIndex,
+        leader_epoch: LeaderEpoch,
+        *,
+        current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> OffsetOutcome:
+        """See PartitionService."""
+        host = self.find(topic, partition)
+        if host is None:
+            return OffsetOutcome(self._absent(topic, partition))
+        if not host.is_leader:
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        own = host.replica.leader_epoch
+        if 0 <= current_leader_epoch < own:
+            return OffsetOutcome(ErrorCode.FENCED_LEADER_EPOCH)
+        if current_leader_epoch > own:
+            return OffsetOutcome(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if leader_epoch > own:
+            return OffsetOutcome(ErrorCode.NONE)
+        epoch, end = host.log.epoch_end(leader_epoch)
+        return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
+
+    def delete_records(
+        self, topic: Topic, partition: PartitionIndex, before_offset: Offset
+    ) -> OffsetOutcome:
+        """See PartitionService."""
+        host = self.find(topic, partition)
+        if host is None:
+            return OffsetOutcome(self._absent(topic, partition))
+        if not host.is_leader:
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not host.log.config.cleanup_delete:
+            return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
+        high_watermark = host.replica.high_watermark
+        offset = high_watermark if before_offset == -1 else before_offset
+        if not 0 <= offset <= high_watermark:
+            return OffsetOutcome(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > host.log.log_start_offset:
+            host.log.advance_log_start(offset)
+            host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
+        return OffsetOutcome(ErrorCode.NONE, host.log.log_start_offset)
+
+    # --- the gate --------------------------------------------------------------------------------
+
+    def gate_produce(
+        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome
+    ) -> ProduceOutcome:
+        """See PartitionService."""
+        if outcome.error is not ErrorCode.NONE or self._may_leave(
+            topic, partition, outcome.leader_epoch
+        ):
+            return outcome
+        return ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def gate_read(
+        self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome
+    ) -> ReadOutcome:
+        """See PartitionService."""
+        if outcome.error is not ErrorCode.NONE:
+            return outcome
+        host = self.find(topic, partition)
+        if host is not None and not host.is_leader:
+            return outcome  # a follower's read says what it knows, and is bounded by its own ISR
+        if self._may_leave(topic, partition, outcome.leader_epoch):
+            return outcome
+        return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _may_leave(
+        self, topic: Topic, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> bool:
+        host = self.find(topic, partition)
+        return host is not None and host.replica.may_answer(
+            leader_epoch, lease_until_ms=self._lease.until_ms, now_ms=boottime_ms()
+        )
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """See PartitionService."""
+        return self._table.image
+
+    def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
+        """See PartitionService."""
+        topic_id = topic if isinstance(topic, bytes) else self.image.topic_ids.get(topic)
+        state = None if topic_id is None else self.image.partition(TopicId(topic_id), partition)
+        if state is None:
+            return LeaderNow(NO_BROKER, NO_LEADER_EPOCH)
+        return LeaderNow(state.leader, LeaderEpoch(state.leader_epoch))
+
+    def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
+        """See PartitionService."""
+        self._image_watchers.add(watcher)
+        return lambda: self._image_watchers.discard(watcher)
+
+    def image_changed(self) -> None:
+        """The table has applied a change: tell the watchers, once per turn of the loop."""
+        if not self._is_image_news_due and self._image_watchers:
+            self._is_image_news_due = True
+            asyncio.get_running_loop().call_soon(self._tell_image_watchers)
+
+    def _tell_image_watchers(self) -> None:
+        self._is_image_news_due = False
+        for watcher in tuple(self._image_watchers):
+            watcher(self.image)
+
+    # --- coordinators ----------------------------------------------------------------------------
+
+    def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
+        """See PartitionService."""
+        self._table.watch_leadership(topic, watcher)
+
+    # --- looking up ------------------------------------------------------------------------------
+
+    def find(self, topic: Topic, partition: PartitionIndex) -> PartitionHost | None:
+        """The replica of that partition on this broker."""
+        if isinstance(topic, bytes):
+            return self._table.by_id.get((topic, partition))
+        return self._table.by_name.get((topic, partition))
+
+    def _absent(self, topic: Topic, partition: PartitionIndex) -> ErrorCode:
+        """Why a partition that was asked for is not here."""
+        if isinstance(topic, bytes):
+            if topic not in self.image.topics:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            topic_id: bytes | None = topic
+        else:
+            topic_id = self.image.topic_ids.get(topic)
+        if topic_id is None or self.image.partition(TopicId(topic_id), partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class _FetchWaiter:
+    """A fetch that waits for any of its partitions to move."""
+
+    __slots__ = ("_hosts", "_moved")
+
+    def __init__(self, hosts: Sequence[PartitionHost]) -> None:
+        self._hosts = hosts
+        self._moved = asyncio.Event()
+        for host in hosts:
+            host.watchers.add(self)
+
+    def on_partition_moved(self, host: PartitionHost) -> None:
+        self._moved.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something moved, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+        except TimeoutError:
+            return
+        self._moved.clear()
+
+    def close(self) -> None:
+        for host in self._hosts:
+            host.watchers.discard(self)
+
+
+def _named(want: FetchWant) -> tuple[Topic, PartitionIndex]:
+    topic: Topic | None = want.topic_id if want.topic_id is not None else want.topic
+    assert topic is not None, "a fetch of no topic"
+    return topic, want.partition
+
+
+def _is_worth_answering(outcomes: Sequence[ReadOutcome], bytes_min: int) -> bool:
+    return sum(one.size_bytes for one in outcomes) >= bytes_min or any(
+        one.error is not ErrorCode.NONE
+        or one.preferred_read_replica != NO_BROKER
+        or one.diverging is not None
+        for one in outcomes
+    )

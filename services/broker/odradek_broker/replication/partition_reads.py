@@ -1,0 +1,152 @@
+"""Reading one partition for consumers: what may be seen (R14, R15), then its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition.replica import ReadBound
+from odradek_broker.replication.outcomes import AbortedRange, ReadOutcome
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+def read_partition(
+    table: PartitionTable,
+    host: PartitionHost,
+    offset: Offset,
+    *,
+    bytes_max: int,
+    is_committed_only: bool,
+    current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    last_fetched_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    at_least_one_batch: bool = True,
+) -> ReadOutcome | Awaitable[ReadOutcome]:
+    """The outcome when the bytes are in memory; else an awaitable that reads them in the pool."""
+    log = host.log
+    last_stable_offset = log.last_stable_offset
+    bound = host.replica.read_bound(
+        last_stable_offset=last_stable_offset,
+        is_committed_only=is_committed_only,
+        client_leader_epoch=current_leader_epoch,
+    )
+    if bound.error_code is not ErrorCode.NONE:
+        return ReadOutcome(bound.error_code, leader_epoch=bound.leader_epoch)
+    if last_fetched_epoch >= 0:
+        diverging = _divergence(host, offset, last_fetched_epoch)
+        if diverging is not None:
+            return _empty(host, bound, offset, last_stable_offset, diverging)
+    if not bound.start_offset <= offset <= bound.end_offset:
+        return _outside(host, bound, offset, last_stable_offset)
+    if offset == bound.end_offset:
+        return _empty(host, bound, offset, last_stable_offset)
+    try:
+        plan = log.plan_read(offset, bytes_max=bytes_max, end_offset=bound.end_offset)
+        if not plan.is_hot:
+            return _read_cold(table, host, plan, bound, offset, is_committed_only)
+        result = plan.run()
+    except OffsetOutOfRange:
+        return ReadOutcome(ErrorCode.OFFSET_OUT_OF_RANGE, leader_epoch=bound.leader_epoch)
+    except StorageFailed as failure:
+        table.storage_failed(str(failure))
+        return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+    if not at_least_one_batch and result.size_bytes > bytes_max:
+        return _empty(host, bound, offset, last_stable_offset)
+    return _outcome(table, host, result, bound, offset, is_committed_only)
+
+
+async def _read_cold(
+    table: PartitionTable,
+    host: PartitionHost,
+    plan: ReadPlan,
+    bound: ReadBound,
+    offset: Offset,
+    is_committed_only: bool,
+) -> ReadOutcome:
+    table.counters.fetch_reads_cold += 1
+    try:
+        result = await table.pool.call(plan.run)
+    except StorageFailed as failure:
+        table.storage_failed(str(failure))
+        return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+    return _outcome(table, host, result, bound, offset, is_committed_only)
+
+
+def _outcome(
+    table: PartitionTable,
+    host: PartitionHost,
+    result: ReadResult,
+    bound: ReadBound,
+    offset: Offset,
+    is_committed_only: bool,
+) -> ReadOutcome:
+    table.counters.fetch_reads += 1
+    table.counters.fetch_bytes += result.size_bytes
+    aborted = None
+    if is_committed_only:
+        aborted = [
+            AbortedRange(ProducerId(one.producer_id), Offset(one.first_offset))
+            for one in host.log.aborted_transactions(result.start_offset, result.end_offset)
+        ]
+    return ReadOutcome(
+        ErrorCode.NONE,
+        result.slices,
+        result.size_bytes,
+        max(result.end_offset, offset),
+        host.replica.high_watermark,
+        host.log.last_stable_offset,
+        host.log.log_start_offset,
+        aborted,
+        bound.leader_epoch,
+    )
+
+
+def _empty(
+    host: PartitionHost,
+    bound: ReadBound,
+    offset: Offset,
+    last_stable_offset: Offset,
+    diverging: tuple[LeaderEpoch, Offset] | None = None,
+) -> ReadOutcome:
+    return ReadOutcome(
+        ErrorCode.NONE,
+        (),
+        0,
+        offset,
+        host.replica.high_watermark,
+        last_stable_offset,
+        host.log.log_start_offset,
+        leader_epoch=bound.leader_epoch,
+        diverging=diverging,
+    )
+
+
+def _outside(
+    host: PartitionHost, bound: ReadBound, offset: Offset, last_stable_offset: Offset
+) -> ReadOutcome:
+    """Below the log's start or above what may be seen."""
+    if offset > bound.end_offset:
+        if not host.is_leader:
+            return ReadOutcome(ErrorCode.OFFSET_NOT_AVAILABLE, leader_epoch=bound.leader_epoch)
+        if offset <= host.log.log_end_offset:
+            return _empty(host, bound, offset, last_stable_offset)
+    return ReadOutcome(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        high_watermark=host.replica.high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=host.log.log_start_offset,
+        leader_epoch=bound.leader_epoch,
+    )
+
+
+def _divergence(
+    host: PartitionHost, offset: Offset, last_fetched_epoch: LeaderEpoch
+) -> tuple[LeaderEpoch, Offset] | None:
+    """Where the reader's lineage leaves ours (KIP-595); None when it does not."""
+    epoch, end = host.log.epoch_end(last_fetched_epoch)
+    if epoch < 0 or end < 0:
+        return None
+    return (epoch, end) if epoch < last_fetched_epoch or end < offset else None

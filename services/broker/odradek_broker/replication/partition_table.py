@@ -1,0 +1,362 @@
+"""All replicas of this broker, kept as the metadata image says; and what they share.
+
+Until `activate` the image only grows: it may show an earlier life of this broker, and the logs are
+not recovered yet. From then on each change of the image becomes events of the replicas it concerns,
+in feed order: logs are created, configured, and renamed out of the way when their topic is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from odradek_broker.cluster.isr_proposals import IsrProposals
+from odradek_broker.log.log_config import Durability, LogConfig
+from odradek_broker.log.log_directory import LogDirectory
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.partition.effects import Role
+from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.replication.counters import Counters
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.follower_links import FollowerLink, FollowerLinks
+from odradek_broker.replication.leader_stream import LeaderStream
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_service import LeadershipWatcher
+from odradek_protocol.identity import (
+    NO_BROKER,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_runtime.clock import wall_ms
+from odradek_runtime.logs import event_log
+
+TICK_MS: Final = 100
+_TICK_SLICES: Final = 10
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+_log = event_log(__name__)
+
+
+class PartitionTable:
+    """The replicas, by (topic id, index) and by (name, index)."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        directory: LogDirectory,
+        defaults: LogConfig,
+        settings: ReplicaSettings,
+        pool: DiskPool,
+        proposals: IsrProposals,
+        on_offline: Callable[[str], None],
+    ) -> None:
+        """`on_offline` is called once, when the directory fails."""
+        self.pool = pool
+        self.counters = Counters()
+        self.image = MetadataImage()
+        self.by_id: dict[tuple[bytes, int], PartitionHost] = {}
+        self.by_name: dict[tuple[str, int], PartitionHost] = {}
+        self.leader_streams: dict[ev.FollowerSession, LeaderStream] = {}
+        self.links: FollowerLinks | None = None  # set before `activate`
+        self.is_active = False
+        self.offline_reason = ""
+        self._broker_id = broker_id
+        self._directory = directory
+        self._defaults = defaults
+        self._settings = settings
+        self._proposals = proposals
+        self._on_offline = on_offline
+        self._attach_seqs = itertools.count(1)
+        self._watchers: dict[str, list[LeadershipWatcher]] = {}
+        self._loop = asyncio.get_running_loop()
+        # a failed disk is noticed in whatever thread met it
+        directory.on_failure = self._failed_in_some_thread
+
+    # --- the image -------------------------------------------------------------------------------
+
+    def activate(self, image: MetadataImage) -> None:
+        """The image has reached our registration and the logs are recovered: begin to live."""
+        assert self.links is not None, "there is nobody to follow with"
+        assert not self.is_active, "activated twice"
+        self.image = image
+        self.is_active = True
+        for log in list(self._directory.logs()):
+            state = image.partition(log.topic_id, log.partition)
+            if state is None or self._broker_id not in state.replicas:
+                self._delete(log.topic_id, log.partition)
+        for state in image.partitions():
+            if self._broker_id in state.replicas:
+                self._feed(state)
+
+    def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The image has changed by `delta`."""
+        self.image = image
+        if not self.is_active:
+            return
+        for topic_id, topic in delta.topics_removed.items():
+            for partition in topic.partitions:
+                self._remove(topic_id, partition.partition)
+        self._apply_configs(delta)
+        for topic_id, index in delta.partitions:
+            state = image.partition(topic_id, index)
+            if state is None:
+                continue
+            if self._broker_id in state.replicas:
+                self._feed(state)
+            else:
+                self._remove(topic_id, index)
+        if delta.brokers:
+            self._apply_brokers(image, delta)
+
+    def _apply_configs(self, delta: MetadataDelta) -> None:
+        names = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
+        everything = (ConfigResourceType.BROKER, "") in delta.configs
+        if not names and not everything:
+            return
+        for host in list(self.by_id.values()):
+            if everything or host.topic in names:
+                host.log.config = self.log_config(host.topic)
+                state = self.image.partition(host.partition.topic_id, host.partition.partition)
+                if state is not None and self._broker_id in state.replicas:
+                    self._feed(state)
+
+    def _apply_brokers(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        assert self.links is not None
+        for broker_id in delta.brokers:
+            self.links.broker_changed(broker_id)
+        views = [view for broker_id in delta.brokers if (view := _view(image, broker_id))]
+        for host in list(self.by_id.values()):
+            state = image.partition(host.partition.topic_id, host.partition.partition)
+            if state is None:
+                continue
+            for view in views:
+                if view.broker_id in state.replicas:
+                    host.step(ev.BrokerChanged(broker=view))
+
+    def _feed(self, state: PartitionState) -> None:
+        """Tell a replica what the image says of it, after making it if need be."""
+        host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
+        if host is None:
+            return
+        brokers = tuple(
+            view for broker_id in state.replicas if (view := _view(self.image, broker_id))
+        )
+        host.step(
+            ev.PartitionChanged(
+                leader=state.leader,
+                leader_epoch=LeaderEpoch(state.leader_epoch),
+                partition_epoch=PartitionEpoch(state.partition_epoch),
+                replicas=state.replicas,
+                isr=state.isr,
+                elr=state.elr,
+                min_insync_replicas=self.image.min_insync_replicas(state),
+                is_recovering=state.recovering,
+                brokers=brokers,
+                is_fsync=host.log.config.durability is Durability.FSYNC,
+            )
+        )
+
+    def _make(self, state: PartitionState) -> PartitionHost | None:
+        topic = self.image.topics[state.topic_id].name
+        log = self._directory.get(state.topic_id, state.partition)
+        try:
+            if log is None:
+                log = self._directory.create(
+                    topic, state.topic_id, state.partition, self.log_config(topic)
+                )
+            else:
+                log.config = self.log_config(topic)
+        except StorageFailed as failure:
+            self.storage_failed(str(failure))
+            return None
+        host = PartitionHost(
+            topic=topic,
+            log=log,
+            broker_id=self._broker_id,
+            settings=self._settings,
+            attach_seqs=self._attach_seqs,
+            shared=self,
+        )
+        self.by_id[state.topic_id, state.partition] = host
+        self.by_name[topic, state.partition] = host
+        return host
+
+    def _remove(self, topic_id: TopicId, index: PartitionIndex) -> None:
+        host = self.by_id.pop((topic_id, index), None)
+        if host is None:
+            return
+        if self.by_name.get((host.topic, index)) is host:
+            del self.by_name[host.topic, index]
+        assert self.links is not None
+        self.links.follow(host, NO_BROKER)
+        was_leader = host.is_leader
+        host.removed()
+        if was_leader:
+            self._resigned(host)
+        self._delete(topic_id, index)
+
+    def _delete(self, topic_id: TopicId, index: PartitionIndex) -> None:
+        try:
+            self._directory.delete(topic_id, index)
+        except StorageFailed as failure:
+            self.storage_failed(str(failure))
+
+    def log_config(self, topic: TopicName) -> LogConfig:
+        """The log settings of a topic: its own, the cluster's, ours."""
+        defaults = self._defaults
+        if topic in INTERNAL_TOPICS:
+            defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
+        configs = self.image.config_of(ConfigResourceType.TOPIC, topic)
+        try:
+            return LogConfig.from_topic_configs(configs, defaults=defaults)
+        except ValueError as error:
+            _log.error("A topic's configuration is not valid", topic=topic, reason=str(error))
+            return defaults
+
+    # --- what hosts share ------------------------------------------------------------------------
+
+    def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
+        """The open stream of a follower's session."""
+        return self.leader_streams.get(session)
+
+    def follower_stream(self, session_id: int) -> FollowerLink | None:
+        """Our open stream of that session."""
+        assert self.links is not None
+        return self.links.stream(session_id)
+
+    def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
+        """Follow, or cease to; tell coordinators."""
+        assert self.links is not None
+        follows = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
+        self.links.follow(host, follows)
+        if host.topic in self._watchers:
+            self._loop.call_soon(self._tell_watchers, host)
+
+    def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
+        """Send a proposal to the controller and bring the answer back."""
+        partition = host.partition
+        state = self.image.partition(partition.topic_id, partition.partition)
+        growth = len(effect.isr) - (len(state.isr) if state is not None else 0)
+        if growth > 0:
+            self.counters.isr_expands += 1
+        elif growth < 0:
+            self.counters.isr_shrinks += 1
+
+        def answered(code: ErrorCode) -> None:
+            if not host.is_removed:
+                host.step(
+                    ev.IsrChangeAnswered(
+                        leader_epoch=effect.leader_epoch,
+                        partition_epoch=effect.partition_epoch,
+                        error_code=code,
+                    )
+                )
+
+        self._proposals.propose(partition, effect, is_urgent=growth >= 0, on_answer=answered)
+
+    def storage_failed(self, reason: str) -> None:
+        """Take the directory offline, once; replicas hear of it in a later turn."""
+        if self.offline_reason:
+            return
+        self.offline_reason = reason
+        _log.error("The data directory is offline until the broker restarts", reason=reason)
+        self._on_offline(reason)
+        self._loop.call_soon(self._fail_all, reason)
+
+    def _failed_in_some_thread(self, failure: StorageFailed) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self.storage_failed, str(failure))
+
+    def _fail_all(self, reason: str) -> None:
+        for host in list(self.by_id.values()):
+            host.failed(reason)
+
+    # --- coordinators ----------------------------------------------------------------------------
+
+    def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
+        """Tell `watcher` of this broker's leaderships of a topic, those it has now included."""
+        self._watchers.setdefault(topic, []).append(watcher)
+        for host in list(self.by_id.values()):
+            if host.topic == topic and host.is_leader:
+                watcher.on_leader(topic, host.partition.partition, host.replica.leader_epoch)
+
+    def _tell_watchers(self, host: PartitionHost) -> None:
+        if host.is_removed or not host.is_leader:
+            self._resigned(host)
+            return
+        for watcher in self._watchers.get(host.topic, ()):
+            watcher.on_leader(host.topic, host.partition.partition, host.replica.leader_epoch)
+
+    def _resigned(self, host: PartitionHost) -> None:
+        for watcher in self._watchers.get(host.topic, ()):
+            watcher.on_resigned(host.topic, host.partition.partition)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """Give every replica a Tick each 100 ms, a tenth of them at a time; until cancelled."""
+        pause_s = TICK_MS / _TICK_SLICES / 1000
+        event = ev.Tick()
+        while True:
+            hosts = list(self.by_id.values())
+            for number in range(_TICK_SLICES):
+                for host in hosts[number::_TICK_SLICES]:
+                    if not host.is_removed:
+                        host.step(event)
+                await asyncio.sleep(pause_s)
+
+    def stalled(self, stall_ms: int) -> None:
+        """The loop stood still: nobody's lag is judged by that time (R10)."""
+        for host in list(self.by_id.values()):
+            if host.is_leader:
+                host.step(ev.LeaderStalled(stall_ms=stall_ms))
+
+    def log_ends(
+        self, partitions: Sequence[tuple[TopicId, int]]
+    ) -> Iterator[tuple[TopicIdPartition, int, int]]:
+        """(partition, last epoch, log end) of those that are here, for unclean recovery."""
+        for topic_id, index in partitions:
+            host = self.by_id.get((topic_id, index))
+            if host is not None and not host.is_failed:
+                yield host.partition, host.replica.last_epoch, host.replica.log_end
+
+    def apply_retention(self) -> None:
+        """Take segments out that may leave."""
+        now_ms = wall_ms()
+        for host in list(self.by_id.values()):
+            if self.offline_reason:
+                return
+            before = host.log.log_start_offset
+            try:
+                host.log.apply_retention(now_ms=now_ms)
+            except StorageFailed as failure:
+                self.storage_failed(str(failure))
+                return
+            if host.log.log_start_offset > before:
+                host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
+
+
+def _view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return None
+    return ev.BrokerView(
+        broker_id=broker_id,
+        broker_epoch=broker.broker_epoch,
+        is_fenced=broker.fenced,
+        in_shutdown=broker.in_shutdown,
+    )
