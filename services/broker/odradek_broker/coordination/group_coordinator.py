@@ -1,0 +1,302 @@
+"""The group coordinator of this broker: what both listeners ask, in terms of groups.messages.
+
+A group lives on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition coordinates
+it. Every call here is for groups that this broker coordinates; others raise CoordinatorError(NOT_COORDINATOR), and
+`coordinator_of` tells who does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import re2
+import structlog
+
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.coordination.coordinator_host import CoordinatorHost
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.groups.consumer_group import ConsumerGroupSettings
+from odradek_broker.groups.group_kind import GroupKind
+from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.messages import (
+    CommitOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupDescription,
+    GroupListing,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    OffsetsAnswer,
+    Synced,
+    SyncGroup,
+)
+from odradek_broker.groups.step import RequestId, Step, answer
+from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
+from odradek_broker.replication.outcomes import LeaderNow
+from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_runtime.clock import monotonic_ms, wall_ms
+
+OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
+_PATTERN_BYTES_MAX: Final = 4_096
+_PATTERNS_KEPT_MAX: Final = 1_000
+_log = structlog.get_logger()
+
+
+class GroupCoordinator:
+    """Run `run()` in a task group; all methods are called on the loop."""
+
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        partitions: PartitionService,
+        topic_creation: TopicCreation,
+    ) -> None:
+        self._settings = settings
+        self._partitions = partitions
+        self._topic_creation = topic_creation
+        self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
+            topic=OFFSETS_TOPIC,
+            partitions=partitions,
+            kind=GroupKind(group_settings(settings), monotonic_ms, wall_ms),
+            now_wall_ms=wall_ms,
+        )
+        self._catalog: TopicCatalog | None = None
+        self._catalog_version = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        unwatch = self._partitions.watch_image(self._image_changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._host.run(), name="group coordinator")
+                tasks.create_task(self._expire_offsets(), name="expire offsets")
+        finally:
+            unwatch()
+
+    async def _expire_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
+            catalog = self.catalog()
+            self._host.take_all(lambda shard: shard.expire_offsets(catalog, wall_ms=wall_ms()))
+
+    # --- who coordinates -------------------------------------------------------------------------
+
+    async def ensure_topic(self) -> ErrorCode:
+        """Create `__consumer_offsets` if it is not there."""
+        return await self._topic_creation.ensure_internal(
+            OFFSETS_TOPIC,
+            partition_count=self._settings.offsets_topic_num_partitions,
+            replication_factor=self._settings.offsets_topic_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(self._settings.offsets_topic_segment_bytes),
+            },
+        )
+
+    def coordinator_of(self, group_id: str) -> LeaderNow | None:
+        """The broker that coordinates the group; None while the topic is not there."""
+        partition = self._partition_of(group_id)
+        return None if partition is None else self._partitions.leader_of(OFFSETS_TOPIC, partition)
+
+    def _partition_of(self, group_id: str) -> PartitionIndex | None:
+        topic = self._partitions.image.topic(OFFSETS_TOPIC)
+        if topic is None or not topic.partitions:
+            return None
+        return self._host.partition_of(group_id, len(topic.partitions))
+
+    def _ask(
+        self, group_id: str, decide: Callable[[GroupShard, RequestId], Step]
+    ) -> asyncio.Future[Any]:
+        partition = self._partition_of(group_id)
+        if partition is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return self._host.ask(partition, lambda shard, request: decide(shard, RequestId(request)))
+
+    # --- members -----------------------------------------------------------------------------------
+
+    async def join(self, request: JoinGroup) -> Joined:
+        """JoinGroup; waits for the rebalance."""
+        joined: Joined = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_join(
+                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+            ),
+        )
+        return joined
+
+    async def sync(self, request: SyncGroup) -> Synced:
+        """SyncGroup; waits for the leader's assignment."""
+        synced: Synced = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_sync(
+                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+            ),
+        )
+        return synced
+
+    async def heartbeat(self, request: Heartbeat) -> ErrorCode:
+        """Heartbeat of the classic protocol."""
+        code: ErrorCode = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_heartbeat(i, request, now_ms=monotonic_ms()),
+        )
+        return code
+
+    async def leave(self, request: LeaveGroup) -> Left:
+        """LeaveGroup."""
+        left: Left = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_leave(
+                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+            ),
+        )
+        return left
+
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+        """ConsumerGroupHeartbeat (KIP-848)."""
+        catalog = self.catalog()
+        told: ConsumerHeartbeatAnswer = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_consumer_heartbeat(
+                i, request, catalog, now_ms=monotonic_ms()
+            ),
+        )
+        return told
+
+    # --- offsets -----------------------------------------------------------------------------------
+
+    async def commit(self, request: CommitOffsets) -> OffsetsAnswer:
+        """OffsetCommit."""
+        told: OffsetsAnswer = await self._ask(
+            request.group_id,
+            lambda shard, i: shard.handle_commit(
+                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+            ),
+        )
+        return told
+
+    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        """OffsetFetch of one group."""
+        fetched: FetchedOffsets = await self._ask(
+            request.group_id, lambda shard, i: shard.handle_fetch_offsets(i, request)
+        )
+        return fetched
+
+    async def delete_offsets(
+        self, group_id: GroupId, partitions: Sequence[TopicPartition]
+    ) -> OffsetsAnswer:
+        """OffsetDelete."""
+        catalog = self.catalog()
+        told: OffsetsAnswer = await self._ask(
+            group_id,
+            lambda shard, i: shard.handle_delete_offsets(i, group_id, partitions, catalog),
+        )
+        return told
+
+    # --- administration ----------------------------------------------------------------------------
+
+    async def delete_group(self, group_id: GroupId) -> ErrorCode:
+        """DeleteGroups, one of them."""
+        code: ErrorCode = await self._ask(
+            group_id, lambda shard, i: shard.handle_delete_group(i, group_id)
+        )
+        return code
+
+    async def describe(self, group_id: GroupId) -> GroupDescription:
+        """One group, of either kind."""
+        described: GroupDescription = await self._ask(
+            group_id, lambda shard, i: answer(i, shard.describe(group_id))
+        )
+        return described
+
+    def listings(self) -> list[GroupListing]:
+        """The groups that this broker coordinates.
+
+        Raises:
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some are being loaded.
+        """
+        if self._host.is_loading():
+            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [listing for shard in self._host.active_shards() for listing in shard.listings()]
+
+    # --- topics ------------------------------------------------------------------------------------
+
+    def catalog(self) -> TopicCatalog:
+        """The topics that may be subscribed to; made again only when the image changed."""
+        if self._catalog is None:
+            self._catalog = self._read_catalog(self._partitions.image)
+        return self._catalog
+
+    def _image_changed(self, image: MetadataImage) -> None:
+        fresh = self._read_catalog(image)
+        if self._catalog is None or fresh.topics != self._catalog.topics:
+            self._catalog_version += 1
+            self._catalog = self._read_catalog(image)
+
+    def _read_catalog(self, image: MetadataImage) -> TopicCatalog:
+        topics = {
+            topic.name: (topic.topic_id, len(topic.partitions))
+            for topic in image.topics.values()
+            if topic.partitions
+        }
+        return TopicCatalog(
+            version=self._catalog_version, topics=topics, matching=_Patterns(frozenset(topics))
+        )
+
+
+class _Patterns:
+    """Which of these names a pattern matches; RE2, so in time linear in their length."""
+
+    def __init__(self, names: frozenset[TopicName]) -> None:
+        self._names = names
+        self._known: dict[str, frozenset[TopicName]] = {}
+
+    def __call__(self, pattern: str) -> frozenset[TopicName]:
+        matched = self._known.get(pattern)
+        if matched is None:
+            if len(pattern.encode()) > _PATTERN_BYTES_MAX:
+                raise InvalidPattern(f"the pattern is longer than {_PATTERN_BYTES_MAX} bytes")
+            try:
+                compiled = re2.compile(pattern)
+            except re2.error as error:
+                raise InvalidPattern(f"the pattern {pattern!r} is not valid RE2: {error}") from None
+            matched = frozenset(
+                name
+                for name in self._names
+                if not name.startswith("__") and compiled.fullmatch(name)
+            )
+            if len(self._known) >= _PATTERNS_KEPT_MAX:
+                self._known.clear()
+            self._known[pattern] = matched
+        return matched
+
+
+def group_settings(settings: BrokerSettings) -> GroupSettings:
+    """The group settings of a broker as its groups take them."""
+    return GroupSettings(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_size=settings.group_max_size,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+        offset_metadata_bytes_max=settings.offset_metadata_bytes_max,
+        consumer=ConsumerGroupSettings(
+            session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            members_max=settings.group_consumer_max_size,
+            default_assignor=settings.group_consumer_assignors[0],
+        ),
+    )
