@@ -442,7 +442,7 @@ class LogDirectory:
         for log in self._logs.values():
             partition = log.id
             recovery[partition] = log.recovery_point
-            watermarks[partition] = log.high_watermark
+            watermarks[partition] = min(log.high_watermark, log.stored_end_offset)
             if log.log_start_offset > 0:
                 starts[partition] = log.log_start_offset
         gathered = (recovery, watermarks, starts)

@@ -81,6 +81,7 @@ class SyncJob(StorageJob):
     full: bool
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
+    recovery_point: Offset = NO_OFFSET
     epochs_text: bytes | None = None
     epochs_changes: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -138,8 +139,10 @@ class TruncateJob(StorageJob):
             position, header = victim.locate(file, self.offset, victim.size_bytes)
             next_offset = header.base_offset if header is not None else self.offset
             self.active = victim.copy_until(position, next_offset)
-            self.end_offset = Offset(self.active.end_offset)
-            self.lower_recovery_point(self.end_offset)
+            self.end_offset = self.offset
+            if header is not None and header.base_offset < self.offset:
+                self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
+            self.lower_recovery_point(Offset(self.active.end_offset))
             for segment in reversed(self.segments):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True

@@ -9,11 +9,11 @@ Appends are one write(2) into the page cache. What may wait for the disk comes i
 `begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
 `finish(job)` applies the result on the loop. `plan_read` likewise.
 
-Invariants: each segment begins where the one before ends, also where compaction left gaps between
-batches, so a hole left by a power cut is seen; a batch is noted in memory only after its bytes were written; the durable end moves only
-when a sync that began after those bytes were written has ended without an error; the recovery point
-moves only when indexes, epochs and a producer snapshot up to it were written as well. After a
-failed write or sync every mutation raises StorageFailed.
+Invariants: a batch is noted in memory only after its bytes were written. Each segment begins where
+the one before ends, also where compaction left gaps between batches, so that a hole left by a power
+cut is seen. The durable end moves only when a sync that began after those bytes were written has
+ended without an error; the recovery point moves only when indexes, epochs and a producer snapshot
+up to it were written as well. After a failed write or sync every mutation raises StorageFailed.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class PartitionLog:
             is_old = 0 <= first_ms < header.max_timestamp_ms - config.segment_ms
             if (not fits or is_old) and (active.size_bytes or run):
                 self._write_run(data, run, run_start, run_bytes)
-                self.roll(self.log_end_offset)
+                self.roll()
                 run_start += run_bytes
                 run, run_bytes = [], 0
             run.append(header)
@@ -269,10 +269,11 @@ class PartitionLog:
             start += header.size_bytes
             self.log_end_offset = Offset(header.base_offset + header.last_offset_delta + 1)
 
-    def roll(self, base_offset: Offset) -> None:
-        """Close the active segment and begin a new one at `base_offset`. Raises OSError."""
+    def roll(self) -> None:
+        """Close the active segment, which has batches, and begin the next. Raises OSError."""
         old = self._active
         old.seal()
+        base_offset = Offset(old.end_offset)
         segment = Segment(self._storage, self.directory, base_offset)
         segment.create()
         self._directory_dirty = True
@@ -340,21 +341,22 @@ class PartitionLog:
 
     def _has_companions_to_write(self) -> bool:
         return (
-            self.recovery_point < self.log_end_offset
-            or self._snapshot_offsets[-1:] != [self.log_end_offset]
+            self.recovery_point < self.stored_end_offset
+            or self._snapshot_offsets[-1:] != [self.stored_end_offset]
             or self.epochs.changes != self._epochs_written
             or bool(self._closed_dirty)
         )
 
     def _add_companions(self, job: SyncJob) -> None:
-        """Everything that a restart needs to begin at the job's end offset."""
+        """Everything that a restart needs to begin where the last batch ends now."""
         job.active = self._active
+        job.recovery_point = self.stored_end_offset
         job.epochs_changes = self.epochs.changes
         if self.epochs.changes != self._epochs_written:
             job.epochs_text = self.epochs.to_text()
-        job.snapshots = [*self._roll_snapshots, (job.end_offset, self.producers.entries())]
+        job.snapshots = [*self._roll_snapshots, (job.recovery_point, self.producers.entries())]
         at_rolls = set(self._bases)
-        between = [o for o in self._snapshot_offsets if o not in at_rolls and o != job.end_offset]
+        between = [o for o in self._snapshot_offsets if o not in at_rolls and o != job.recovery_point]
         job.stale_snapshots = between[: -SNAPSHOTS_BETWEEN_ROLLS_MAX + 1]
 
     def finish(self, job: StorageJob) -> None:
@@ -383,7 +385,7 @@ class PartitionLog:
             self.unsynced_since_ms = None
         if not job.full:
             return
-        self.recovery_point = max(self.recovery_point, job.end_offset)
+        self.recovery_point = max(self.recovery_point, job.recovery_point)
         assert job.active is not None
         self._recovery_mark = (job.active, job.size_bytes)
         self._closed_dirty = [s for s in self._closed_dirty if s not in job.closed]
@@ -398,10 +400,8 @@ class PartitionLog:
     def begin_truncate(self, offset: Offset) -> StorageJob:
         """Cut everything at and above `offset`, epochs and producer state too, synced (R4).
 
-        No append until `finish`. A batch that `offset` would divide goes as a whole, and the log
-        ends where the last batch left ends: below `offset` too, if compaction left a gap there.
-        Cutting at the log end offset forgets epochs without data. Below the first segment: a
-        reset to `offset`.
+        No append until `finish`. A batch that `offset` would divide goes as a whole. Cutting at
+        the log end offset forgets epochs without data. Below the first segment: a reset to it.
         """
         self._health.check()
         assert not self._cut_under_way, self.id
@@ -488,7 +488,7 @@ class PartitionLog:
         self.log_end_offset = end_offset
         self.high_watermark = min(self.high_watermark, end_offset)
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
-        self.recovery_point = min(self.recovery_point, end_offset)
+        self.recovery_point = min(self.recovery_point, self.stored_end_offset)
         self._recovery_mark = (self._active, 0)
         if not self._unsynced_closed and self.durable_end_offset == end_offset:
             self.unsynced_since_ms = None
@@ -546,6 +546,12 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Of all segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def stored_end_offset(self) -> Offset:
+        """Where the last batch ends: what a restart finds as the log end. The log end offset lies
+        past it when the log was cut inside a gap that compaction had left."""
+        return Offset(self._active.end_offset)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -643,7 +649,7 @@ class PartitionLog:
         )
         try:
             if roll_first:
-                self.roll(self.log_end_offset)
+                self.roll()
             gone = self._segments[:count]
             for segment in gone:
                 self.retire(segment, now_ms=now_ms)
