@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
 STAMP := $(VENV)/.installed
-SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
+SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/codec/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -65,5 +65,5 @@ lock: ## Pin all dependencies again
 	uv pip compile --universal --quiet --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml build-requirements.in -o requirements.lock
 
 clean: ## Remove .venv, caches and generated code
-	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/_codec*.so
+	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/codec/_codec*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

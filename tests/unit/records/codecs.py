@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from odradek_protocol.records import CorruptBatch, Record, _codec, python_codec, python_columns
+from odradek_protocol.records import CorruptBatch, Record
+from odradek_protocol.records.codec import _codec, python_codec, python_columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from typing import Final, TypeAlias
 
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed
-from odradek_protocol.records.errors import CorruptBatch
-from odradek_protocol.records.python_codec import (
+from odradek_protocol.records.codec.python_codec import (
     check_batch,
     check_end,
     check_offset_delta,
     read_record,
 )
+from odradek_protocol.records.errors import CorruptBatch
 
 BinaryBuffers: TypeAlias = tuple[int, bytearray | None, bytearray, bytearray]
 HeaderBuffers: TypeAlias = tuple[bytearray, BinaryBuffers, BinaryBuffers]
@@ -172,6 +171,3 @@ class _Binary:
 def _check_timestamp(timestamp: int) -> None:
     if not _INT64_MIN <= timestamp <= _INT64_MAX:
         raise CorruptBatch(f"timestamp {timestamp} has more than 64 bits")
-
-
-assert sys.byteorder == "little" or array("i").itemsize == 4, "Arrow's buffers are little-endian"

@@ -583,7 +583,7 @@ static PyType_Slot record_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_spec = {
-    .name = "odradek_protocol.records._codec.Record",
+    .name = "odradek_protocol.records.codec._codec.Record",
     .basicsize = sizeof(RecordObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_slots,
@@ -826,7 +826,7 @@ static PyType_Slot record_buffer_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_buffer_spec = {
-    .name = "odradek_protocol.records._codec.RecordBuffer",
+    .name = "odradek_protocol.records.codec._codec.RecordBuffer",
     .basicsize = sizeof(RecordBufferObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_buffer_slots,
@@ -1001,7 +1001,7 @@ static PyType_Slot record_reader_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_reader_spec = {
-    .name = "odradek_protocol.records._codec.RecordReader",
+    .name = "odradek_protocol.records.codec._codec.RecordReader",
     .basicsize = sizeof(RecordReaderObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_reader_slots,
@@ -1390,7 +1390,7 @@ static PyType_Slot record_columns_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_columns_spec = {
-    .name = "odradek_protocol.records._codec.RecordColumns",
+    .name = "odradek_protocol.records.codec._codec.RecordColumns",
     .basicsize = sizeof(RecordColumnsObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_columns_slots,
@@ -1445,7 +1445,7 @@ static PyMethodDef module_methods[] = {
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "odradek_protocol.records._codec",
+    .m_name = "odradek_protocol.records.codec._codec",
     .m_doc = "The record codec in C.",
     .m_size = sizeof(ModuleState),
     .m_methods = module_methods,

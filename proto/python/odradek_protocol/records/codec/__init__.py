@@ -1,0 +1,58 @@
+"""Which record codec this process uses: C where it was built, else Python. The results are equal.
+
+`ODRADEK_PURE_PYTHON=1` in the environment chooses Python whatever was built.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from odradek_protocol.records.codec.python_codec import Record, RecordBuffer, RecordReader
+    from odradek_protocol.records.codec.python_codec import crc32c as crc32c
+    from odradek_protocol.records.codec.python_codec import murmur2 as murmur2
+    from odradek_protocol.records.codec.python_columns import RecordColumns
+
+    IMPLEMENTATION: Final[str] = ""
+else:
+    _PYTHON_WAS_ASKED_FOR = os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0")
+    try:
+        if _PYTHON_WAS_ASKED_FOR:
+            raise ImportError
+        from odradek_protocol.records.codec._codec import (
+            Record,
+            RecordBuffer,
+            RecordColumns,
+            RecordReader,
+            crc32c,
+            murmur2,
+        )
+
+        IMPLEMENTATION = "c"
+    except ImportError:
+        from odradek_protocol.records.codec.python_codec import (
+            Record,
+            RecordBuffer,
+            RecordReader,
+            crc32c,
+            murmur2,
+        )
+        from odradek_protocol.records.codec.python_columns import RecordColumns
+
+        IMPLEMENTATION = "python"
+        if not _PYTHON_WAS_ASKED_FOR:
+            logging.getLogger("odradek").warning(
+                "the record codec in C was not built: records cost about 20 times more"
+            )
+
+__all__ = [
+    "IMPLEMENTATION",
+    "Record",
+    "RecordBuffer",
+    "RecordColumns",
+    "RecordReader",
+    "crc32c",
+    "murmur2",
+]
