@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from odradek.cluster.backoff import Backoff
 from odradek.errors import (
@@ -115,9 +116,18 @@ class Accumulator:
         self.has_news = True
         return batch
 
-    def release_all(self, now_ms: int) -> None:
-        """Flush: whatever is there now is to be sent without lingering."""
+    def release_all(self, now_ms: int) -> bool:
+        """Flush: whatever is there now is to be sent without lingering. False: there is nothing."""
         self._release_before_ms = now_ms
+        return self.undone_batches > 0
+
+    def undone(self) -> list[ProducerBatch]:
+        """Every batch that is neither acknowledged nor failed."""
+        return [
+            batch
+            for queue in self._pending.values()
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling))
+        ]
 
     # --- out ------------------------------------------------------------------------------------
 
@@ -162,20 +172,15 @@ class Accumulator:
                 self._pending[queue.name] = queue
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """When to look again even if nothing happens; None: nothing is pending."""
-        wake_ms: int | None = None
+        """When time alone makes something ready or expire; None: never. Always after `now_ms`."""
+        times: list[int] = []
         for queue in self._pending.values():
-            oldest = queue.in_flight[0] if queue.in_flight else None
-            first = queue.waiting[0] if queue.waiting else queue.filling
-            times = [b.created_ms + self.limits.delivery_timeout_ms for b in (oldest, first) if b]
-            if first is not None and queue.not_before_ms > now_ms:
-                times.append(queue.not_before_ms)
-            elif queue.filling is not None:
+            times.append(queue.not_before_ms)
+            for batch in (*queue.in_flight[:1], *_first(queue.waiting), *_one(queue.filling)):
+                times.append(batch.created_ms + self.limits.delivery_timeout_ms)
+            if queue.filling is not None:
                 times.append(queue.filling.created_ms + self.limits.linger_ms)
-            for time_ms in times:
-                if wake_ms is None or time_ms < wake_ms:
-                    wake_ms = time_ms
-        return wake_ms
+        return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
 
     # --- news -----------------------------------------------------------------------------------
 
@@ -228,6 +233,16 @@ class Accumulator:
             for batch in reversed(list(queue.in_flight)):
                 queue.take_back(batch)
             queue.is_settling = False
+
+    def fail(self, batch: ProducerBatch, error: OdradekError) -> Callbacks:
+        """End one batch that is undone."""
+        return self._failed(batch, error)
+
+    def note_cause(self, error: OdradekError) -> None:
+        """Nothing can be sent for this reason at the moment; time-outs will tell it."""
+        for queue in self._pending.values():
+            for batch in (*queue.waiting, *_one(queue.filling)):
+                batch.last_error = error
 
     def fail_all(self, error_for: Callable[[ProducerBatch], OdradekError]) -> Callbacks:
         """End everything that is undone: the producer closes."""
@@ -298,8 +313,9 @@ class Accumulator:
         if not queue.is_oldest(batch):
             self._retry(batch, error, now_ms, draw)
             return []
+        is_explained = queue.must_renumber or queue.hole_number >= 0
         queue.must_renumber = True
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID or queue.hole_number >= 0:
+        if is_explained or code == ErrorCode.UNKNOWN_PRODUCER_ID:
             self._retry(batch, error, now_ms, draw)
             return []
         lost = SequenceLost(
@@ -336,12 +352,19 @@ class Accumulator:
     def _timed_out(self, batch: ProducerBatch, now_ms: int) -> OdradekError:
         waited_s = (now_ms - batch.created_ms) / 1000
         because = "" if batch.last_error is None else f"; last error: {batch.last_error}"
+        hint = None
         if not batch.attempt:
-            because = because or "; it was never sent, the partition had no reachable leader"
+            because = because or "; the partition had no reachable leader"
+            hint = "it was never sent: sending it again cannot write it twice"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {batch.queue.name} were not acknowledged within"
-            f" {waited_s:.1f} s{because}"
+            f" {waited_s:.1f} s{because}",
+            hint=hint,
         )
+
+
+def _first(batches: Iterable[ProducerBatch]) -> Iterable[ProducerBatch]:
+    return islice(batches, 1)
 
 
 def _one(batch: ProducerBatch | None) -> tuple[ProducerBatch, ...]:

@@ -61,7 +61,6 @@ class DeliveryFuture:
         batch = self._batch
         if not batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
-        batch.is_error_seen = True
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:

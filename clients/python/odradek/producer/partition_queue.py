@@ -109,29 +109,40 @@ class PartitionQueue:
         else:
             self.waiting.remove(batch)
 
-    def number_next(self, batch: ProducerBatch, producer_id: int, producer_epoch: int) -> None:
-        """Give a batch that is about to be sent its sequence, unless it has one."""
-        if self.producer_id != producer_id:
-            assert not self.in_flight, self.name
-            self.producer_id, self.producer_epoch = producer_id, producer_epoch
-            self.next_sequence = 0
-            self._forget_numbers()
+    def may_number(self, producer_id: int) -> bool:
+        """Whether the next batch can be sent with a number now; False: what is in flight comes first.
+
+        A queue takes over a new producer id only when no batch of it has a number of the old one:
+        that one may have been written.
+        """
         if self.must_renumber:
-            assert not self.in_flight, self.name
-            self.must_renumber = False
-            self.hole_number = -1
-            self.producer_epoch += 1
-            self.next_sequence = 0
-            self._forget_numbers()
-        if batch.base_sequence < 0:
-            batch.sequence(self.producer_epoch, self.next_sequence)
-            self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCE_MODULUS
+            return not self.in_flight and not (
+                self.is_epoch_used_up and producer_id == self.producer_id
+            )
+        if producer_id == self.producer_id or (self.waiting and self.waiting[0].base_sequence >= 0):
+            return self.producer_id >= 0
+        return not self.in_flight and producer_id >= 0
 
     @property
     def is_epoch_used_up(self) -> bool:
         """Whether renumbering needs a new producer id."""
         return self.must_renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX
 
-    def _forget_numbers(self) -> None:
-        for batch in self.waiting:
-            batch.sequence(-1, -1)
+    def number_next(self, batch: ProducerBatch, producer_id: int, producer_epoch: int) -> None:
+        """Give a batch that is about to be sent its numbers, unless it has them."""
+        if self.must_renumber:
+            assert not self.in_flight, self.name
+            for waiting in self.waiting:
+                waiting.number_as(-1, -1, -1)
+            self.must_renumber = False
+            self.hole_number = -1
+            self.producer_epoch += 1
+            self.next_sequence = 0
+        if batch.base_sequence >= 0:
+            return
+        if producer_id != self.producer_id:
+            assert not self.in_flight, self.name
+            self.producer_id, self.producer_epoch = producer_id, producer_epoch
+            self.next_sequence = 0
+        batch.number_as(self.producer_id, self.producer_epoch, self.next_sequence)
+        self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCE_MODULUS

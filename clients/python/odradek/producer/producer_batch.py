@@ -27,11 +27,11 @@ class ProducerBatch:
         "created_ms",
         "error",
         "is_done",
-        "is_error_seen",
         "last_error",
         "log_append_time_ms",
         "number",
         "producer_epoch",
+        "producer_id",
         "queue",
         "record_count",
         "size_bytes",
@@ -53,11 +53,11 @@ class ProducerBatch:
         self.size_bytes = 0
         self.attempt = 0
         """How often it was sent. An answer to an earlier attempt is no answer to this one."""
+        self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.is_done = False
         self.error: OdradekError | None = None
-        self.is_error_seen = False
         self.last_error: OdradekError | None = None
         """Why the last attempt failed, for the message when time runs out."""
         self.base_offset = -1
@@ -68,19 +68,20 @@ class ProducerBatch:
         assert not self.is_done
         self._callbacks.append(callback)
 
-    def sequence(self, producer_epoch: int, base_sequence: int) -> None:
-        """Number it, or number it anew (-1, -1 takes the numbers away)."""
-        if (producer_epoch, base_sequence) != (self.producer_epoch, self.base_sequence):
-            self.producer_epoch, self.base_sequence = producer_epoch, base_sequence
-            self._encoded = None
+    def number_as(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Number its records, or number them anew; all -1 takes the numbers away."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self._encoded = None
 
-    def encode(self, producer_id: int, compression: Compression, level: int | None) -> bytes:
+    def encode(self, compression: Compression, level: int | None) -> bytes:
         """The batch's bytes; made once, kept for retries."""
         if self._encoded is None:
             self._encoded = self._builder.build(
                 compression=compression,
                 compression_level=level,
-                producer_id=producer_id,
+                producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
             )

@@ -1,0 +1,106 @@
+"""What a producer can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from odradek.errors import InvalidConfig
+from odradek.producer.partitioner import Partitioner
+from odradek_protocol.records.attributes import Compression
+
+Acks: TypeAlias = Literal[0, 1, -1, "all", "0", "1", "-1"]
+Serializer: TypeAlias = Callable[[Any], bytes | None]
+
+_ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """Defaults are the safe ones: every in-sync replica has a record once, in order, when it is acknowledged."""
+
+    acks: Acks = "all"
+    """"all": every in-sync replica has it; 1: the leader has it; 0: it was handed to the network."""
+    enable_idempotence: bool | None = None
+    """Whether a retry can never write twice or out of order. None: with acks="all"."""
+    linger_ms: int = 5
+    """Longest wait of a record for company, while earlier requests are unanswered. 0 to 60000."""
+    batch_bytes_max: int = 256 * 1024
+    """Size of a batch, before compression. 1 to request_bytes_max."""
+    request_bytes_max: int = 1_000_000
+    """Size of a request, and of the largest record. 1 to 60 MiB; a topic's limit is max.message.bytes."""
+    buffer_bytes_max: int = 64 * 1024 * 1024
+    """Unacknowledged records in memory; when it is full `send` waits."""
+    max_block_ms: int = 60_000
+    """Longest wait of `send` for buffer space, and for the metadata of a topic."""
+    max_in_flight: int = 5
+    """Unacknowledged batches a partition, 1 to 5 with idempotence."""
+    delivery_timeout_ms: int = 120_000
+    """Longest time from `send` to acknowledgement, retries included."""
+    request_timeout_ms: int = 30_000
+    """Longest wait for the answer to one request; then the connection counts as broken."""
+    compression: str = "none"
+    """none, gzip, snappy, lz4 or zstd."""
+    compression_level: int | None = None
+    """Of gzip, lz4 or zstd; None: the codec's default."""
+    key_serializer: Serializer | None = None
+    """Makes the key's bytes; None: keys are bytes."""
+    value_serializer: Serializer | None = None
+    """Makes the value's bytes; None: values are bytes."""
+    partitioner: Partitioner | None = None
+    """(key, how many partitions) -> partition; None: Kafka's murmur2."""
+    allow_auto_create: bool = True
+    """Whether a topic that does not exist may be created, where the brokers allow it."""
+
+    def __post_init__(self) -> None:
+        _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
+        _check("linger_ms", 0 <= self.linger_ms <= 60_000, self.linger_ms, "0 to 60000")
+        _check(
+            "request_bytes_max",
+            0 < self.request_bytes_max <= 60 << 20,
+            self.request_bytes_max,
+            "1 to 60 MiB",
+        )
+        _check(
+            "batch_bytes_max",
+            0 < self.batch_bytes_max <= max(self.request_bytes_max, 1),
+            self.batch_bytes_max,
+            "1 to request_bytes_max",
+        )
+        _check("buffer_bytes_max", self.buffer_bytes_max > 0, self.buffer_bytes_max, "above 0")
+        _check("max_block_ms", self.max_block_ms >= 0, self.max_block_ms, "0 or more")
+        most = 5 if self.is_idempotent else 1000
+        _check("max_in_flight", 1 <= self.max_in_flight <= most, self.max_in_flight, f"1 to {most}")
+        _check(
+            "delivery_timeout_ms", self.delivery_timeout_ms > 0, self.delivery_timeout_ms, "above 0"
+        )
+        _check(
+            "request_timeout_ms", self.request_timeout_ms > 0, self.request_timeout_ms, "above 0"
+        )
+        names = [c.name.lower() for c in Compression]
+        _check("compression", self.compression in names, self.compression, ", ".join(names))
+        if self.enable_idempotence and self.acks_number != -1:
+            raise InvalidConfig("enable_idempotence needs acks='all'", hint="set both or neither")
+
+    @property
+    def acks_number(self) -> int:
+        """As the wire has it: -1, 0 or 1."""
+        return _ACKS[self.acks]
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether batches are numbered."""
+        if self.enable_idempotence is None:
+            return _ACKS.get(self.acks) == -1
+        return self.enable_idempotence
+
+    @property
+    def compression_codec(self) -> Compression:
+        """The codec of that name."""
+        return Compression[self.compression.upper()]
+
+
+def _check(name: str, is_good: bool, value: object, allowed: str) -> None:
+    if not is_good:
+        raise InvalidConfig(f"{name} is {value!r}", hint=f"allowed: {allowed}")

@@ -1,0 +1,345 @@
+"""The producer as programs see it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.connect import connect
+from odradek.cluster.metadata_cache import Change
+from odradek.errors import (
+    BufferFull,
+    ClientClosed,
+    FlushTimedOut,
+    OdradekError,
+    SerializationFailed,
+)
+from odradek.producer.accumulator import Accumulator, AccumulatorLimits, Headers
+from odradek.producer.delivery import DeliveryFuture, RecordMetadata
+from odradek.producer.options import Acks, ProducerOptions, Serializer
+from odradek.producer.partition_queue import PartitionQueue
+from odradek.producer.partitioner import Partitioner, TopicLanes
+from odradek.producer.producer_batch import ProducerBatch
+from odradek.producer.sender import Sender, monotonic_ms
+from odradek.transports.security import TlsOptions
+from odradek_protocol.records.murmur2 import partition_for_key
+
+CLOSE_S_MAX = 30.0
+_YIELD_MASK = 1023  # records between two chances for other tasks, at most
+
+
+class ProducerArguments(TypedDict, total=False):
+    """The fields of `ProducerOptions`, as keyword arguments."""
+
+    acks: Acks
+    enable_idempotence: bool | None
+    linger_ms: int
+    batch_bytes_max: int
+    request_bytes_max: int
+    buffer_bytes_max: int
+    max_block_ms: int
+    max_in_flight: int
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    compression: str
+    compression_level: int | None
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    partitioner: Partitioner | None
+    allow_auto_create: bool
+
+
+class Producer:
+    """Sends records. `async with Producer("host:9090") as producer:`, or `client.producer()`.
+
+    Belongs to the event loop that it is first used on. Records to one partition are written in the
+    order of their `send`s, once each, unless the defaults are changed (see `ProducerOptions`).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | None = None,
+        *,
+        tls: TlsOptions | None = None,
+        cluster: Cluster | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None:
+        self.options = ProducerOptions(**arguments)
+        self._cluster = connect(bootstrap, tls) if cluster is None else cluster
+        self._owns_cluster = cluster is None
+        options = self.options
+        self._accumulator = Accumulator(
+            AccumulatorLimits(
+                batch_bytes_max=options.batch_bytes_max,
+                request_bytes_max=options.request_bytes_max,
+                buffer_bytes_max=options.buffer_bytes_max,
+                linger_ms=options.linger_ms,
+                in_flight_max=options.max_in_flight,
+                delivery_timeout_ms=options.delivery_timeout_ms,
+            ),
+            is_idempotent=options.is_idempotent,
+        )
+        self._sender = Sender(self._cluster, self._accumulator, options)
+        self._lanes: dict[str, TopicLanes] = {}
+        self._key_serializer = options.key_serializer
+        self._value_serializer = options.value_serializer
+        self._is_started = False
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of records not yet acknowledged."""
+        return self._accumulator.buffered_bytes
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> DeliveryFuture:
+        """Hand over one record; waits for buffer space only (and a topic's metadata, once).
+
+        `await` the future that it gives for the acknowledgement, or keep it, or drop it: failures of
+        records whose futures nobody waits for are logged.
+
+        Raises:
+            UnknownTopic, BrokersUnavailable: the topic's partitions could not be learned.
+            BufferFull: no space within `max_block_ms`.
+            RecordTooLarge, SerializationFailed: this record cannot be sent.
+        """
+        lanes = self._lanes.get(topic)
+        if lanes is None or self._is_closed:
+            lanes = await self._open_topic(topic)
+        if self._key_serializer is not None:
+            key = _serialized(self._key_serializer, key, "key", topic)
+        if self._value_serializer is not None:
+            value = _serialized(self._value_serializer, value, "value", topic)
+        try:
+            if partition is not None:
+                queue = await self._explicit(lanes, partition)
+            elif key is not None:
+                queue = lanes.of_key(key)
+            else:
+                queue = lanes.sticky
+                if queue.filling is None:
+                    queue = lanes.next_sticky()
+            now_ms = time.monotonic_ns() // 1_000_000
+            if timestamp_ms is None:
+                timestamp_ms = now_ms + self._sender.wall_offset_ms
+            accumulator = self._accumulator
+            batch = accumulator.append(queue, key, value, headers, timestamp_ms, now_ms)
+            if batch is None:
+                batch = await self._append_when_space(queue, key, value, headers, timestamp_ms)
+        except TypeError as error:
+            raise SerializationFailed(
+                f"a record for {topic!r} is not made of bytes: {error}",
+                hint="give bytes, or a serializer (odradek.serializers) to the producer",
+            ) from error
+        future = DeliveryFuture(batch, batch.record_count - 1)
+        if accumulator.has_news:
+            accumulator.has_news = False
+            self._sender.kick()
+            if batch.number > 1:  # an earlier batch has left: let the sender have it
+                await asyncio.sleep(0)
+        elif not batch.record_count & _YIELD_MASK:
+            await asyncio.sleep(0)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait for its acknowledgement. Raises as `send` and its future."""
+        future = await self.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return await future
+
+    async def send_many(
+        self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
+    ) -> list[DeliveryFuture]:
+        """Send each value, in order; all with the same key and partition, if given."""
+        return [await self.send(topic, value, key=key, partition=partition) for value in values]
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every record sent before this call is acknowledged or failed.
+
+        Does not raise for records that failed: their futures do.
+
+        Raises:
+            FlushTimedOut: some were undecided after `timeout_s`; they go on being sent.
+        """
+        if self._accumulator.release_all(monotonic_ms()):
+            self._sender.kick()
+        undone = set(self._accumulator.undone())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while undone:
+                    progress = self._sender.progress()
+                    undone = {batch for batch in undone if not batch.is_done}
+                    if undone:
+                        await progress
+                    else:
+                        progress.close()
+        except TimeoutError:
+            undone = {batch for batch in undone if not batch.is_done}
+            raise FlushTimedOut(
+                f"{sum(b.record_count for b in undone)} records in {len(undone)} batches were"
+                f" still unacknowledged after {timeout_s} s{_cause(undone)}"
+            ) from None
+
+    async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Flush for at most `timeout_s`, then fail what is left with ClientClosed. May be called twice.
+
+        Returns in time whatever the brokers do.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        reason = ClientClosed("the producer was closed before this record was acknowledged")
+        try:
+            if timeout_s > 0:
+                await self.flush(timeout_s)
+        except FlushTimedOut as error:
+            reason = ClientClosed(f"the producer was closed: {error.message}")
+        finally:
+            self._cluster.unsubscribe(self._on_change)
+            await self._sender.close(reason)
+            if self._owns_cluster:
+                await self._cluster.close()
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        lanes = self._lanes.get(topic)
+        if lanes is None or self._is_closed:
+            lanes = await self._open_topic(topic)
+        return len(lanes.queues)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    async def _open_topic(self, topic: str) -> TopicLanes:
+        if self._is_closed:
+            raise ClientClosed("the producer is closed")
+        if not self._is_started:
+            self._is_started = True
+            self._sender.start()
+            self._cluster.subscribe(self._on_change)
+        known = await self._cluster.topic(
+            topic,
+            timeout_s=self.options.max_block_ms / 1000,
+            allow_create=self.options.allow_auto_create,
+        )
+        lanes = self._lanes.get(topic)
+        if lanes is None:
+            queues = [self._sender.queue(topic, p.partition) for p in known.partitions]
+            lanes = self._lanes[topic] = TopicLanes(
+                topic,
+                queues,
+                partitioner=self.options.partitioner or partition_for_key,
+                first_turn=random.randrange(len(queues)),
+            )
+            self._update_lanes(topic)
+        return lanes
+
+    async def _explicit(self, lanes: TopicLanes, partition: int) -> PartitionQueue:
+        if not 0 <= partition < len(lanes.queues):
+            await self._cluster.topic(
+                lanes.topic,
+                timeout_s=self.options.max_block_ms / 1000,
+                partition=partition if partition >= 0 else 1 << 30,
+            )
+            self._update_lanes(lanes.topic)
+        return lanes.queues[partition]
+
+    async def _append_when_space(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+    ) -> ProducerBatch:
+        self._sender.kick()
+        timeout_s = self.options.max_block_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self._sender.progress()
+                    if self._is_closed:
+                        raise ClientClosed(
+                            "the producer was closed while a record waited for space"
+                        )
+                    batch = self._accumulator.append(
+                        queue, key, value, headers, timestamp_ms, monotonic_ms()
+                    )
+                    if batch is not None:
+                        return batch
+        except TimeoutError:
+            undone = set(self._accumulator.undone())
+            raise BufferFull(
+                f"no space for a record for {queue.name} within {timeout_s} s:"
+                f" {self._accumulator.buffered_bytes} bytes are unacknowledged{_cause(undone)}"
+            ) from None
+
+    def _on_change(self, change: Change) -> None:
+        for name in change.topics | {partition.topic for partition in change.leaders}:
+            if name in self._lanes:
+                self._update_lanes(name)
+
+    def _update_lanes(self, topic: str) -> None:
+        known = self._cluster.cache.topic(topic)
+        if known is None:
+            del self._lanes[topic]
+            return
+        lanes = self._lanes[topic]
+        if len(known.partitions) < len(lanes.queues):  # deleted and created anew, smaller
+            del self._lanes[topic]
+            return
+        lanes.extend(
+            [self._sender.queue(topic, p.partition) for p in known.partitions[len(lanes.queues) :]]
+        )
+        lanes.set_available([p.partition for p in known.partitions if p.leader_id >= 0])
+
+
+def _serialized(serializer: Serializer, item: Any, what: str, topic: str) -> bytes | None:
+    try:
+        return serializer(item)
+    except OdradekError:
+        raise
+    except Exception as error:
+        raise SerializationFailed(
+            f"the {what} of a record for {topic!r} cannot be serialized: {error!r}"
+        ) from error
+
+
+def _cause(batches: Iterable[ProducerBatch]) -> str:
+    for batch in batches:
+        if batch.last_error is not None:
+            return f"; last error: {batch.last_error}"
+    return ""

@@ -1,0 +1,325 @@
+"""The producer's shell: brings what the accumulator drains to the leaders, and their answers back.
+
+`pump` is the only place that sends. It runs on the loop, never waits, and is called (through `kick`)
+whenever something may have become ready: records came, an answer came, a leader moved, time passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.metadata_cache import Change
+from odradek.errors import BrokerUnreachable, OdradekError, RequestTimedOut, UnknownTopic, error_of
+from odradek.producer.accumulator import Accumulator, Callbacks
+from odradek.producer.options import ProducerOptions
+from odradek.producer.partition_queue import PartitionQueue
+from odradek.producer.produce_stream import ProduceStream, SentRequest
+from odradek.producer.producer_batch import ProducerBatch
+from odradek.transports.methods import INIT_PRODUCER_ID
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+PRODUCER_ID_CALL_S_MAX: Final = 10.0
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+
+_log = logging.getLogger(__name__)
+
+
+def monotonic_ms() -> int:
+    """The clock of all time-outs here."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Sender:
+    """Belongs to one producer and its loop."""
+
+    def __init__(
+        self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
+    ) -> None:
+        self.wall_offset_ms = time.time_ns() // 1_000_000 - monotonic_ms()
+        """Wall clock less monotonic clock, as of the last pump."""
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._streams: dict[str, ProduceStream] = {}
+        self._tasks = BackgroundTasks("producer")
+        self._pump_handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress = asyncio.Event()
+        self._id_task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Listen for leaders that move."""
+        self._cluster.subscribe(self._on_change)
+
+    async def close(self, reason: OdradekError) -> None:
+        """Stop at once; whatever is undone fails with `reason`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._cluster.unsubscribe(self._on_change)
+        for handle in (self._pump_handle, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._run(self._accumulator.fail_all(lambda _: reason))
+        await self._tasks.stop()
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition, made when first asked for."""
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def kick(self) -> None:
+        """Pump soon."""
+        if self._pump_handle is None and not self._is_closed:
+            self._pump_handle = asyncio.get_running_loop().call_soon(self.pump)
+
+    async def progress(self) -> None:
+        """Wait until some batch is done."""
+        await self._progress.wait()
+
+    def pump(self) -> None:
+        """Send what is ready; arrange to be called again when time makes more so."""
+        self._pump_handle = None
+        if self._is_closed:
+            return
+        now_ms = monotonic_ms()
+        self.wall_offset_ms = time.time_ns() // 1_000_000 - now_ms
+        accumulator = self._accumulator
+        self._run(accumulator.expire(now_ms))
+        if self._has_producer_id():
+            by_endpoint, leaderless = self._by_leader()
+            for endpoint, queues in by_endpoint.items():
+                self._send(endpoint, queues, now_ms)
+            if leaderless:
+                self._cluster.refresh_soon()
+        self._break_stuck_streams(now_ms)
+        self._set_timer(now_ms)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def _by_leader(self) -> tuple[dict[str, list[PartitionQueue]], bool]:
+        by_endpoint: dict[str, list[PartitionQueue]] = {}
+        leaderless = False
+        for queue in self._accumulator.pending:
+            leader = self._cluster.cache.leader_endpoint(queue.name)
+            if leader is None:
+                leaderless = True
+            else:
+                by_endpoint.setdefault(leader[1], []).append(queue)
+        return by_endpoint, leaderless
+
+    def _send(self, endpoint: str, queues: list[PartitionQueue], now_ms: int) -> None:
+        stream = self._streams.get(endpoint)
+        while stream is None or stream.can_take:
+            is_idle = stream is None or stream.is_idle
+            batches = self._accumulator.drain(queues, now_ms, is_idle=is_idle)
+            if not batches:
+                return
+            stream = stream or self._open(endpoint)
+            stream.submit([(b, self._encoded(b)) for b in batches], now_ms)
+            self._accumulator.rotate([b.queue for b in batches])
+
+    def _encoded(self, batch: ProducerBatch) -> bytes:
+        return batch.encode(self._options.compression_codec, self._options.compression_level)
+
+    def _open(self, endpoint: str) -> ProduceStream:
+        stream = ProduceStream(
+            endpoint,
+            self._cluster.transport,
+            acks=self._options.acks_number,
+            timeout_ms=self._options.request_timeout_ms,
+            on_answer=self._on_answer,
+            on_broken=self._on_broken,
+        )
+        self._streams[endpoint] = stream
+        self._tasks.start(stream.run(), f"produce to {endpoint}")
+        return stream
+
+    def _break_stuck_streams(self, now_ms: int) -> None:
+        for stream in list(self._streams.values()):
+            sent_ms = stream.oldest_sent_ms()
+            if sent_ms is not None and now_ms - sent_ms >= self._options.request_timeout_ms:
+                stream.stop(
+                    RequestTimedOut(
+                        f"the broker at {stream.endpoint} did not answer a produce request"
+                        f" within {self._options.request_timeout_ms} ms"
+                    )
+                )
+
+    def _set_timer(self, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        times = [
+            sent_ms + self._options.request_timeout_ms
+            for stream in self._streams.values()
+            if (sent_ms := stream.oldest_sent_ms()) is not None
+        ]
+        wake_ms = self._accumulator.wake_ms(now_ms)
+        if wake_ms is not None:
+            times.append(wake_ms)
+        if times:
+            delay_s = max(min(times) - now_ms, 1) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.pump)
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def _on_answer(self, request: SentRequest, response: pb.ProduceResponse) -> None:
+        now_ms = monotonic_ms()
+        results = list(response.partitions)
+        if self._options.acks_number == 0:
+            results = [pb.ProducePartitionResult(base_offset=-1) for _ in request.batches]
+        if len(results) != len(request.batches):
+            error = OdradekError(
+                f"a broker answered for {len(results)} of {len(request.batches)} partitions"
+            )
+            for batch, attempt in request.batches:
+                self._accumulator.lost(batch, attempt, error, now_ms, random.random())
+            self.kick()
+            return
+        for (batch, attempt), result in zip(request.batches, results, strict=True):
+            code = result.error_code
+            callbacks = self._accumulator.answered(
+                batch,
+                attempt,
+                code,
+                result.error_message,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time_ms or -1,
+                now_ms=now_ms,
+                draw=random.random(),
+            )
+            if code in _MOVED:
+                if result.HasField("leader"):
+                    self._cluster.hint(batch.queue.name, result.leader)
+                self._cluster.refresh_soon()
+            if batch.is_done:
+                self._tell(batch, callbacks)
+        self.kick()
+
+    def _on_broken(
+        self, stream: ProduceStream, requests: list[SentRequest], error: OdradekError
+    ) -> None:
+        if self._streams.get(stream.endpoint) is stream:
+            del self._streams[stream.endpoint]
+        if self._is_closed:
+            return
+        error = self._cluster.explained(error)
+        if requests:
+            _log.info("produce stream to %s broke: %s", stream.endpoint, error)
+        now_ms = monotonic_ms()
+        for request in requests:
+            for batch, attempt in request.batches:
+                if error.retriable:
+                    self._accumulator.lost(batch, attempt, error, now_ms, random.random())
+                elif not batch.is_done and batch.attempt == attempt:
+                    self._tell(batch, self._accumulator.fail(batch, error))
+        if isinstance(error, BrokerUnreachable | RequestTimedOut):
+            self._cluster.refresh_soon()
+        self.kick()
+
+    def _on_change(self, change: Change) -> None:
+        for name in change.leaders:
+            queue = self._queues.get(name)
+            if queue is None or queue.is_empty:
+                continue
+            if name.topic in change.topics and name.topic not in self._cluster.cache.topics:
+                gone = UnknownTopic(
+                    f"topic {name.topic!r} was deleted", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                self._run(self._accumulator.fail_queue(queue, gone))
+            else:
+                self._accumulator.leader_changed(queue)
+        if change.leaders:
+            self.kick()
+
+    def _tell(self, batch: ProducerBatch, callbacks: Callbacks) -> None:
+        if batch.error is not None and not callbacks:
+            _log.warning(
+                "%d records for %s failed: %s", batch.record_count, batch.queue.name, batch.error
+            )
+        self._run(callbacks, is_progress=True)
+
+    def _run(self, callbacks: Callbacks, *, is_progress: bool = False) -> None:
+        """Run users' callbacks; what one raises goes to the loop's handler, as with any future."""
+        for callback in callbacks:
+            _guarded(callback)
+        if callbacks or is_progress:
+            progress, self._progress = self._progress, asyncio.Event()
+            progress.set()
+
+    # --- producer id ------------------------------------------------------------------------------
+
+    def _has_producer_id(self) -> bool:
+        accumulator = self._accumulator
+        if not accumulator.is_idempotent:
+            return True
+        is_needed = accumulator.producer_id < 0 or any(
+            q.is_epoch_used_up and q.producer_id == accumulator.producer_id
+            for q in accumulator.pending
+        )
+        if is_needed and self._id_task is None and accumulator.undone_batches:
+            self._id_task = self._tasks.start(self._get_producer_id(), "get a producer id")
+        return accumulator.producer_id >= 0
+
+    async def _get_producer_id(self) -> None:
+        backoff = Backoff(first_ms=20, most_ms=1_000)
+        failures = 0
+        try:
+            while True:
+                try:
+                    response = await self._cluster.call_any(
+                        INIT_PRODUCER_ID,
+                        pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1),
+                        timeout_s=PRODUCER_ID_CALL_S_MAX,
+                    )
+                    if response.error_code == ErrorCode.NONE:
+                        self._accumulator.producer_id = response.producer_id
+                        self._accumulator.producer_epoch = response.producer_epoch
+                        return
+                    error = error_of(response.error_code, "getting a producer id")
+                except OdradekError as caught:
+                    error = caught
+                if not error.retriable and not (error.code is not None and error.code.retriable):
+                    self._run(self._accumulator.fail_all(lambda _, e=error: e))  # type: ignore[misc]
+                    return
+                failures += 1
+                self._accumulator.note_cause(error)
+                await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+        finally:
+            self._id_task = None
+            with contextlib.suppress(RuntimeError):  # the loop is closing
+                self.kick()
+
+
+def _guarded(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception as error:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "a delivery callback failed", "exception": error}
+        )
