@@ -1,7 +1,7 @@
 """The group coordinator of this broker: what both listeners ask, in terms of groups.messages.
 
-A group lives on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition coordinates
-it. Every call here is for groups that this broker coordinates; others raise CoordinatorError(NOT_COORDINATOR), and
+A group lives on partition `hash(group id) % count` of `__consumer_offsets`; the leader of that partition coordinates it.
+Every call here is for groups that this broker coordinates; others raise CoordinatorError(NOT_COORDINATOR), and
 `coordinator_of` tells who does.
 """
 
@@ -88,8 +88,9 @@ class GroupCoordinator:
     async def _expire_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            catalog = self.catalog()
-            self._host.take_all(lambda shard: shard.expire_offsets(catalog, wall_ms=wall_ms()))
+            self._host.take_all(
+                lambda shard: shard.expire_offsets(self.catalog(), wall_ms=wall_ms())
+            )
 
     # --- who coordinates -------------------------------------------------------------------------
 
