@@ -1,0 +1,110 @@
+"""One request on its way through a handler: the message, who sent it, and the broker that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.primitives.varint import ByteBuffer
+
+from odradek_broker.kafka_api.services import Services
+from odradek_broker.security.rights import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    Operation,
+    ResourceType,
+)
+from odradek_broker.security.sasl import SaslExchange
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientSession:
+    """What the broker knows of the other end of a connection.
+
+    `sasl` is set on listeners that demand it; `principal` is ANONYMOUS until it has succeeded.
+    `reauthenticate_at_ms` (monotonic) is when a session's authentication runs out; None: never.
+    """
+
+    listener: str
+    host: str
+    is_encrypted: bool = False
+    principal: str = ANONYMOUS
+    sasl: SaslExchange | None = None
+    reauthenticate_at_ms: int | None = None
+    client_software: str = ""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether anything but the login itself may be asked."""
+        return self.sasl is None or self.sasl.is_complete
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """`message` is decoded; `throttle_ms` is what quotas demand, told in the answer and then obeyed
+    by the connection, which reads nothing for so long."""
+
+    key: ApiKey
+    version: int
+    client_id: str | None
+    message: Any  # a class that the library made at run time, or our own of Produce and Fetch
+    session: ClientSession
+    services: Services
+    throttle_ms: int = 0
+
+    def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether who asks may do this."""
+        authorizer = self.services.authorizer
+        if not authorizer.is_on:
+            return True
+        session = self.session
+        return authorizer.allows(session.principal, session.host, operation, resource_type, name)
+
+    def allows_topic(self, operation: Operation, topic: str) -> bool:
+        """Likewise, of a topic."""
+        return self.allows(operation, ResourceType.TOPIC, topic)
+
+    def allows_group(self, operation: Operation, group: str) -> bool:
+        """Likewise, of a group."""
+        return self.allows(operation, ResourceType.GROUP, group)
+
+    def allows_cluster(self, operation: Operation) -> bool:
+        """Likewise, of the cluster."""
+        return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def allows_any_topic(self, operation: Operation) -> bool:
+        """Whether there is a topic that it may do this to."""
+        authorizer = self.services.authorizer
+        session = self.session
+        return not authorizer.is_on or authorizer.allows_any(
+            session.principal, session.host, operation, ResourceType.TOPIC
+        )
+
+    def operations(self, resource_type: ResourceType, name: str) -> set[int]:
+        """All that who asks may do to a resource (KIP-430)."""
+        return {
+            int(one)
+            for one in OPERATIONS_OF[resource_type]
+            if self.allows(one, resource_type, name)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message that is encoded already: buffers to be written one after the other."""
+
+    buffers: tuple[ByteBuffer, ...]
+    size_bytes: int
+
+
+class NoAnswer:
+    """In place of an answer: the client expects none (acks=0)."""
+
+
+NO_ANSWER = NoAnswer()
+
+
+class CloseConnection(Exception):
+    """The request must not be answered, and whoever sent it not be heard further."""

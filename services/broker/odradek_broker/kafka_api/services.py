@@ -1,0 +1,77 @@
+"""What the handlers of Kafka's requests need of their broker: its ports, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from google.protobuf.message import Message
+from odradek_protocol.identity import ControllerId, ProducerId, TopicId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+
+from odradek_broker.quotas.quotas import Quotas
+from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.security.authorizer import Authorizer, EverybodyMay
+from odradek_broker.settings import BrokerSettings
+
+
+class Controllers(Protocol):
+    """Calls to the active controller; `cluster.controller_client` has them."""
+
+    @property
+    def active(self) -> ControllerId | None: ...
+
+    async def call(
+        self, method: str, request: Message, *, timeout_s: float, is_admin: bool = False
+    ) -> Any:  # the answer to `request`
+        """Raises NoController or AioRpcError; the request may then have been done or not."""
+
+
+class ProducerIds(Protocol):
+    """Gives out producer ids."""
+
+    async def next(self) -> tuple[ErrorCode, ProducerId]: ...
+
+
+class LocalLog(NamedTuple):
+    """One partition's log on this broker, as DescribeLogDirs tells of it."""
+
+    topic_id: TopicId
+    partition: int
+    size_bytes: int
+
+
+class LogInventory(Protocol):
+    """What lies in the data directory."""
+
+    def local_logs(self) -> Sequence[LocalLog]: ...
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """(total, usable) of the volume; -1 when unknown."""
+
+    @property
+    def is_offline(self) -> bool: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The broker's side of every handler. `groups` is set by who hosts the group coordinator."""
+
+    settings: BrokerSettings
+    cluster_id: str
+    partitions: PartitionService
+    controllers: Controllers
+    producer_ids: ProducerIds
+    inventory: LogInventory | None = None
+    authorizer: Authorizer = field(default_factory=EverybodyMay)
+    quotas: Quotas = field(default_factory=Quotas)
+    groups: Any = None  # its type belongs to the group handlers, which check it with `needs`
+    transactions: Any = None  # likewise
+    watch_image: Callable[[Callable[[MetadataImage], None]], Callable[[], None]] | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as this broker knows it now."""
+        return self.partitions.image
