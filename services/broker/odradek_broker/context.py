@@ -9,6 +9,7 @@ from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -35,6 +36,7 @@ class BrokerContext:
     peers: PeerChannels
     producer_ids: ProducerIdSource
     topic_creation: TopicCreation
+    groups: GroupCoordinator
     lease: Lease
     counters: Counters
     pool: DiskPool

@@ -26,9 +26,11 @@ from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.registration import register, wire_listeners, wire_partitions
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.listeners.servicers import (
     admin_servicer,
     broker_servicer,
+    group_servicer,
     replication_servicer,
 )
 from odradek_broker.log.directory.restart_markers import RestartClass
@@ -90,6 +92,7 @@ class BrokerProcess:
         self._incarnation = IncarnationId(secrets.token_bytes(16))
         self._epoch = NO_BROKER_EPOCH
         self._may_shutdown = asyncio.Event()
+        self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
         self._ports: dict[str, int] = {}
@@ -138,6 +141,16 @@ class BrokerProcess:
             checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
             retention_interval_ms=settings.log_retention_check_interval_ms,
         )
+        self._topic_creation = TopicCreation(
+            controllers=self._controllers,
+            image=lambda: self._partitions.image,
+            watch_image=self._partitions.watch_image,
+            partition_count=settings.num_partitions,
+            replication_factor=settings.default_replication_factor,
+        )
+        self._groups = GroupCoordinator(
+            settings=settings, partitions=self._partitions, topic_creation=self._topic_creation
+        )
         is_clean = False
         try:
             self._bind()
@@ -167,6 +180,7 @@ class BrokerProcess:
             "checkpoint": upkeep.checkpoint,
             "retention": upkeep.retain,
             "stalls": upkeep.watch_stalls,
+            "groups": self._groups.run,
         }
 
     # --- starting --------------------------------------------------------------------------------
@@ -258,6 +272,8 @@ class BrokerProcess:
         await self._image_shows(
             lambda image: self._is_registered(image) and not image.brokers[self._broker_id].fenced
         )
+        self._heartbeat.beat_now()  # the answer to a beat from now on begins the lease
+        await self._unfenced.wait()
         await self._become_ready()
         await self._stop.wait()
 
@@ -329,14 +345,7 @@ class BrokerProcess:
         return self._table.log_config(topic)
 
     async def _start_servers(self) -> None:
-        settings = self._settings
-        creation = TopicCreation(
-            controllers=self._controllers,
-            image=lambda: self._partitions.image,
-            watch_image=self._partitions.watch_image,
-            partition_count=settings.num_partitions,
-            replication_factor=settings.default_replication_factor,
-        )
+        settings, creation = self._settings, self._topic_creation
         self._context = BrokerContext(
             broker_id=self._broker_id,
             broker_epoch=self._epoch,
@@ -347,6 +356,7 @@ class BrokerProcess:
             peers=self._peers,
             producer_ids=self._producer_ids,
             topic_creation=creation,
+            groups=self._groups,
             lease=self._lease,
             counters=self._table.counters,
             pool=self._pool,
@@ -373,6 +383,15 @@ class BrokerProcess:
                     describe_broker=lambda one: describe_broker(
                         settings, self._partitions.image, one
                     ),
+                ),
+            ),
+            group_servicer.add_to(
+                self._grpc_server,
+                group_servicer.GroupServicer(
+                    broker_id=self._broker_id,
+                    coordinator=self._groups,
+                    partitions=self._partitions,
+                    peers=self._peers,
                 ),
             ),
         ]
@@ -429,6 +448,8 @@ class BrokerProcess:
         """The active controller's answer said something new."""
         self._controllers.believe(news.controller_id)
         self._feed.active_moved(news.controller_id)
+        if not news.is_fenced:
+            self._unfenced.set()
         if news.may_shutdown:
             self._may_shutdown.set()
         if news.report_log_ends:

@@ -1,6 +1,6 @@
 """The group coordinator of this broker: what both listeners ask, in terms of groups.messages.
 
-A group lives on partition `hash(group id) % count` of `__consumer_offsets`; the leader of that partition coordinates it.
+A group lives on partition `hash(group id) % count` of `__consumer_offsets`; that partition's leader coordinates it.
 Every call here is for groups that this broker coordinates; others raise CoordinatorError(NOT_COORDINATOR), and
 `coordinator_of` tells who does.
 """

@@ -178,9 +178,12 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         if stub is None:
             return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         try:
-            return await stub.ListGroups(pb.ListGroupsRequest(local_only=True), timeout=_TIMEOUT_S)
+            told: pb.ListGroupsResponse = await stub.ListGroups(
+                pb.ListGroupsRequest(local_only=True), timeout=_TIMEOUT_S
+            )
         except grpc.aio.AioRpcError:
             return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return told
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: Any
@@ -314,7 +317,7 @@ def _wire(partition: TopicPartition) -> common_pb2.TopicPartition:
 
 def _beat(request: pb.GroupHeartbeatRequest, peer: str) -> ConsumerHeartbeat:
     def maybe(name: str) -> str | None:
-        return getattr(request, name) if request.HasField(name) else None  # type: ignore[arg-type]
+        return getattr(request, name) if request.HasField(name) else None
 
     names = tuple(TopicName(name) for name in request.subscribed_topics)
     pattern = maybe("subscribed_pattern")
