@@ -26,6 +26,8 @@
 #include <arm_acle.h>
 #endif
 
+_Static_assert(sizeof(Py_ssize_t) == 8, "sizes are computed in 64 bits; elsewhere the Python codec serves");
+
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 
 enum { BATCH_HEADER_BYTES = 61, RECORD_BYTES_MIN = 7, HEADER_BYTES_MIN = 2, HEADERS_ON_STACK = 8 };
