@@ -425,6 +425,8 @@ class BrokerProcess:
         self._partitions.image_changed()
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
+            if delta.brokers:  # somebody who stops waits until all have heard of it
+                self._heartbeat.beat_now()
         registered = image.brokers.get(self._broker_id)
         if registered is not None and self._epoch >= 0 and registered.broker_epoch > self._epoch:
             self._stale()

@@ -33,6 +33,7 @@ from odradek_runtime.tls import TlsFiles
 LOOP_AGE_MAX_MS: Final = 2_000
 LOOP_TICK_MS: Final = 50
 _UNSENT_MAX: Final = 2
+_SHUTDOWN_INTERVAL_S: Final = 0.02
 _RECONNECT_MIN_S: Final = 0.05
 _RECONNECT_MAX_S: Final = 0.5
 _SENT_TIMES_MAX: Final = 64
@@ -149,7 +150,8 @@ class Heartbeat:
                 )
                 for stream in self._streams:
                     stream.send(request)
-            self._beat_now.wait(self._interval_s)
+            hurry = self.want_shutdown
+            self._beat_now.wait(_SHUTDOWN_INTERVAL_S if hurry else self._interval_s)
 
     def _received(
         self, controller: ControllerId, answer: pb.HeartbeatResponse, sent_at_ms: int

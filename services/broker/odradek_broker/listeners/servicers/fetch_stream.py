@@ -249,7 +249,7 @@ class FetchStream:
             high_watermark=gated.high_watermark,
             last_stable_offset=gated.last_stable_offset,
             log_start_offset=gated.log_start_offset,
-            end_reached=ended,
+            end_reached=ended and gated.error is ErrorCode.NONE,
             fetch_id=position.fetch_id,
             preferred_read_replica=gated.preferred_read_replica,
         )
