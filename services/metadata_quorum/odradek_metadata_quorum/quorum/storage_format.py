@@ -1,10 +1,37 @@
-"""stub"""
+"""Whose directory this is: the identity file, what makes one, and what a wrong one says.
+
+A directory is formatted once, before the first start; no voter ever starts on an empty one by
+itself, because an empty voter has forgotten its votes and entries, and two of those among three can
+elect a leader that lacks committed entries.
+
+For the same reason a formatted directory starts as `joined: false`. Such a voter stores entries but
+neither votes nor campaigns until one of two things is known (`raft/joining.py`): the cluster is new,
+every voter being as empty as this one; or it has caught up with a leader and knows a term above
+every one in which it may have voted before. So formatting a wiped voter again is always safe, and
+needs no flag that somebody could get wrong.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage, StorageMismatch
+from odradek_metadata_quorum.quorum.storage.disk import (
+    DirectoryDisk,
+    Disk,
+    read_file,
+    write_file,
+)
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+
+IDENTITY_NAME: Final = "identity.json"
+_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +47,122 @@ class StorageIdentity:
 def format_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Give an empty data directory its identity. Raises `StorageMismatch` when it has another."""
-    raise NotImplementedError
+    """Give a directory its identity, an empty log and no vote; creates the directory.
+
+    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when it has
+    another, or holds files that are not ours.
+    """
+    wanted = StorageIdentity(
+        cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
+    )
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    disk = DirectoryDisk(data_dir)
+    try:
+        identity = format_disk(disk, wanted, str(data_dir))
+    finally:
+        disk.close()
+    parent = os.open(data_dir.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+    return identity
 
 
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
     """Read the identity; raises `StorageMismatch`, naming the way out, when it is not this one."""
-    raise NotImplementedError
+    wanted = StorageIdentity(
+        cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
+    )
+    disk = DirectoryDisk(data_dir)
+    try:
+        return check_disk(disk, wanted, str(data_dir))
+    finally:
+        disk.close()
+
+
+def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
+    """`format_storage` on an open directory; the identity comes last, so a crash leaves none."""
+    names = disk.names()
+    if IDENTITY_NAME in names:
+        return check_disk(disk, wanted, place)
+    strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
+    if strangers:
+        raise StorageMismatch(
+            f"{place} is not empty ({strangers[0]} and {len(strangers) - 1} more): format an empty"
+            " directory"
+        )
+    for name in names:  # of a format that was cut short: without an identity nobody used them
+        disk.remove(name)
+    VoteFile.create(disk)
+    WriteAheadLog.create(disk)
+    disk.sync_directory()
+    save_identity(disk, wanted)
+    return wanted
+
+
+def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
+    """`check_storage` on an open directory."""
+    if IDENTITY_NAME not in disk.names():
+        raise StorageMismatch(
+            f"{place} is not formatted: run `odradek storage format` for it before the first start"
+        )
+    found = _decode(read_file(disk, IDENTITY_NAME), place)
+    if found.cluster_id != wanted.cluster_id:
+        raise StorageMismatch(
+            f"{place} belongs to cluster {found.cluster_id}, not {wanted.cluster_id}: use the"
+            " directory or the cluster id that belong together"
+        )
+    if found.node_id != wanted.node_id:
+        raise StorageMismatch(
+            f"{place} belongs to controller {found.node_id}, not {wanted.node_id}: give each"
+            " controller its own directory"
+        )
+    if found.voters != wanted.voters:
+        raise StorageMismatch(
+            f"{place} was formatted for the voters {list(found.voters)}, the settings name"
+            f" {list(wanted.voters)}: voters cannot be changed, put the old list back"
+        )
+    return found
+
+
+def save_identity(disk: Disk, identity: StorageIdentity) -> None:
+    """Make it durable, the old one or the new one at any crash. Waits for the disk."""
+    document = {"version": _VERSION, **asdict(identity), "voters": list(identity.voters)}
+    write_file(disk, IDENTITY_NAME, json.dumps(document, indent=2).encode() + b"\n")
+
+
+def _checked(node_id: int, voters: Iterable[int]) -> tuple[int, ...]:
+    ordered = tuple(sorted(set(voters)))
+    if node_id not in ordered:
+        raise StorageMismatch(f"controller {node_id} is not among the voters {list(ordered)}")
+    if ordered[0] < 0:
+        raise StorageMismatch(f"controller ids are not negative: {ordered[0]}")
+    return ordered
+
+
+def _decode(data: bytes, place: str) -> StorageIdentity:
+    try:
+        document = json.loads(data)
+        if document["version"] != _VERSION:
+            raise StorageMismatch(
+                f"{place} has format {document['version']}, this program reads {_VERSION}: use"
+                " the program that wrote it"
+            )
+        identity = StorageIdentity(
+            cluster_id=document["cluster_id"],
+            node_id=document["node_id"],
+            voters=tuple(document["voters"]),
+            joined=document["joined"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptStorage(f"{place}/{IDENTITY_NAME} is damaged: {error!r}") from None
+    if not (
+        isinstance(identity.cluster_id, str)
+        and isinstance(identity.node_id, int)
+        and isinstance(identity.joined, bool)
+    ):
+        raise CorruptStorage(f"{place}/{IDENTITY_NAME} is damaged: a value has the wrong type")
+    return identity

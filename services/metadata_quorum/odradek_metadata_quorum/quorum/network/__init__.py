@@ -1,0 +1,1 @@
+"""Between voters: typed frames over mutual TLS, nothing sent before it is on disk."""

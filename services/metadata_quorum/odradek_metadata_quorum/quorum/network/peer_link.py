@@ -1,0 +1,256 @@
+"""One connection between two voters: frames, a hello, pings. asyncio protocols, no state of Raft.
+
+Each voter dials every other one and sends on the connection it dialled; the other direction of a
+connection carries only pongs. So there are two connections between two voters, and neither ever has
+to decide which of two to keep.
+
+    dialler    hello, then messages; a ping every second
+    acceptor   hello back (a refusal closes), then pongs
+
+The hello names protocol version, cluster and both ends; with TLS the certificate must name the
+sender too. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
+is told the same (`TCP_USER_TIMEOUT`). What waits in the kernel or in the transport's buffer dies
+with the connection: nothing stale is delivered after a link heals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from odradek_metadata_quorum.quorum.errors import WireError
+from odradek_metadata_quorum.quorum.network.peer_identity import certified_ids
+from odradek_metadata_quorum.quorum.network.wire import (
+    HELLO,
+    LENGTH,
+    PING,
+    PONG,
+    PROTOCOL_VERSION,
+    Message,
+    decode,
+    encode,
+)
+
+PEER_TIMEOUT_S: Final = 2.0
+PING_INTERVAL_S: Final = 0.5
+HELLO_BYTES_MAX: Final = 4096  # before anybody is known, no more memory than this is taken
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Cuts the byte stream into messages. An error of the peer closes, an error of ours raises."""
+
+    def __init__(self, *, frame_bytes_max: int, tls: bool) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._tls = tls
+        self._buffer = bytearray()
+        self.transport: asyncio.Transport | None = None
+        self.greeted = False
+        self.refusal: str | None = None
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self.transport.set_write_buffer_limits(high=self._frame_bytes_max)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError):  # a unix socket, or not Linux
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PEER_TIMEOUT_S * 1000)
+                )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        offset = 0
+        view = memoryview(self._buffer)
+        try:
+            while not self.closed.done():
+                if len(view) - offset < LENGTH.size:
+                    break
+                (size,) = LENGTH.unpack_from(view, offset)
+                if size > (self._frame_bytes_max if self.greeted else HELLO_BYTES_MAX):
+                    raise WireError(f"a frame of {size} bytes")
+                start = offset + LENGTH.size
+                if len(view) < start + size:
+                    break
+                offset = start + size
+                self.received(decode(bytes(view[start:offset])))
+        except WireError as error:
+            self.refuse(str(error))
+        finally:
+            view.release()
+            del self._buffer[:offset]
+
+    def received(self, message: Message) -> None:
+        """One message."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    def send(self, message: Message) -> None:
+        """Send one message, if still connected."""
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send one encoded message, if still connected."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(frame)
+
+    def refuse(self, reason: str) -> None:
+        """The peer is not to be talked to: close, and tell whoever logs."""
+        self.refusal = self.refusal or reason
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what is buffered is lost."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def certified(self, node_id: int) -> bool:
+        """Whether the peer may speak as this controller."""
+        if not self._tls:
+            return True
+        assert self.transport is not None
+        certificate: dict[str, Any] | None = self.transport.get_extra_info("peercert")
+        return node_id in certified_ids(certificate)
+
+
+class OutgoingLink(FrameProtocol):
+    """The connection this voter dialled: it sends, and hears only hello and pongs."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        node_id: int,
+        peer_id: int,
+        frame_bytes_max: int,
+        queue_bytes_max: int,
+        tls: bool,
+    ) -> None:
+        super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
+        loop = asyncio.get_running_loop()
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._peer_id = peer_id
+        self._queue_bytes_max = queue_bytes_max
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.heard_s = loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self.certified(self._peer_id):
+            self.refuse(f"its certificate does not name controller-{self._peer_id}")
+            return
+        self.send(hello(self._cluster_id, self._node_id, self._peer_id))
+
+    def received(self, message: Message) -> None:
+        self.heard_s = asyncio.get_running_loop().time()
+        if message["type"] == HELLO and not self.greeted:
+            reason = hello_refusal(message, self._cluster_id, self._peer_id, self._node_id)
+            if reason is not None:
+                self.refuse(reason)
+                return
+            self.greeted = True
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif message["type"] != PONG or not self.greeted:
+            raise WireError(f"{message['type']} on a connection that only carries answers")
+
+    def lost(self) -> None:
+        self.ready.cancel()
+
+    def queued_bytes(self) -> int:
+        """What the transport still holds."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def offer_frame(self, frame: bytes) -> None:
+        """Send, unless more than the queue's bound waits already."""
+        if self.queued_bytes() <= self._queue_bytes_max:
+            self.send_frame(frame)
+
+
+class IncomingLink(FrameProtocol):
+    """A connection that another voter dialled: it brings messages, and gets hello and pongs."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        node_id: int,
+        peer_ids: frozenset[int],
+        frame_bytes_max: int,
+        tls: bool,
+        on_greeted: Callable[[IncomingLink], None],
+        on_message: Callable[[int, Message], None],
+        on_lost: Callable[[IncomingLink], None],
+    ) -> None:
+        super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._peer_ids = peer_ids
+        self._on_greeted = on_greeted
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self.peer_id: int | None = None
+
+    def received(self, message: Message) -> None:
+        if self.peer_id is not None:
+            if message["type"] == PING:
+                self.send({"type": PONG, "nonce": message["nonce"]})
+            else:
+                self._on_message(self.peer_id, message)
+            return
+        if message["type"] != HELLO:
+            raise WireError(f"{message['type']} before hello")
+        peer_id = message["node_id"]
+        reason = hello_refusal(message, self._cluster_id, peer_id, self._node_id)
+        if reason is None and peer_id not in self._peer_ids:
+            reason = f"controller {peer_id} is no voter of this cluster"
+        if reason is None and not self.certified(peer_id):
+            reason = f"its certificate does not name controller-{peer_id}"
+        if reason is not None:
+            self.refuse(reason)
+            return
+        self.peer_id = peer_id
+        self.greeted = True
+        self._on_greeted(self)
+        self.send(hello(self._cluster_id, self._node_id, peer_id))
+
+    def lost(self) -> None:
+        self._on_lost(self)
+
+
+def hello(cluster_id: str, node_id: int, target_id: int) -> Message:
+    """The first message of either side."""
+    return {
+        "type": HELLO,
+        "version": PROTOCOL_VERSION,
+        "cluster_id": cluster_id,
+        "node_id": node_id,
+        "target_id": target_id,
+    }
+
+
+def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int) -> str | None:
+    """Why a hello is not acceptable; None if it is."""
+    if message["version"] != PROTOCOL_VERSION:
+        return f"it speaks version {message['version']}, this node {PROTOCOL_VERSION}"
+    if message["cluster_id"] != cluster_id:
+        return f"it belongs to cluster {message['cluster_id']!r}, not {cluster_id!r}"
+    if message["node_id"] != peer_id:
+        return f"it is controller {message['node_id']}, not {peer_id}"
+    if message["target_id"] != node_id:
+        return f"it looks for controller {message['target_id']}, this is {node_id}"
+    return None

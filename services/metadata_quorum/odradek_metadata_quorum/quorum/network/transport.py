@@ -1,0 +1,224 @@
+"""The voters' network: one listener, one dialler a peer, one live connection each way.
+
+Diallers never give up: they resolve the name, connect, greet, ping, and after any end begin again
+after a short pause. Only the errors of sockets, TLS and the peer's bytes are expected there; any
+other exception is ours and ends the task, thereby the task group, thereby the process.
+
+A new connection from a peer ends its old one before a frame of the new one is read, and nothing
+that the old one still brings is delivered: messages of a peer's former life stay in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from odradek_metadata_quorum.quorum.errors import QuorumError
+from odradek_metadata_quorum.quorum.network.peer_identity import client_context, server_context
+from odradek_metadata_quorum.quorum.network.peer_link import (
+    PEER_TIMEOUT_S,
+    PING_INTERVAL_S,
+    IncomingLink,
+    OutgoingLink,
+)
+from odradek_metadata_quorum.quorum.network.wire import PING, Message
+from odradek_metadata_quorum.quorum.settings import QuorumSettings
+from odradek_runtime.logs import event_log
+
+CONNECT_TIMEOUT_S: Final = 2.0
+REDIAL_PAUSE_S: Final = 0.1
+UNGREETED_CONNECTIONS_MAX: Final = 64
+
+_log = event_log(__name__)
+
+
+class InsecureListener(QuorumError):
+    """A listener beyond loopback needs TLS, or `insecure` in so many words."""
+
+
+class VoterNetwork:
+    """Sends frames to voters, delivers their messages."""
+
+    def __init__(
+        self,
+        settings: QuorumSettings,
+        *,
+        on_message: Callable[[int, Message], None],
+        on_connected: Callable[[int], None],
+        on_disconnected: Callable[[int], None],
+    ) -> None:
+        self._settings = settings
+        self._on_message = on_message
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._peer_ids = frozenset(settings.voters) - {settings.node_id}
+        self._outgoing: dict[int, OutgoingLink] = {}
+        self._incoming: dict[int, IncomingLink] = {}
+        self._ungreeted: set[IncomingLink] = set()
+        self._server: asyncio.Server | None = None
+        self._refusals: dict[str, float] = {}
+        self.port = 0
+
+    async def listen(self) -> None:
+        """Open the listener. Raises OSError, `InsecureListener`."""
+        settings = self._settings
+        if settings.tls is None and not settings.insecure:
+            _require_loopback(settings.listen_host)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept,
+            settings.listen_host,
+            settings.listen_port,
+            ssl=server_context(settings.tls) if settings.tls is not None else None,
+            ssl_handshake_timeout=CONNECT_TIMEOUT_S if settings.tls is not None else None,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
+        """One dialler a peer, in the caller's task group."""
+        for peer_id in sorted(self._peer_ids):
+            tasks.create_task(self._dial_for_ever(peer_id), name=f"quorum-dial-{peer_id}")
+
+    async def close(self) -> None:
+        """Close every connection and the listener."""
+        if self._server is not None:
+            self._server.close()
+        for link in [*self._outgoing.values(), *self._incoming.values(), *self._ungreeted]:
+            link.abort()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def send_frame(self, peer_id: int, frame: bytes) -> None:
+        """Send if connected and its queue is not full; Raft repeats what matters."""
+        link = self._outgoing.get(peer_id)
+        if link is not None:
+            link.offer_frame(frame)
+
+    def queued_bytes(self, peer_id: int) -> int:
+        """What still waits for the peer."""
+        link = self._outgoing.get(peer_id)
+        return 0 if link is None else link.queued_bytes()
+
+    # Dialling.
+
+    async def _dial_for_ever(self, peer_id: int) -> None:
+        while True:
+            try:
+                await self._connect_and_keep(peer_id)
+            except (OSError, TimeoutError, ssl.SSLError) as error:
+                _log.debug("Cannot reach a controller", peer_id=peer_id, error=repr(error))
+            await asyncio.sleep(REDIAL_PAUSE_S)
+
+    async def _connect_and_keep(self, peer_id: int) -> None:
+        settings = self._settings
+        host, port = settings.voters[peer_id]
+        tls = settings.tls
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, link = await loop.create_connection(
+                lambda: OutgoingLink(
+                    cluster_id=settings.cluster_id,
+                    node_id=settings.node_id,
+                    peer_id=peer_id,
+                    frame_bytes_max=settings.frame_bytes_max,
+                    queue_bytes_max=settings.peer_queue_bytes_max,
+                    tls=tls is not None,
+                ),
+                host,  # resolved at every dial: a pod's address changes
+                port,
+                ssl=client_context(tls) if tls is not None else None,
+                server_hostname=f"controller-{peer_id}" if tls is not None else None,
+            )
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await asyncio.wait({link.ready, link.closed}, return_when=asyncio.FIRST_COMPLETED)
+            if link.greeted:
+                self._outgoing[peer_id] = link
+                self._on_connected(peer_id)
+                await self._ping_until_lost(link)
+        finally:
+            link.abort()
+            if self._outgoing.get(peer_id) is link:
+                del self._outgoing[peer_id]
+                self._on_disconnected(peer_id)
+            if link.refusal is not None:
+                self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
+
+    async def _ping_until_lost(self, link: OutgoingLink) -> None:
+        loop = asyncio.get_running_loop()
+        nonce = 0
+        while not link.closed.done():
+            nonce += 1
+            link.send({"type": PING, "nonce": nonce})
+            pinged_s = loop.time()
+            await asyncio.wait({link.closed}, timeout=PING_INTERVAL_S)
+            # Time in which this process did not run is not the peer's silence.
+            own_stall_s = max(0.0, loop.time() - pinged_s - PING_INTERVAL_S)
+            if own_stall_s > PING_INTERVAL_S:
+                link.heard_s += own_stall_s
+            if loop.time() - link.heard_s > PEER_TIMEOUT_S:
+                return
+
+    # Accepting.
+
+    def _accept(self) -> IncomingLink:
+        settings = self._settings
+        link = IncomingLink(
+            cluster_id=settings.cluster_id,
+            node_id=settings.node_id,
+            peer_ids=self._peer_ids,
+            frame_bytes_max=settings.frame_bytes_max,
+            tls=settings.tls is not None,
+            on_greeted=self._greeted,
+            on_message=self._on_message,
+            on_lost=self._incoming_lost,
+        )
+        self._ungreeted.add(link)
+        asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._expect_greeting, link)
+        if len(self._ungreeted) > UNGREETED_CONNECTIONS_MAX:
+            next(iter(self._ungreeted - {link})).abort()
+        return link
+
+    def _expect_greeting(self, link: IncomingLink) -> None:
+        if link in self._ungreeted:
+            link.refuse("it did not say hello in time")
+
+    def _greeted(self, link: IncomingLink) -> None:
+        assert link.peer_id is not None
+        self._ungreeted.discard(link)
+        old = self._incoming.get(link.peer_id)
+        if old is not None:
+            old.abort()
+        self._incoming[link.peer_id] = link
+
+    def _incoming_lost(self, link: IncomingLink) -> None:
+        self._ungreeted.discard(link)
+        if link.peer_id is not None and self._incoming.get(link.peer_id) is link:
+            del self._incoming[link.peer_id]
+        if link.refusal is not None:
+            address = link.transport and link.transport.get_extra_info("peername")
+            self._warn(f"a caller from {address and address[0]}", link.refusal)
+
+    def _warn(self, who: str, reason: str) -> None:
+        """Once in ten seconds per reason: a stranger that redials must not fill the disk."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._refusals.get(reason, -60.0) > 10.0:
+            if len(self._refusals) > 100:
+                self._refusals.clear()
+            self._refusals[reason] = now_s
+            _log.warning("Refused a connection", peer=who, reason=reason)
+
+
+def _require_loopback(host: str) -> None:
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise InsecureListener(
+            f"the quorum would listen on {host} without TLS: set its certificate, key and CA, or"
+            " listen on 127.0.0.1, or say --insecure"
+        )

@@ -1,0 +1,150 @@
+"""The messages between voters as bytes: a frame is a length and one msgpack array.
+
+Inside the process a message is a dict with a `type`, because that is what the engine speaks. On the
+wire it is an array: a number for the type, then the fields in the order of the table below. The
+table is the protocol: a frame that does not fit it, to the type of each field, is a `WireError` and
+ends the connection. Nothing is ever unpickled, and msgpack is not told any extension type.
+
+Entries travel as two columns, commands and terms; their indices are `first_index` and on, so a gap
+cannot be expressed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgpack
+
+from odradek_metadata_quorum.quorum.errors import WireError
+
+PROTOCOL_VERSION: Final = 1
+LENGTH: Final = struct.Struct(">I")
+
+Message = dict[str, Any]  # "type" and its fields: any of int, bool, bytes, str, list of entries
+
+APPEND_ENTRIES: Final = "append_entries"
+NEXT_NODE_IDX: Final = "next_node_idx"
+REQUEST_VOTE: Final = "request_vote"
+RESPONSE_VOTE: Final = "response_vote"
+PRE_VOTE: Final = "pre_vote"
+PRE_VOTE_REPLY: Final = "pre_vote_reply"
+INSTALL_SNAPSHOT: Final = "install_snapshot"
+SNAPSHOT_REPLY: Final = "snapshot_reply"
+TIMEOUT_NOW: Final = "timeout_now"
+JOIN_QUERY: Final = "join_query"
+JOIN_REPLY: Final = "join_reply"
+HELLO: Final = "hello"
+PING: Final = "ping"
+PONG: Final = "pong"
+
+_U64_MAX: Final = (1 << 63) - 1
+
+_TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
+    # prev_term and commands and terms follow prevLogIdx; see _flatten.
+    APPEND_ENTRIES: (
+        1,
+        (
+            ("term", int),
+            ("commit_index", int),
+            ("prevLogIdx", int),
+            ("prevLogTerm", int),
+            ("commands", list),
+            ("terms", list),
+        ),
+    ),
+    NEXT_NODE_IDX: (2, (("term", int), ("next_node_idx", int), ("reset", bool), ("success", bool))),
+    REQUEST_VOTE: (3, (("term", int), ("last_log_index", int), ("last_log_term", int))),
+    RESPONSE_VOTE: (4, (("term", int),)),
+    PRE_VOTE: (
+        5,
+        (("term", int), ("round", int), ("last_log_index", int), ("last_log_term", int)),
+    ),
+    PRE_VOTE_REPLY: (6, (("term", int), ("round", int), ("granted", bool))),
+    INSTALL_SNAPSHOT: (
+        7,
+        (
+            ("term", int),
+            ("offset", int),
+            ("epoch", int),
+            ("total", int),
+            ("crc", int),
+            ("position", int),
+            ("data", bytes),
+        ),
+    ),
+    SNAPSHOT_REPLY: (
+        8,
+        (("term", int), ("offset", int), ("epoch", int), ("position", int), ("installed", bool)),
+    ),
+    TIMEOUT_NOW: (9, (("term", int),)),
+    JOIN_QUERY: (10, (("round", int),)),
+    JOIN_REPLY: (11, (("round", int), ("term", int), ("last_log_index", int))),
+    HELLO: (20, (("version", int), ("cluster_id", str), ("node_id", int), ("target_id", int))),
+    PING: (21, (("nonce", int),)),
+    PONG: (22, (("nonce", int),)),
+}
+_BY_NUMBER: Final = {number: (name, fields) for name, (number, fields) in _TABLE.items()}
+
+
+def encode(message: Message) -> bytes:
+    """One frame, length included."""
+    name = message["type"]
+    number, fields = _TABLE[name]
+    if name == APPEND_ENTRIES:
+        entries = message["entries"]
+        values = [
+            number,
+            message["term"],
+            message["commit_index"],
+            message["prevLogIdx"],
+            message["prevLogTerm"],
+            [entry[0] for entry in entries],
+            [entry[2] for entry in entries],
+        ]
+    else:
+        values = [number, *(message[field] for field, _ in fields)]
+    body: bytes = msgpack.packb(values, use_bin_type=True)
+    return LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes | memoryview) -> Message:
+    """The message of one frame's body. Raises `WireError`."""
+    try:
+        values = msgpack.unpackb(body, raw=False, use_list=True, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"not a message: {error!r}") from None
+    if type(values) is not list or not values or type(values[0]) is not int:
+        raise WireError("a message is an array that starts with its type")
+    known = _BY_NUMBER.get(values[0])
+    if known is None:
+        raise WireError(f"unknown message type {values[0]}")
+    name, fields = known
+    if len(values) != len(fields) + 1:
+        raise WireError(f"{name} has {len(values) - 1} fields instead of {len(fields)}")
+    message: Message = {"type": name}
+    for (field, kind), value in zip(fields, values[1:], strict=True):
+        if type(value) is not kind or (type(value) is int and not 0 <= value <= _U64_MAX):
+            raise WireError(f"{name}.{field} is not a proper {kind.__name__}")
+        message[field] = value
+    if name == APPEND_ENTRIES:
+        _join_entries(message)
+    return message
+
+
+def _join_entries(message: Message) -> None:
+    """Columns to the engine's (command, index, term) tuples."""
+    commands, terms = message.pop("commands"), message.pop("terms")
+    if len(commands) != len(terms):
+        raise WireError("append_entries has columns of different lengths")
+    if not all(type(command) is bytes and command for command in commands):
+        raise WireError("append_entries has a command that is no bytes")
+    last = message["prevLogTerm"]
+    for term in terms:
+        if type(term) is not int or not last <= term <= message["term"]:
+            raise WireError("append_entries has terms out of order")
+        last = term
+    first = message["prevLogIdx"] + 1
+    message["entries"] = list(
+        zip(commands, range(first, first + len(commands)), terms, strict=True)
+    )

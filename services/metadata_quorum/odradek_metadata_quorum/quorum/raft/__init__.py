@@ -1,0 +1,1 @@
+"""Raft: pysyncobj with everything that touches disk, network or state replaced."""

@@ -1,0 +1,446 @@
+"""The engine's elections and log matching, with the holes of pysyncobj 0.3.17 closed.
+
+pysyncobj decides: when to campaign, what to append, what is committed. This class stands between it
+and the messages, and overrides the private methods whose rules are too weak. The rules it adds:
+
+- *Every message carries its term* and is judged by it: a higher one makes us follow, a lower one is
+  dropped (a stale leader is told). An acknowledgement of an older term counts for nothing.
+- *Prefix match before truncation*: entries we have already are skipped; only a real conflict cuts
+  the log, and a cut at or below what is committed or applied ends the process.
+- *A message raises the commit index to the last entry whose prefix it proved*, no further:
+  `prevLogIdx + len(entries)`. What else is in our log is hearsay.
+- *Pre-vote and stickiness* (`pre_vote.py`), votes counted once per (term, voter), and none given by
+  a voter that may have forgotten one (`joining.py`).
+- *A stall of our own is nobody else's silence*: time in which this process did not run is added to
+  every deadline before it is judged.
+
+What must not be overridden lightly is written as `super()._SyncObj__...`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pysyncobj import SyncObj, SyncObjConf
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.engine import (
+    ENGINE_CLOCK,
+    FOLLOWER,
+    LEADER,
+    BarrierJournal,
+    EngineTransport,
+    Node,
+)
+from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
+from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+
+APPEND_BATCH_BYTES: Final = (1 << 20) + 4096  # above the largest command: it is never cut in pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftTimers:
+    """In seconds, as the engine counts."""
+
+    election_min_s: float
+    election_max_s: float
+    heartbeat_s: float
+    fallback_s: float
+    tick_s: float
+
+
+class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """Elections and log matching. Not for use by itself: see `RaftNode`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Iterable[int],
+        barrier: WriteBarrier,
+        outbox: Outbox,
+        timers: RaftTimers,
+        randomness: random.Random,
+        fatal: Fatal,
+    ) -> None:
+        peers = sorted(set(voters) - {node_id})
+        self.node_id = node_id
+        self.halted = False
+        self._peers = {peer_id: Node(peer_id) for peer_id in peers}
+        self._barrier = barrier
+        self._log = barrier.log
+        self._outbox = outbox
+        self._timers = timers
+        self._random = randomness
+        self._fatal = fatal
+        self._pre_vote = PreVote(node_id, len(peers) + 1)
+        self._votes: set[tuple[int, int]] = set()
+        self._heard_s = ENGINE_CLOCK.read()
+        self._stepped_s = self._heard_s
+        self._matched_all = False  # this append_entries holds nothing new: no truncation
+        super().__init__(
+            Node(node_id),
+            list(self._peers.values()),
+            conf=SyncObjConf(
+                autoTick=False,
+                journalFile=BarrierJournal(barrier),
+                appendEntriesUseBatch=True,
+                appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
+                raftMinTimeout=timers.election_min_s,
+                raftMaxTimeout=timers.election_max_s,
+                appendEntriesPeriod=timers.heartbeat_s,
+                leaderFallbackTimeout=timers.fallback_s,
+                commandsWaitLeader=False,
+                dynamicMembershipChange=False,
+                useFork=False,
+            ),
+            nodeClass=Node,
+            transport=EngineTransport(self._send_from_engine),
+        )
+        self._SyncObj__needLoadDumpFile = False
+
+    # What is known.
+
+    @property
+    def term(self) -> int:
+        """Raft's current term."""
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def commit_index(self) -> int:
+        """The last entry known to be committed."""
+        return int(self._SyncObj__raftCommitIndex)
+
+    @property
+    def applied(self) -> int:
+        """The last entry applied."""
+        return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return bool(self._SyncObj__raftState == LEADER)
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads, as far as this node knows."""
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else int(leader.id)
+
+    def may_vote(self) -> bool:
+        """False while this voter may have forgotten votes."""
+        raise NotImplementedError
+
+    def peer_connected(self, peer_id: int) -> None:
+        """The network reaches a voter."""
+        self._SyncObj__onNodeConnected(self._peers[peer_id])
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        """The network lost a voter."""
+        self._SyncObj__onNodeDisconnected(self._peers[peer_id])
+
+    def halt(self, reason: str, error: BaseException | None = None) -> None:
+        """Something that must not be survived: nothing is sent any more, the process ends."""
+        self.halted = True
+        self._fatal(reason, error)
+
+    def tell(self, peer_id: int, message: Message) -> None:
+        """Send, behind the write barrier."""
+        if not self.halted:
+            self._outbox.send(peer_id, message)
+
+    # Time.
+
+    def _forgive_own_stall(self) -> None:
+        """Time in which this process did not run counts for nobody's silence."""
+        now_s = ENGINE_CLOCK.read()
+        stall_s = now_s - self._stepped_s - self._timers.tick_s
+        self._stepped_s = now_s
+        if stall_s <= self._timers.heartbeat_s:
+            return
+        self._heard_s += stall_s
+        self._SyncObj__raftElectionDeadline += stall_s
+        for node in self._SyncObj__lastResponseTime:
+            self._SyncObj__lastResponseTime[node] += stall_s
+
+    def _election_timeout_s(self) -> float:
+        timers = self._timers
+        if self.term == 0 and not any(peer_id < self.node_id for peer_id in self._peers):
+            return timers.heartbeat_s  # a new cluster: one voter asks often, the others leave it
+        return self._random.uniform(timers.election_min_s, timers.election_max_s)
+
+    def campaign_soon(self) -> None:
+        """The timer ends with the next step, and no leader of the past holds this voter back."""
+        self._heard_s = ENGINE_CLOCK.read() - self._timers.election_min_s
+        if self._election_timeout_s() <= self._timers.heartbeat_s or not self._peers:
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    # Overrides: elections.
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        return self._election_timeout_s()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The engine asks this exactly when its election timer has ended: the pre-vote's place."""
+        if not self.may_vote():
+            self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
+            return False
+        if not self._pre_vote.approved:
+            self._pre_vote.start()
+        if self._pre_vote.use():
+            self._votes.clear()
+            return True
+        self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
+        self._SyncObj__raftLeader = None
+        _, last_index, last_term = self._log.entries[-1]
+        for peer_id in self._peers:
+            self.tell(
+                peer_id,
+                {
+                    "type": wire.PRE_VOTE,
+                    "term": self.term + 1,
+                    "round": self._pre_vote.round,
+                    "last_log_index": last_index,
+                    "last_log_term": last_term,
+                },
+            )
+        return False
+
+    def _SyncObj__setCurrentTerm(self, term: int, voted_for: int | None) -> None:
+        assert term >= self.term, (term, self.term)
+        if term > self.term or voted_for not in (None, self.node_id):
+            self._pre_vote.clear()
+        super()._SyncObj__setCurrentTerm(term, voted_for)
+
+    def _follow(self, term: int) -> None:
+        """A higher term was seen: be a follower in it, of nobody yet."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    # Overrides: the log.
+
+    def _SyncObj__deleteEntriesFrom(self, index: int) -> None:
+        if self._matched_all:
+            return
+        if index <= max(self.commit_index, self.applied):
+            self.halt(f"entry {index} is committed and another leader replaces it")
+            return
+        self._log.truncate_from(index)
+
+    def _SyncObj__sendNextNodeIdx(
+        self,
+        node: Any,
+        reset: bool = False,
+        nextNodeIdx: int | None = None,
+        success: bool = False,
+    ) -> None:
+        """The engine's answer to append_entries, with a term and a better place to go on from."""
+        if nextNodeIdx is None:
+            nextNodeIdx = self._log.last_index + 1
+        elif reset:
+            nextNodeIdx = self._before_conflict(nextNodeIdx)
+        self.tell(
+            node.id,
+            {
+                "type": wire.NEXT_NODE_IDX,
+                "term": self.term,
+                "next_node_idx": nextNodeIdx,
+                "reset": reset,
+                "success": success,
+            },
+        )
+
+    def _before_conflict(self, index: int) -> int:
+        """Our entry at `index` is of another term than the leader's: skip all of that term."""
+        entries = self._log.entries
+        floor = max(self.commit_index, self._log.first_index) + 1
+        if index < floor:
+            self.halt(f"entry {index} is committed and the leader's is another")
+            return index
+        position = index - self._log.first_index
+        term = entries[position][2]
+        while index > floor and entries[position - 1][2] == term:
+            position -= 1
+            index -= 1
+        return index
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Ours: `RaftNode` snapshots and trims."""
+
+    def _checkCommandsToApply(self) -> None:
+        """Ours: proposals are appended or refused at once, nothing is queued or forwarded."""
+
+    # Messages.
+
+    def _send_from_engine(self, node: Any, message: Message) -> bool:
+        self.tell(node.id, message)
+        return True
+
+    def receive(self, peer_id: int, message: Message) -> None:
+        """One message of a voter. `step` must follow, soon."""
+        node = self._peers.get(peer_id)
+        if node is None or self.halted:
+            return
+        handler = _HANDLERS.get(message["type"])
+        if handler is not None:
+            handler(self, node, message)
+
+    def _to_engine(self, node: Any, message: Message) -> None:
+        self._SyncObj__onMessageReceived(node, message)
+
+    def _on_append_entries(self, node: Any, message: Message) -> None:
+        if not self._hear_leader(node, message["term"]):
+            return
+        previous_index = message["prevLogIdx"]
+        if self._log.term_at(previous_index) == message["prevLogTerm"]:
+            self._skip_matching(message)
+        try:
+            self._to_engine(node, message)
+        finally:
+            self._matched_all = False
+
+    def _skip_matching(self, message: Message) -> None:
+        """Leave of the message what is new; clip its commit index to what it proves."""
+        entries = message["entries"]
+        first = message["prevLogIdx"] + 1
+        count = 0
+        while count < len(entries) and self._log.term_at(first + count) == entries[count][2]:
+            count += 1
+        message["commit_index"] = self._proven_commit(message)
+        if count:
+            message["prevLogIdx"], message["prevLogTerm"] = entries[count - 1][1:]
+            message["entries"] = entries[count:]
+        self._matched_all = not message["entries"]
+
+    @staticmethod
+    def _proven_commit(message: Message) -> int:
+        proven: int = message["prevLogIdx"] + len(message["entries"])
+        return min(int(message["commit_index"]), proven)
+
+    def _hear_leader(self, node: Any, term: int) -> bool:
+        """Judge a leader's message by its term; True if it is the current leader's."""
+        if term < self.term:
+            self.tell(
+                node.id,
+                {
+                    "type": wire.NEXT_NODE_IDX,
+                    "term": self.term,
+                    "next_node_idx": 0,
+                    "reset": False,
+                    "success": False,
+                },
+            )
+            return False
+        if term == self.term and self.is_leader:
+            self.halt(f"voter {node.id} claims to lead term {term}, which this node leads")
+            return False
+        self._heard_s = ENGINE_CLOCK.read()
+        self._pre_vote.clear()
+        return True
+
+    def _on_next_node_idx(self, node: Any, message: Message) -> None:
+        if not self._is_answer_to_us(message):
+            return
+        last = self._log.last_index
+        if message["success"] and message["next_node_idx"] - 1 > last:
+            self.halt(f"voter {node.id} acknowledges entry {message['next_node_idx'] - 1} > {last}")
+            return
+        if message["reset"]:
+            message["next_node_idx"] = max(1, min(message["next_node_idx"], last + 1))
+        self._to_engine(node, message)
+
+    def _is_answer_to_us(self, message: Message) -> bool:
+        """An answer counts in the term it was given in, and only for that term's leader."""
+        if message["term"] > self.term:
+            self._follow(message["term"])
+            return False
+        return self.is_leader and bool(message["term"] == self.term)
+
+    def _on_request_vote(self, node: Any, message: Message) -> None:
+        if not self.may_vote():
+            return
+        self._to_engine(node, message)
+
+    def _on_response_vote(self, node: Any, message: Message) -> None:
+        if message["term"] > self.term:
+            self._follow(message["term"])
+        elif message["term"] == self.term and self._is_first_vote(message["term"], node.id):
+            self._to_engine(node, message)
+
+    def _is_first_vote(self, term: int, peer_id: int) -> bool:
+        if (term, peer_id) in self._votes:
+            return False
+        self._votes.add((term, peer_id))
+        return True
+
+    def _on_pre_vote(self, node: Any, message: Message) -> None:
+        _, last_index, last_term = self._log.entries[-1]
+        granted = (
+            self.may_vote()
+            and not self._hears_leader()
+            and message["term"] > self.term
+            and (message["last_log_term"], message["last_log_index"]) >= (last_term, last_index)
+        )
+        self.tell(
+            node.id,
+            {
+                "type": wire.PRE_VOTE_REPLY,
+                "term": self.term,
+                "round": message["round"],
+                "granted": granted,
+            },
+        )
+
+    def _hears_leader(self) -> bool:
+        """Stickiness: whether there is a leader worth keeping."""
+        return self.is_leader or (ENGINE_CLOCK.read() - self._heard_s < self._timers.election_min_s)
+
+    def _on_pre_vote_reply(self, node: Any, message: Message) -> None:
+        if message["term"] > self.term:
+            self._follow(message["term"])
+        elif (
+            message["granted"]
+            and not self.is_leader
+            and self._pre_vote.grant(node.id, message["round"])
+        ):
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    def _on_timeout_now(self, node: Any, message: Message) -> None:
+        """The leader hands over: campaign at once, without asking whether one may."""
+        if message["term"] == self.term and node.id == self.leader_id and self.may_vote():
+            self._pre_vote.approved = True
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    def _on_install_snapshot(self, node: Any, message: Message) -> None:
+        raise NotImplementedError
+
+    def _on_snapshot_reply(self, node: Any, message: Message) -> None:
+        raise NotImplementedError
+
+    def _on_join_query(self, node: Any, message: Message) -> None:
+        raise NotImplementedError
+
+    def _on_join_reply(self, node: Any, message: Message) -> None:
+        raise NotImplementedError
+
+
+_HANDLERS: Final = {
+    wire.APPEND_ENTRIES: lambda self, node, message: self._on_append_entries(node, message),
+    wire.NEXT_NODE_IDX: lambda self, node, message: self._on_next_node_idx(node, message),
+    wire.REQUEST_VOTE: lambda self, node, message: self._on_request_vote(node, message),
+    wire.RESPONSE_VOTE: lambda self, node, message: self._on_response_vote(node, message),
+    wire.PRE_VOTE: lambda self, node, message: self._on_pre_vote(node, message),
+    wire.PRE_VOTE_REPLY: lambda self, node, message: self._on_pre_vote_reply(node, message),
+    wire.TIMEOUT_NOW: lambda self, node, message: self._on_timeout_now(node, message),
+    wire.INSTALL_SNAPSHOT: lambda self, node, message: self._on_install_snapshot(node, message),
+    wire.SNAPSHOT_REPLY: lambda self, node, message: self._on_snapshot_reply(node, message),
+    wire.JOIN_QUERY: lambda self, node, message: self._on_join_query(node, message),
+    wire.JOIN_REPLY: lambda self, node, message: self._on_join_reply(node, message),
+}

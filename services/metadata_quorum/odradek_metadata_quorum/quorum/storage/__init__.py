@@ -1,0 +1,1 @@
+"""Bytes on disk: the write-ahead log, the vote, snapshots, the identity of the directory."""

@@ -1,0 +1,133 @@
+"""The bytes of the write-ahead log: segments of frames, a frame of records.
+
+    segment   header | frame | frame | ...
+    header    magic, version, crc, base position, (index, term) of the entry before the segment
+    frame     magic, crc, body length, position, synced_upto | body
+    body      record | record | ...      as much as one sync made durable
+    record    kind, payload length, index, term | payload
+
+A *position* counts the frames' bytes since the log began, over all its segments. A frame is written
+by one write and one sync; it says where it stands, and up to which position the log was known to be
+durable when it was written.
+
+That is what tells a torn tail from damage. After a crash any page of the unsynced bytes may be
+missing while a later one is there. If the frame at position *o* does not check, but a later one
+does, then either its `synced_upto` is above *o* (whoever wrote it knew *o* to be durable: this is
+damage, and cutting the log would lose acknowledged entries: refuse), or it is not (both were in
+flight when the power went: cut at *o*, nobody was told of either).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+ENTRY: Final = 1  # (index, term) and its command
+TRUNCATE: Final = 2  # entries from `index` on are void; `term` is that of the entry before
+RESET: Final = 3  # the log is empty after (index, term): a snapshot took its place
+
+SEGMENT_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc, base, index, term
+FRAME_HEADER: Final = struct.Struct("<4sIIQQ")  # magic, crc, body length, position, synced_upto
+RECORD_HEADER: Final = struct.Struct("<BIQQ")  # kind, payload length, index, term
+
+_SEGMENT_MAGIC: Final = b"ODSG"
+_FRAME_MAGIC: Final = b"ODFR"
+_VERSION: Final = 1
+_PREFIX: Final = "log-"
+
+
+def segment_name(base_position: int) -> str:
+    """File name of the segment that starts at this position; names sort by position."""
+    return f"{_PREFIX}{base_position:020d}"
+
+
+def is_segment(name: str) -> bool:
+    """Whether the name is one that `segment_name` gave."""
+    return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """Where a segment starts, and the entry its first one follows."""
+
+    base_position: int
+    previous_index: int
+    previous_term: int
+
+    def encode(self) -> bytes:
+        """Its bytes, `SEGMENT_HEADER.size` of them."""
+        rest = struct.pack("<QQQ", self.base_position, self.previous_index, self.previous_term)
+        return struct.pack("<4sII", _SEGMENT_MAGIC, _VERSION, zlib.crc32(rest)) + rest
+
+    @staticmethod
+    def decode(data: bytes) -> SegmentHeader | None:
+        """None when the bytes are no whole header of a version that is known."""
+        if len(data) < SEGMENT_HEADER.size:
+            return None
+        magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)
+        if magic != _SEGMENT_MAGIC or version != _VERSION:
+            return None
+        if crc != zlib.crc32(data[12 : SEGMENT_HEADER.size]):
+            return None
+        return SegmentHeader(base, index, term)
+
+
+def encode_record(kind: int, index: int, term: int, payload: bytes = b"") -> bytes:
+    """One record of a frame's body."""
+    return RECORD_HEADER.pack(kind, len(payload), index, term) + payload
+
+
+def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
+    """One frame: what is written and synced at once."""
+    rest = struct.pack("<IQQ", len(body), position, synced_upto)
+    crc = zlib.crc32(body, zlib.crc32(rest))
+    return b"".join((struct.pack("<4sI", _FRAME_MAGIC, crc), rest, body))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame that checked; `end` is the offset in `data` behind it."""
+
+    position: int
+    synced_upto: int
+    body: memoryview
+    end: int
+
+
+def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame | None:
+    """The frame at `offset`; None when there is no whole one there, or not one of `position`."""
+    start = offset + FRAME_HEADER.size
+    if start > len(data):
+        return None
+    magic, crc, length, at, synced_upto = FRAME_HEADER.unpack_from(data, offset)
+    end = start + length
+    if magic != _FRAME_MAGIC or end > len(data) or (position is not None and at != position):
+        return None
+    if crc != zlib.crc32(data[start:end], zlib.crc32(data[offset + 8 : start])):
+        return None
+    return Frame(at, synced_upto, data[start:end], end)
+
+
+def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame]:
+    """Every frame behind `offset` that checks and stands where it says it stands."""
+    view = memoryview(data)
+    at = data.find(_FRAME_MAGIC, offset)
+    while at >= 0:
+        frame = decode_frame(view, at, base_position + at - SEGMENT_HEADER.size)
+        if frame is not None:
+            yield frame
+        at = data.find(_FRAME_MAGIC, at + 1)
+
+
+def decode_records(body: memoryview) -> Iterator[tuple[int, int, int, bytes]]:
+    """(kind, index, term, payload) of each record; the frame's CRC has vouched for the bytes."""
+    offset = 0
+    while offset < len(body):
+        kind, length, index, term = RECORD_HEADER.unpack_from(body, offset)
+        start = offset + RECORD_HEADER.size
+        offset = start + length
+        assert offset <= len(body), (offset, len(body))
+        yield kind, index, term, bytes(body[start:offset])

@@ -1,0 +1,119 @@
+"""Reading the log's segments back after a stop of any kind: replay, torn tail, or refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.storage.disk import Disk, read_file
+from odradek_metadata_quorum.quorum.storage.log_frame import (
+    ENTRY,
+    RESET,
+    SEGMENT_HEADER,
+    TRUNCATE,
+    SegmentHeader,
+    decode_frame,
+    decode_records,
+    is_segment,
+    later_frames,
+    segment_name,
+)
+
+Entry = tuple[bytes, int, int]  # (command, index, term): the shape that the engine wants
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """The log as its files tell it: `entries[0]` is the boundary."""
+
+    entries: list[Entry]
+    segments: list[SegmentHeader]
+    end_position: int
+    cut_bytes: int
+
+
+def recover_log(disk: Disk) -> RecoveredLog:
+    """Replay every segment; cut a torn tail, durably. Raises `CorruptStorage`."""
+    segments = _read_segments(disk)
+    entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
+    cut_bytes = 0
+    position = segments[0][0].base_position
+    for number, (header, data) in enumerate(segments):
+        if header.base_position != position:
+            raise CorruptStorage(
+                f"{segment_name(header.base_position)}: the segment before it ends at {position}"
+            )
+        view = memoryview(data)
+        offset = SEGMENT_HEADER.size
+        while offset < len(data):
+            frame = decode_frame(view, offset, position)
+            if frame is None:
+                break
+            for record in decode_records(frame.body):
+                _replay(entries, record)
+            position += frame.end - offset
+            offset = frame.end
+        if offset < len(data):
+            _refuse_damage(segments[number:], offset, position)
+            cut_bytes = len(data) - offset
+            _cut(disk, segment_name(header.base_position), offset)
+    return RecoveredLog(entries, [header for header, _ in segments], position, cut_bytes)
+
+
+def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
+    names = [name for name in disk.names() if is_segment(name)]
+    segments: list[tuple[SegmentHeader, bytes]] = []
+    for name in names:
+        data = read_file(disk, name)
+        header = SegmentHeader.decode(data)
+        if header is not None and segment_name(header.base_position) == name:
+            segments.append((header, data))
+        elif name == names[-1] and segments:  # the crash came while it was being started
+            disk.remove(name)
+            disk.sync_directory()
+        else:
+            raise CorruptStorage(f"{name}: the header is damaged, and no crash explains it")
+    if not segments:
+        raise CorruptStorage("the log has no segment although the directory is formatted")
+    return segments
+
+
+def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
+    """A torn tail is what nothing durable follows; anything else is damage."""
+    name = segment_name(segments[0][0].base_position)
+    if len(segments) > 1:  # a segment is synced to its end before the next one is started
+        raise CorruptStorage(
+            f"{name}: damaged at byte {offset}, but the log goes on in another segment"
+        )
+    for frame in later_frames(segments[0][1], offset + 1, segments[0][0].base_position):
+        if frame.synced_upto > position:
+            raise CorruptStorage(
+                f"{name}: damaged at byte {offset}, but what follows it was durable. Empty the"
+                " directory and run `odradek storage format` again: the voter will rejoin from"
+                " the others"
+            )
+
+
+def _cut(disk: Disk, name: str, size: int) -> None:
+    file = disk.open(name)
+    file.truncate(size)
+    file.sync()
+    file.close()
+
+
+def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
+    kind, index, term, payload = record
+    if kind == ENTRY:
+        if index != entries[-1][1] + 1:
+            raise CorruptStorage(f"the log jumps from entry {entries[-1][1]} to {index}")
+        entries.append((payload, index, term))
+    elif kind == TRUNCATE:
+        keep = index - entries[0][1]
+        if keep > 0:
+            del entries[keep:]
+        else:  # below what this segment knows: the entry before the cut is all that is left
+            entries[:] = [(b"", index - 1, term)]
+    elif kind == RESET:
+        entries[:] = [(b"", index, term)]
+    else:
+        raise CorruptStorage(f"the log has a record of unknown kind {kind}")

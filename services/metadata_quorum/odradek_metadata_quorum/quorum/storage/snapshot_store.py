@@ -1,0 +1,192 @@
+"""Snapshots on disk: at most one is *the* snapshot, and it is only ever replaced by a newer one.
+
+A snapshot, taken here or received from the leader, is written under another name, synced, checked,
+and only then renamed; the older one goes after the directory is synced. So a crash leaves the old
+one or the new one, a damaged transfer leaves ours alone, and a stale one never gets a name.
+
+All methods wait for the disk and run on one disk queue; `current` is a plain reading.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.storage.disk import Disk, DiskFile
+
+_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc of the data, offset, epoch, length
+_SEAL: Final = struct.Struct("<I")  # crc of the header
+_DATA_START: Final = _HEADER.size + _SEAL.size
+_MAGIC: Final = b"ODSN"
+_VERSION: Final = 1
+_PREFIX: Final = "snapshot-"
+_WRITING: Final = "writing-snapshot"
+_RECEIVING: Final = "receiving-snapshot"
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotId:
+    """What a snapshot covers (all entries up to `offset`, of term `epoch`) and what it weighs."""
+
+    offset: int
+    epoch: int
+    size: int
+    crc: int
+
+    @property
+    def name(self) -> str:
+        """Its file's name."""
+        return f"{_PREFIX}{self.offset:020d}-{self.epoch:020d}"
+
+    def encode(self) -> bytes:
+        """The file's header."""
+        header = _HEADER.pack(_MAGIC, _VERSION, self.crc, self.offset, self.epoch, self.size)
+        return header + _SEAL.pack(zlib.crc32(header))
+
+
+class OpenSnapshot:
+    """A snapshot being sent: readable to its end even when a newer one replaces it."""
+
+    def __init__(self, snapshot: SnapshotId, file: DiskFile) -> None:
+        self.snapshot = snapshot
+        self._file = file
+
+    def chunk(self, position: int, size: int) -> bytes:
+        """Bytes of the encoded state from `position` on."""
+        return self._file.read(min(size, self.snapshot.size - position), _DATA_START + position)
+
+    def read(self) -> bytes:
+        """All of the encoded state. Raises `CorruptStorage`; waits for the disk."""
+        return _read_checked(self._file, self.snapshot)
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._file.close()
+
+
+class SnapshotStore:
+    """The snapshots of one directory."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Find the newest; remove what a crash left half-done. Raises `CorruptStorage`."""
+        self._disk = disk
+        self._incoming: DiskFile | None = None
+        self.current: SnapshotId | None = None
+        names = disk.names()
+        found = sorted(name for name in names if name.startswith(_PREFIX))
+        if found:
+            self.current = self._read_header(found[-1])
+        leftovers = [name for name in names if name in (_WRITING, _RECEIVING)]
+        for name in leftovers + found[:-1]:
+            disk.remove(name)
+
+    def read_current(self) -> bytes | None:
+        """The newest snapshot's data, None without one. Raises `CorruptStorage`."""
+        if self.current is None:
+            return None
+        file = self._disk.open(self.current.name)
+        try:
+            return _read_checked(file, self.current)
+        finally:
+            file.close()
+
+    def open_current(self) -> OpenSnapshot | None:
+        """The newest snapshot, for sending; None also when it is being replaced right now."""
+        current = self.current
+        if current is None:
+            return None
+        try:
+            return OpenSnapshot(current, self._disk.open(current.name))
+        except FileNotFoundError:
+            return None
+
+    def write(self, offset: int, epoch: int, data: bytes) -> SnapshotId:
+        """Store a snapshot taken here; a newer one that arrived meanwhile stays."""
+        snapshot = SnapshotId(offset, epoch, len(data), zlib.crc32(data))
+        file = self._disk.open(_WRITING, create=True)
+        file.write(snapshot.encode(), 0)
+        for position in range(0, len(data), _READ_BYTES):
+            file.write(data[position : position + _READ_BYTES], _DATA_START + position)
+        file.sync()
+        file.close()
+        self._publish(_WRITING, snapshot)
+        return snapshot
+
+    def begin_receiving(self, snapshot: SnapshotId) -> None:
+        """Start a file of its own for a snapshot that comes in chunks."""
+        self.abandon_receiving()
+        self._incoming = self._disk.open(_RECEIVING, create=True)
+        self._incoming.write(snapshot.encode(), 0)
+
+    def receive(self, position: int, data: bytes) -> None:
+        """Store one chunk."""
+        assert self._incoming is not None
+        self._incoming.write(data, _DATA_START + position)
+
+    def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
+        """Check the whole, make it durable and current if newer; its data, None if it is damaged.
+
+        A snapshot that is whole but not newer than ours gives its data and replaces nothing.
+        """
+        assert self._incoming is not None
+        try:
+            data = _read_checked(self._incoming, snapshot)
+        except CorruptStorage:
+            self.abandon_receiving()
+            return None
+        self._incoming.sync()
+        self._incoming.close()
+        self._incoming = None
+        self._publish(_RECEIVING, snapshot)
+        return data
+
+    def abandon_receiving(self) -> None:
+        """Forget what came so far."""
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+
+    def _publish(self, name: str, snapshot: SnapshotId) -> None:
+        old = self.current
+        if old is not None and not self._is_newer(snapshot, old):
+            self._disk.remove(name)
+            return
+        self._disk.rename(name, snapshot.name)
+        self._disk.sync_directory()
+        self.current = snapshot
+        if old is not None and old.name != snapshot.name:
+            self._disk.remove(old.name)
+
+    @staticmethod
+    def _is_newer(snapshot: SnapshotId, old: SnapshotId) -> bool:
+        return snapshot.offset > old.offset
+
+    def _read_header(self, name: str) -> SnapshotId:
+        file = self._disk.open(name)
+        try:
+            data = file.read(_DATA_START, 0)
+        finally:
+            file.close()
+        if len(data) < _DATA_START or _SEAL.unpack_from(data, _HEADER.size)[0] != zlib.crc32(
+            data[: _HEADER.size]
+        ):
+            raise CorruptStorage(f"{name}: the snapshot's header is damaged")
+        magic, version, crc, offset, epoch, size = _HEADER.unpack_from(data)
+        snapshot = SnapshotId(offset, epoch, size, crc)
+        if magic != _MAGIC or version != _VERSION or snapshot.name != name:
+            raise CorruptStorage(f"{name}: the snapshot's header does not belong to its name")
+        return snapshot
+
+
+def _read_checked(file: DiskFile, snapshot: SnapshotId) -> bytes:
+    data = file.read(snapshot.size, _DATA_START)
+    if len(data) != snapshot.size or zlib.crc32(data) != snapshot.crc:
+        raise CorruptStorage(
+            f"{snapshot.name}: the snapshot is damaged. Empty the directory and run `odradek"
+            " storage format` again: the voter will rejoin from the others"
+        )
+    return data

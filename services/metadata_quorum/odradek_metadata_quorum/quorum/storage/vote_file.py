@@ -1,0 +1,75 @@
+"""Term and vote, in a file of their own, in two slots: whatever is torn, one of them is whole.
+
+A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote does not
+live in the log, whose tail may legally be cut after a crash. Each save goes to the slot that does
+not hold the newest record, on another page, and is synced before anything is told to anybody; a
+crash can only tear a record that nobody was told of. Both slots unreadable is damage, never a
+crash, and refuses to start.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.storage.disk import Disk
+
+VOTE_FILE_NAME: Final = "vote"
+_SLOT_BYTES: Final = 4096  # a page each: a torn write cannot reach the other
+_RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
+_REST: Final = struct.Struct("<QQq")
+_MAGIC: Final = b"ODVT"
+_NO_VOTE: Final = -1
+
+
+class VoteFile:
+    """The durable (term, vote). `save` waits for the disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Open an existing one. Raises `CorruptStorage`."""
+        self._file = disk.open(VOTE_FILE_NAME)
+        slots = [slot for number in (0, 1) if (slot := self._load(number)) is not None]
+        if not slots:
+            raise CorruptStorage(
+                f"{VOTE_FILE_NAME}: both slots are damaged, so this voter may have forgotten a"
+                " vote. Empty the directory and run `odradek storage format` again: it will"
+                " rejoin from the other voters"
+            )
+        self._sequence, self.term, self.vote = max(slots, key=lambda slot: slot[0])
+
+    @staticmethod
+    def create(disk: Disk) -> None:
+        """A new one: term 0, no vote. Durable when `sync_directory` has returned."""
+        file = disk.open(VOTE_FILE_NAME, create=True)
+        file.write(_encode(0, 0, None).ljust(2 * _SLOT_BYTES, b"\0"), 0)
+        file.sync()
+        file.close()
+
+    def save(self, term: int, vote: int | None) -> None:
+        """Make it durable. Terms never fall, a vote of a term never changes to another."""
+        assert term >= self.term, (term, self.term)
+        assert term > self.term or self.vote in (None, vote), (term, self.vote, vote)
+        sequence = self._sequence + 1
+        self._file.write(_encode(sequence, term, vote), sequence % 2 * _SLOT_BYTES)
+        self._file.sync()
+        self._sequence, self.term, self.vote = sequence, term, vote
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._file.close()
+
+    def _load(self, number: int) -> tuple[int, int, int | None] | None:
+        data = self._file.read(_RECORD.size, number * _SLOT_BYTES)
+        if len(data) < _RECORD.size:
+            return None
+        magic, crc, sequence, term, vote = _RECORD.unpack(data)
+        if magic != _MAGIC or crc != zlib.crc32(data[8:]) or sequence % 2 != number:
+            return None
+        return sequence, term, None if vote == _NO_VOTE else vote
+
+
+def _encode(sequence: int, term: int, vote: int | None) -> bytes:
+    rest = _REST.pack(sequence, term, _NO_VOTE if vote is None else vote)
+    return struct.pack("<4sI", _MAGIC, zlib.crc32(rest)) + rest

@@ -1,0 +1,198 @@
+"""The Raft log: entries in memory for the engine, and the same entries in segments on disk.
+
+Two halves share this object without a lock, because each owns its fields. The *loop* half appends,
+truncates, resets and trims `entries` at once, and notes each change as a record. The *disk* half
+(`write`, `remove_before`; always on the same disk queue) turns the noted records into one frame,
+one write, one sync. In between, `take` hands over what was noted and `written` learns that it is
+durable: `synced_index` then says up to which entry this node may vouch for its log.
+
+`entries[0]` is the *boundary*: the last entry that is not served any more. Its index and term are
+what log matching needs; its command may be gone. An empty log has the boundary (1, 0), genesis.
+
+Old segments are removed whole, the oldest first, and nothing is ever rewritten: there is no moment
+at which a vote or an entry could go to a file that is about to be replaced. Changes of the log's
+end are records (`TRUNCATE`, `RESET`), so the order of the file is the order of events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_metadata_quorum.quorum.storage.disk import Disk
+from odradek_metadata_quorum.quorum.storage.log_frame import (
+    ENTRY,
+    RECORD_HEADER,
+    RESET,
+    SEGMENT_HEADER,
+    TRUNCATE,
+    SegmentHeader,
+    encode_frame,
+    encode_record,
+    segment_name,
+)
+from odradek_metadata_quorum.quorum.storage.log_recovery import Entry, recover_log
+
+GENESIS_INDEX: Final = 1
+GENESIS_TERM: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogWrite:
+    """Records on their way to the disk: `parts` joined are one frame's body."""
+
+    parts: list[bytes]
+    entry_count: int
+    last: tuple[int, int]  # (index, term) of the log's last entry after them
+    resets: bool
+
+
+class WriteAheadLog:
+    """See the module. Raises `CorruptStorage` when its files cannot be a crash's work."""
+
+    def __init__(self, disk: Disk, *, segment_bytes_max: int) -> None:
+        self._disk = disk
+        self._segment_bytes_max = segment_bytes_max
+        recovered = recover_log(disk)
+        # The loop's half.
+        self.entries: list[Entry] = recovered.entries
+        self.payload_bytes = sum(len(entry[0]) for entry in self.entries)
+        self.synced_index = self.entries[-1][1]
+        self._parts: list[bytes] = []
+        self._entry_count = 0
+        self._resets = False
+        self._in_flight_index = self.synced_index
+        # The disk's half.
+        self._segments = recovered.segments
+        self._file = disk.open(segment_name(self._segments[-1].base_position))
+        self._file_bytes = self._file.size()
+        self._position = recovered.end_position
+        self._last = self.entries[-1][1:]
+
+    @staticmethod
+    def create(disk: Disk) -> None:
+        """The files of an empty log. Durable when `sync_directory` has returned."""
+        file = disk.open(segment_name(0), create=True)
+        file.write(SegmentHeader(0, GENESIS_INDEX, GENESIS_TERM).encode(), 0)
+        file.sync()
+        file.close()
+
+    # The loop's half.
+
+    @property
+    def first_index(self) -> int:
+        """The boundary's index: entries above it are served."""
+        return self.entries[0][1]
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry."""
+        return self.entries[-1][1]
+
+    @property
+    def dirty(self) -> bool:
+        """Whether changes were noted that no `take` has handed over."""
+        return bool(self._parts)
+
+    def term_at(self, index: int) -> int | None:
+        """Term of the entry at `index`; None outside of boundary and end."""
+        position = index - self.entries[0][1]
+        return self.entries[position][2] if 0 <= position < len(self.entries) else None
+
+    def append(self, command: bytes, index: int, term: int) -> None:
+        """Add one entry behind the last."""
+        last = self.entries[-1]
+        assert index == last[1] + 1, (index, term, last[1:])
+        assert term >= last[2], (index, term, last[1:])
+        self.entries.append((command, index, term))
+        self.payload_bytes += len(command)
+        self._parts.append(RECORD_HEADER.pack(ENTRY, len(command), index, term))
+        self._parts.append(command)
+        self._entry_count += 1
+
+    def truncate_from(self, index: int) -> None:
+        """Void the entries from `index` on; the boundary stays."""
+        assert self.first_index < index, (self.first_index, index)
+        keep = index - self.first_index
+        if keep >= len(self.entries):
+            return
+        self.payload_bytes -= sum(len(entry[0]) for entry in self.entries[keep:])
+        del self.entries[keep:]
+        self.synced_index = min(self.synced_index, index - 1)
+        self._in_flight_index = min(self._in_flight_index, index - 1)
+        self._parts.append(encode_record(TRUNCATE, index, self.entries[-1][2]))
+
+    def reset(self, index: int, term: int) -> None:
+        """Empty the log: a snapshot that ends with entry (index, term) takes its place."""
+        self.entries = [(b"", index, term)]
+        self.payload_bytes = 0
+        self.synced_index = min(self.synced_index, index)
+        self._in_flight_index = min(self._in_flight_index, index)
+        self._parts.append(encode_record(RESET, index, term))
+        self._resets = True
+
+    def trim_to(self, index: int) -> None:
+        """Make `index` the boundary, in memory; `remove_before` then frees the disk."""
+        drop = index - self.first_index
+        if drop > 0:
+            assert drop < len(self.entries), (index, self.first_index, self.last_index)
+            self.payload_bytes -= sum(len(entry[0]) for entry in self.entries[:drop])
+            del self.entries[:drop]
+
+    def take(self) -> LogWrite:
+        """Hand the noted records over; at most one write may be under way."""
+        write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
+        self._parts, self._entry_count, self._resets = [], 0, False
+        self._in_flight_index = self.last_index
+        return write
+
+    def written(self) -> None:
+        """The write under way is durable (but for what was truncated meanwhile)."""
+        self.synced_index = self._in_flight_index
+
+    # The disk's half.
+
+    def write(self, write: LogWrite) -> int:
+        """One frame, one sync; the number of bytes written. Waits for the disk."""
+        body = b"".join(write.parts)
+        frame = encode_frame(self._position, self._position, body)
+        full = write.resets or self._file_bytes + len(frame) > self._segment_bytes_max
+        if full and self._file_bytes > SEGMENT_HEADER.size:
+            self._roll(frame)
+        else:
+            self._file.write(frame, self._file_bytes)
+            self._file.sync()
+            self._file_bytes += len(frame)
+        self._position += len(frame)
+        self._last = write.last
+        if write.resets:  # what came before the reset is void, and the reset is durable
+            self._remove_segments(len(self._segments) - 1)
+        return len(frame)
+
+    def remove_before(self, index: int) -> None:
+        """Remove the segments whose entries are all below `index`. Waits for the disk."""
+        count = 0
+        while count + 1 < len(self._segments) and self._segments[count + 1].previous_index < index:
+            count += 1
+        self._remove_segments(count)
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._file.close()
+
+    def _roll(self, frame: bytes) -> None:
+        """Start a segment with this frame; the old one is durable to its end already."""
+        header = SegmentHeader(self._position, *self._last)
+        self._file.close()
+        self._file = self._disk.open(segment_name(self._position), create=True)
+        self._file.write(header.encode() + frame, 0)
+        self._file.sync()
+        self._disk.sync_directory()
+        self._file_bytes = SEGMENT_HEADER.size + len(frame)
+        self._segments.append(header)
+
+    def _remove_segments(self, count: int) -> None:
+        for header in self._segments[:count]:  # the oldest first: a crash leaves no hole
+            self._disk.remove(segment_name(header.base_position))
+            self._disk.sync_directory()
+        del self._segments[:count]

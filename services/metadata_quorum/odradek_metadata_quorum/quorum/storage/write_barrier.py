@@ -1,0 +1,109 @@
+"""The write barrier: what leaves this node waits until what it speaks of is on disk.
+
+The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`.
+At most one disk write is under way; it takes everything noted so far, the vote first, as one frame
+and one sync (group commit: the next starts when the last ends, without a timer). When it returns,
+`durable` catches up. A message made at a moment when `noted` was *n* may leave once `durable >= n`:
+votes and acknowledgements thus never outrun the disk, and a burst costs one sync.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite, WriteAheadLog
+
+
+@dataclass(slots=True)
+class SyncLatency:
+    """Durations of the log's writes, summed."""
+
+    count: int = 0
+    total_ns: int = 0
+    last_ns: int = 0
+    max_ns: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+class WriteBarrier:
+    """Owns the durable log and vote; lives on the loop, writes on `queue`."""
+
+    def __init__(
+        self,
+        log: WriteAheadLog,
+        vote_file: VoteFile,
+        queue: DiskQueue,
+        *,
+        on_durable: Callable[[], None],
+    ) -> None:
+        self.log = log
+        self.latency = SyncLatency()
+        self.term = vote_file.term
+        self.vote = vote_file.vote
+        self._vote_file = vote_file
+        self._queue = queue
+        self._on_durable = on_durable
+        self._vote_noted = False
+        self._changes = 0
+        self.durable = 0
+        self._writing: int | None = None  # what `durable` becomes when the write returns
+
+    @property
+    def noted(self) -> int:
+        """Number of changes so far, counting the log's unwritten ones as one more."""
+        return self._changes + (1 if self.log.dirty or self._vote_noted else 0)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything noted is durable."""
+        return self.durable == self.noted
+
+    def note_vote(self, term: int, vote: int | None) -> None:
+        """Term and vote change; durable with the next write."""
+        self.term, self.vote = term, vote
+        self._vote_noted = True
+
+    def start_write(self) -> None:
+        """Start a write if there is something to write and none is under way."""
+        if self._writing is not None or not (self.log.dirty or self._vote_noted):
+            return
+        vote = (self.term, self.vote) if self._vote_noted else None
+        write = self.log.take() if self.log.dirty else None
+        self._changes += 1
+        self._vote_noted = False
+        self._writing = self._changes
+        self._queue.submit(lambda: self._write(vote, write), self._written)
+
+    def _write(
+        self, vote: tuple[int, int | None] | None, write: LogWrite | None
+    ) -> tuple[LogWrite | None, int, int]:
+        """On the disk's thread: the vote first, so that no entry is of a term unknown to it."""
+        start_ns = time.perf_counter_ns()
+        if vote is not None:
+            self._vote_file.save(*vote)
+        written_bytes = self.log.write(write) if write is not None else 0
+        return write, written_bytes, time.perf_counter_ns() - start_ns
+
+    def _written(self, result: tuple[LogWrite | None, int, int]) -> None:
+        write, written_bytes, duration_ns = result
+        assert self._writing is not None
+        if write is not None:
+            self.log.written()
+            self._record(write.entry_count, written_bytes, duration_ns)
+        self.durable, self._writing = self._writing, None
+        self.start_write()
+        self._on_durable()
+
+    def _record(self, entries: int, written_bytes: int, duration_ns: int) -> None:
+        latency = self.latency
+        latency.count += 1
+        latency.total_ns += duration_ns
+        latency.last_ns = duration_ns
+        latency.max_ns = max(latency.max_ns, duration_ns)
+        latency.entries += entries
+        latency.bytes += written_bytes
