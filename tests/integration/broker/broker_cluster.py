@@ -14,6 +14,7 @@ from typing import Any
 import grpc.aio
 
 from odradek_protocol.records.batch_header import iter_headers
+from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2,
@@ -185,7 +186,7 @@ class BrokerCluster:
     async def until(self, condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
         """Wait for a condition on the controller's image, looked at after each tick."""
         async with asyncio.timeout(timeout_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  # a poll of a foreign state
                 await asyncio.sleep(0.01)
 
     async def produce(
@@ -266,3 +267,13 @@ def produce_request(
 def record_count(batches: bytes) -> int:
     """How many records the batches hold."""
     return sum(header.record_count for _, header in iter_headers(batches))
+
+
+def record_values(batches: bytes) -> list[int]:
+    """The values, numbers in decimal, of all records."""
+    return [
+        int(record.value)
+        for position, _ in iter_headers(batches)
+        for record in decode_batch(batches, position)
+        if record.value is not None
+    ]
