@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import structlog
-
 from odradek_broker.coordination.hosted_shard import (
     CoordinatorError,
     DecidedStep,
@@ -27,13 +25,14 @@ from odradek_broker.replication.partition_service import (
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records import BatchBuilder, Record, decode_batch, iter_headers
+from odradek_runtime.logs import event_log
 
 Shard = TypeVar("Shard")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _READ_BYTES = 1024 * 1024
 _WRITE_TIMEOUT_MS = 15_000
-_log = structlog.get_logger()
+_log = event_log(__name__)
 
 
 class ShardKind(Protocol[Shard]):

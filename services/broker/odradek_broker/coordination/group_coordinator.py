@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import re2
-import structlog
 
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
@@ -46,11 +45,12 @@ from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicP
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.clock import monotonic_ms, wall_ms
+from odradek_runtime.logs import event_log
 
 OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
 _PATTERN_BYTES_MAX: Final = 4_096
 _PATTERNS_KEPT_MAX: Final = 1_000
-_log = structlog.get_logger()
+_log = event_log(__name__)
 
 
 class GroupCoordinator:
