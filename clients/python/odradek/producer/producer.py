@@ -88,6 +88,7 @@ class Producer:
         self._lanes: dict[str, TopicLanes] = {}
         self._key_serializer = options.key_serializer
         self._value_serializer = options.value_serializer
+        self._sticky_bytes = options.batch_bytes_max * 15 // 16
         self._is_started = False
         self._is_closed = False
 
@@ -141,7 +142,9 @@ class Producer:
                 queue = lanes.of_key(key)
             else:
                 queue = lanes.sticky
-                if queue.filling is None:
+                filling = queue.filling
+                if filling is None or filling.size_bytes >= self._sticky_bytes:
+                    queue.seal()
                     queue = lanes.next_sticky()
             now_ms = time.monotonic_ns() // 1_000_000
             if timestamp_ms is None:
@@ -200,13 +203,8 @@ class Producer:
         undone = set(self._accumulator.undone())
         try:
             async with asyncio.timeout(timeout_s):
-                while undone:
-                    progress = self._sender.progress()
-                    undone = {batch for batch in undone if not batch.is_done}
-                    if undone:
-                        await progress
-                    else:
-                        progress.close()
+                while undone := {batch for batch in undone if not batch.is_done}:
+                    await self._sender.progress()
         except TimeoutError:
             undone = {batch for batch in undone if not batch.is_done}
             raise FlushTimedOut(

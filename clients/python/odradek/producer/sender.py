@@ -14,11 +14,20 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from odradek.cluster.backoff import Backoff
 from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.metadata_cache import Change
-from odradek.errors import BrokerUnreachable, OdradekError, RequestTimedOut, UnknownTopic, error_of
+from odradek.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    BrokerUnreachable,
+    OdradekError,
+    RequestTimedOut,
+    UnknownTopic,
+    UnsupportedOperation,
+    error_of,
+)
 from odradek.producer.accumulator import Accumulator, Callbacks
 from odradek.producer.options import ProducerOptions
 from odradek.producer.partition_queue import PartitionQueue
@@ -40,6 +49,8 @@ _MOVED: Final = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
     }
 )
+
+_FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +77,7 @@ class Sender:
         self._pump_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._progress = asyncio.Event()
+        self._undone_seen = 0
         self._id_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -83,6 +95,7 @@ class Sender:
             if handle is not None:
                 handle.cancel()
         self._run(self._accumulator.fail_all(lambda _: reason))
+        self._signal_progress()
         await self._tasks.stop()
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
@@ -118,6 +131,7 @@ class Sender:
                 self._cluster.refresh_soon()
         self._break_stuck_streams(now_ms)
         self._set_timer(now_ms)
+        self._signal_progress()
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -219,6 +233,7 @@ class Sender:
                 self._cluster.refresh_soon()
             if batch.is_done:
                 self._tell(batch, callbacks)
+        self._signal_progress()
         self.kick()
 
     def _on_broken(
@@ -234,10 +249,11 @@ class Sender:
         now_ms = monotonic_ms()
         for request in requests:
             for batch, attempt in request.batches:
-                if error.retriable:
+                if not isinstance(error, _FINAL):
                     self._accumulator.lost(batch, attempt, error, now_ms, random.random())
                 elif not batch.is_done and batch.attempt == attempt:
                     self._tell(batch, self._accumulator.fail(batch, error))
+        self._signal_progress()
         if isinstance(error, BrokerUnreachable | RequestTimedOut):
             self._cluster.refresh_soon()
         self.kick()
@@ -262,13 +278,16 @@ class Sender:
             _log.warning(
                 "%d records for %s failed: %s", batch.record_count, batch.queue.name, batch.error
             )
-        self._run(callbacks, is_progress=True)
+        self._run(callbacks)
 
-    def _run(self, callbacks: Callbacks, *, is_progress: bool = False) -> None:
+    def _run(self, callbacks: Callbacks) -> None:
         """Run users' callbacks; what one raises goes to the loop's handler, as with any future."""
         for callback in callbacks:
             _guarded(callback)
-        if callbacks or is_progress:
+
+    def _signal_progress(self) -> None:
+        if self._accumulator.undone_batches != self._undone_seen:
+            self._undone_seen = self._accumulator.undone_batches
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
 

@@ -1,0 +1,74 @@
+"""The door to a cluster: one set of connections for its producers, consumers and admin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from odradek.cluster.cluster import Cluster, LinkState
+from odradek.cluster.connect import connect
+from odradek.transports.security import TlsOptions
+from odradek.transports.transport import Transport
+
+if TYPE_CHECKING:
+    from odradek.producer.producer import Producer, ProducerArguments
+
+CONNECT_S_MAX = 30.0
+
+
+class Client:
+    """`async with Client("host:9090,host2:9090") as client:`; without an address, ODRADEK_BOOTSTRAP.
+
+    Entering does not dial: the first producer, consumer or call does, or `connect`. Leaving closes
+    the connections; close producers and consumers first (their own `async with` does).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | None = None,
+        *,
+        tls: TlsOptions | None = None,
+        transport: Transport | None = None,
+        on_state: Callable[[LinkState], None] | None = None,
+    ) -> None:
+        self._cluster: Cluster = connect(bootstrap, tls, transport=transport, on_state=on_state)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def state(self) -> LinkState:
+        """Whether the cluster can be seen at the moment."""
+        return self._cluster.state
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster; empty before the first contact."""
+        return self._cluster.cache.cluster_id
+
+    async def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
+        """Wait until a broker has answered.
+
+        Raises:
+            BrokersUnavailable: none did; it names those tried and the last error.
+        """
+        await self._cluster.wait_connected(timeout_s)
+
+    def producer(self, **arguments: Unpack[ProducerArguments]) -> Producer:
+        """A producer over this client's connections. Its arguments: `ProducerOptions`."""
+        from odradek.producer.producer import Producer
+
+        return Producer(cluster=self._cluster, **arguments)
+
+    async def close(self) -> None:
+        """Close all connections. May be called twice."""
+        await self._cluster.close()

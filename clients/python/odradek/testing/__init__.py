@@ -1,0 +1,10 @@
+"""For tests of programs that use Odradek: a cluster in memory, and a pytest fixture with a real one.
+
+`MemoryCluster` needs nothing but this package. For the fixtures put
+`pytest_plugins = ["odradek.testing.fixtures"]` into the top `conftest.py`.
+"""
+
+from odradek.testing.memory_cluster import MemoryCluster
+from odradek.testing.memory_transport import MemoryTransport
+
+__all__ = ["MemoryCluster", "MemoryTransport"]

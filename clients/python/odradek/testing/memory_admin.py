@@ -1,0 +1,177 @@
+"""What the in-memory cluster answers to administrators: topics, configs, records, the cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from odradek.testing.memory_cluster import DEFAULT_CONFIGS, MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+Call = Callable[[MemoryCluster, int, Any], Message]
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def _create_topics(
+    cluster: MemoryCluster, broker_id: int, request: pb.CreateTopicsRequest
+) -> pb.CreateTopicsResponse:
+    response = pb.CreateTopicsResponse()
+    for new in request.topics:
+        result = response.topics.add(name=new.name)
+        count = new.partition_count if new.partition_count > 0 else cluster.default_partitions
+        unknown = sorted(set(new.configs) - set(DEFAULT_CONFIGS))
+        if not _NAME.fullmatch(new.name) or new.name in (".", ".."):
+            result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            result.error_message = f"{new.name!r} is no name of a topic"
+        elif new.name in cluster.topics:
+            result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
+            result.error_message = f"topic {new.name!r} exists"
+        elif new.replication_factor > len(cluster.endpoints):
+            result.error_code = ErrorCode.INVALID_REPLICATION_FACTOR
+            result.error_message = (
+                f"replication factor {new.replication_factor},"
+                f" there are {len(cluster.endpoints)} brokers"
+            )
+        elif unknown:
+            result.error_code = ErrorCode.INVALID_CONFIG
+            result.error_message = f"unknown config {unknown[0]!r}"
+        else:
+            result.partition_count = count
+            result.replication_factor = len(cluster.endpoints)
+            if not request.validate_only:
+                topic = cluster.create_topic(new.name, count, dict(new.configs))
+                result.topic_id = topic.topic_id
+    return response
+
+
+def _delete_topics(
+    cluster: MemoryCluster, broker_id: int, request: pb.DeleteTopicsRequest
+) -> pb.DeleteTopicsResponse:
+    response = pb.DeleteTopicsResponse()
+    by_id = {topic.topic_id: topic.name for topic in cluster.topics.values()}
+    for name in [*request.names, *(by_id.get(i, "") for i in request.topic_ids)]:
+        result = response.topics.add(name=name)
+        if name in cluster.topics:
+            result.topic_id = cluster.topics[name].topic_id
+            cluster.delete_topic(name)
+        else:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return response
+
+
+def _create_partitions(
+    cluster: MemoryCluster, broker_id: int, request: pb.CreatePartitionsRequest
+) -> pb.CreatePartitionsResponse:
+    response = pb.CreatePartitionsResponse()
+    for new in request.topics:
+        result = response.topics.add(name=new.name)
+        topic = cluster.topics.get(new.name)
+        if topic is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif new.total_count <= len(topic.partitions):
+            result.error_code = ErrorCode.INVALID_PARTITIONS
+            result.error_message = f"topic {new.name!r} has {len(topic.partitions)} already"
+        elif not request.validate_only:
+            cluster.add_partitions(new.name, new.total_count - len(topic.partitions))
+    return response
+
+
+def _describe_configs(
+    cluster: MemoryCluster, broker_id: int, request: pb.DescribeConfigsRequest
+) -> pb.DescribeConfigsResponse:
+    response = pb.DescribeConfigsResponse()
+    for resource in request.resources:
+        result = response.resources.add(type=resource.type, name=resource.name)
+        topic = cluster.topics.get(resource.name)
+        if resource.type != pb.CONFIG_RESOURCE_TYPE_TOPIC or topic is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        for name, default in DEFAULT_CONFIGS.items():
+            if not resource.config_names or name in resource.config_names:
+                own = topic.configs.get(name)
+                result.entries.add(
+                    name=name,
+                    value=default if own is None else own,
+                    source=5 if own is None else 1,
+                    type=2,
+                )
+    return response
+
+
+def _alter_configs(
+    cluster: MemoryCluster, broker_id: int, request: pb.AlterConfigsRequest
+) -> pb.AlterConfigsResponse:
+    response = pb.AlterConfigsResponse()
+    for resource in request.resources:
+        result = response.resources.add(type=resource.type, name=resource.name)
+        topic = cluster.topics.get(resource.name)
+        unknown = [o.name for o in resource.operations if o.name not in DEFAULT_CONFIGS]
+        if resource.type != pb.CONFIG_RESOURCE_TYPE_TOPIC or topic is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif unknown:
+            result.error_code = ErrorCode.INVALID_CONFIG
+            result.error_message = f"unknown config {unknown[0]!r}"
+        elif not request.validate_only:
+            if resource.replaces_all:
+                topic.configs.clear()
+            for operation in resource.operations:
+                if operation.operation == 1:
+                    topic.configs.pop(operation.name, None)
+                else:
+                    topic.configs[operation.name] = operation.value
+    return response
+
+
+def _delete_records(
+    cluster: MemoryCluster, broker_id: int, request: pb.DeleteRecordsRequest
+) -> pb.DeleteRecordsResponse:
+    response = pb.DeleteRecordsResponse()
+    for item in request.partitions:
+        result = response.partitions.add(partition=item.partition)
+        partition = cluster.partition(item.partition.topic, item.partition.partition)
+        if partition is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        end_offset = partition.log.log_end_offset
+        offset = end_offset if item.offset == -1 else item.offset
+        if not 0 <= offset <= end_offset:
+            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            continue
+        partition.log.delete_before(offset)
+        result.offset = partition.log.log_start_offset
+    return response
+
+
+def _describe_cluster(
+    cluster: MemoryCluster, broker_id: int, request: pb.DescribeClusterRequest
+) -> pb.DescribeClusterResponse:
+    response = pb.DescribeClusterResponse(
+        cluster_id=cluster.cluster_id, active_controller_id=1, controller_epoch=1
+    )
+    for known_id in cluster.endpoints:
+        response.brokers.add(
+            broker_id=known_id,
+            broker_epoch=1,
+            is_fenced=known_id not in cluster.alive,
+            leader_count=sum(
+                partition.leader_id == known_id
+                for topic in cluster.topics.values()
+                for partition in topic.partitions
+            ),
+        )
+    return response
+
+
+ADMIN_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
+    "CreateTopics": (pb.CreateTopicsRequest, _create_topics),
+    "DeleteTopics": (pb.DeleteTopicsRequest, _delete_topics),
+    "CreatePartitions": (pb.CreatePartitionsRequest, _create_partitions),
+    "DescribeConfigs": (pb.DescribeConfigsRequest, _describe_configs),
+    "AlterConfigs": (pb.AlterConfigsRequest, _alter_configs),
+    "DeleteRecords": (pb.DeleteRecordsRequest, _delete_records),
+    "DescribeCluster": (pb.DescribeClusterRequest, _describe_cluster),
+}

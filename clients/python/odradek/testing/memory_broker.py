@@ -1,0 +1,178 @@
+"""What a broker of the in-memory cluster answers to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from odradek.partitions import TopicPartition
+from odradek.testing.memory_cluster import MemoryCluster, MemoryPartition
+from odradek.testing.memory_fetch import serve_fetch
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+Call = Callable[[MemoryCluster, int, Any], Message]
+StreamHandler = Callable[[MemoryCluster, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
+
+
+def find(
+    cluster: MemoryCluster, broker_id: int, name: str, index: int, client_epoch: int = -1
+) -> tuple[ErrorCode, MemoryPartition | None]:
+    """The partition as this broker may serve it, or why it may not."""
+    partition = cluster.partition(name, index)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if partition.leader_id != broker_id:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, partition
+    if client_epoch >= 0 and client_epoch != partition.leader_epoch:
+        is_older = client_epoch < partition.leader_epoch
+        return (
+            ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        ), partition
+    return ErrorCode.NONE, partition
+
+
+async def _produce(
+    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.ProduceRequest]
+) -> AsyncGenerator[pb.ProduceResponse, None]:
+    async for request in requests:
+        response = pb.ProduceResponse(request_id=request.request_id)
+        is_lost = False
+        for item in request.partitions:
+            name = TopicPartition(item.topic, item.partition)
+            result = response.partitions.add(
+                topic=item.topic, partition=item.partition, base_offset=-1, log_append_time_ms=-1
+            )
+            code, partition = find(cluster, broker_id, *name)
+            if code is ErrorCode.NONE:
+                code = cluster.take_fault("produce", name)
+            if partition is None or code is not ErrorCode.NONE:
+                result.error_code = code
+                if partition is not None and code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    result.leader.CopyFrom(cluster.leader_hint(partition))
+                continue
+            limit = int(cluster.topics[item.topic].configs.get("max.message.bytes", 1 << 20))
+            if len(item.records) > limit:
+                result.error_code = ErrorCode.MESSAGE_TOO_LARGE
+                result.error_message = f"a batch of {len(item.records)} bytes, at most {limit}"
+                continue
+            result.error_code, result.base_offset = partition.log.append(
+                item.records, partition.leader_epoch
+            )
+            result.log_start_offset = partition.log.log_start_offset
+            is_lost |= cluster.takes_answer_away(name)
+        cluster.wake()
+        if is_lost:
+            raise ConnectionResetError
+        if request.acks:
+            yield response
+
+
+async def _watch(
+    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.WatchMetadataRequest]
+) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
+    request = await anext(requests)
+    names = None if request.all_topics else list(request.topics)
+    told_offset, is_first, known = -1, True, set[str]()
+    while True:
+        if cluster.metadata_offset != told_offset:
+            told_offset = cluster.metadata_offset
+            metadata = cluster.metadata(names)
+            present = {t.name for t in metadata.topics if not t.error_code}
+            yield pb.WatchMetadataResponse(
+                metadata=metadata, is_full=is_first, removed_topics=sorted(known - present)
+            )
+            is_first, known = False, present
+            continue
+        await cluster.wait_change()
+
+
+def _metadata(
+    cluster: MemoryCluster, broker_id: int, request: pb.MetadataRequest
+) -> pb.MetadataResponse:
+    if request.allow_auto_topic_creation and cluster.auto_create_topics:
+        for name in request.topics:
+            if name not in cluster.topics:
+                cluster.create_topic(name, cluster.default_partitions)
+    return cluster.metadata(None if request.all_topics else list(request.topics))
+
+
+def _list_offsets(
+    cluster: MemoryCluster, broker_id: int, request: pb.ListOffsetsRequest
+) -> pb.ListOffsetsResponse:
+    response = pb.ListOffsetsResponse()
+    for item in request.partitions:
+        name = TopicPartition(item.topic, item.partition)
+        result = response.partitions.add(
+            topic=item.topic, partition=item.partition, offset=-1, timestamp_ms=-1, leader_epoch=-1
+        )
+        code, partition = find(cluster, broker_id, *name, item.current_leader_epoch)
+        if code is ErrorCode.NONE:
+            code = cluster.take_fault("offsets", name)
+        result.error_code = code
+        if partition is None or code is not ErrorCode.NONE:
+            continue
+        log = partition.log
+        if item.timestamp_ms == -1:
+            result.offset = log.log_end_offset
+        elif item.timestamp_ms == -2:
+            result.offset = log.log_start_offset
+        elif item.timestamp_ms == -3:
+            result.offset, result.timestamp_ms = log.offset_of_largest_timestamp()
+        else:
+            result.offset, result.timestamp_ms = log.offset_for_timestamp(item.timestamp_ms)
+        result.leader_epoch = partition.leader_epoch
+    return response
+
+
+def _offset_for_leader_epoch(
+    cluster: MemoryCluster, broker_id: int, request: pb.OffsetForLeaderEpochRequest
+) -> pb.OffsetForLeaderEpochResponse:
+    response = pb.OffsetForLeaderEpochResponse()
+    for item in request.partitions:
+        code, partition = find(
+            cluster, broker_id, item.topic, item.partition, item.current_leader_epoch
+        )
+        epoch, end_offset = -1, -1
+        if partition is not None and code is ErrorCode.NONE:
+            epoch, end_offset = partition.log.end_of_epoch(item.leader_epoch)
+        response.partitions.add(
+            topic=item.topic,
+            partition=item.partition,
+            error_code=code,
+            leader_epoch=epoch,
+            end_offset=end_offset,
+        )
+    return response
+
+
+def _init_producer_id(
+    cluster: MemoryCluster, broker_id: int, request: pb.InitProducerIdRequest
+) -> pb.InitProducerIdResponse:
+    return pb.InitProducerIdResponse(producer_id=cluster.new_producer_id(), producer_epoch=0)
+
+
+async def _fetch(
+    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.FetchRequest]
+) -> AsyncGenerator[pb.FetchResponse, None]:
+    async with contextlib.aclosing(serve_fetch(cluster, broker_id, requests, find)) as answers:
+        async for answer in answers:
+            await asyncio.sleep(0)
+            yield answer
+
+
+BROKER_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
+    "Metadata": (pb.MetadataRequest, _metadata),
+    "ListOffsets": (pb.ListOffsetsRequest, _list_offsets),
+    "OffsetForLeaderEpoch": (pb.OffsetForLeaderEpochRequest, _offset_for_leader_epoch),
+    "InitProducerId": (pb.InitProducerIdRequest, _init_producer_id),
+}
+BROKER_STREAMS: Final[dict[str, tuple[type[Message], StreamHandler]]] = {
+    "Produce": (pb.ProduceRequest, _produce),
+    "Fetch": (pb.FetchRequest, _fetch),
+    "WatchMetadata": (pb.WatchMetadataRequest, _watch),
+}

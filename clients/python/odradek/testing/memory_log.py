@@ -1,0 +1,179 @@
+"""One partition of the in-memory cluster: batches, offsets, and what it remembers of producers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_header import BatchHeader, iter_headers, read_header, stamp
+from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.errors import CorruptBatch
+
+_REMEMBERED_BATCHES = 5
+_SEQUENCE_MODULUS = 1 << 31
+
+
+@dataclass(slots=True)
+class _ProducerState:
+    epoch: int
+    last_sequence: int = -1
+    recent: deque[tuple[int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES)
+    )
+    """(base sequence, last sequence, base offset) of the last batches."""
+
+
+@dataclass(slots=True)
+class StoredBatch:
+    """A batch as it lies in the log."""
+
+    base_offset: int
+    next_offset: int
+    data: bytes
+    header: BatchHeader
+
+
+class MemoryLog:
+    """The records of one partition; the truth that all brokers of the in-memory cluster share."""
+
+    def __init__(self) -> None:
+        self.batches: list[StoredBatch] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.leader_epoch_starts: list[tuple[int, int]] = []
+        self.aborted: list[tuple[int, int, int]] = []
+        """(producer id, first offset, last offset) of aborted transactions."""
+        self._producers: dict[int, _ProducerState] = {}
+
+    def append(self, records: bytes, leader_epoch: int) -> tuple[ErrorCode, int]:
+        """Append whole batches as a leader does. Returns (code, base offset of the first)."""
+        try:
+            placed = list(iter_headers(records))
+            if not placed:
+                return ErrorCode.CORRUPT_MESSAGE, -1
+            for position, header in placed:
+                decode_batch(records, position, header)
+        except CorruptBatch:
+            return ErrorCode.CORRUPT_MESSAGE, -1
+        first_offset = -1
+        for position, header in placed:
+            code, base_offset = self._append_one(
+                records[position : position + header.size_bytes], header, leader_epoch
+            )
+            if code is not ErrorCode.NONE:
+                return code, -1
+            first_offset = base_offset if first_offset < 0 else first_offset
+        return ErrorCode.NONE, first_offset
+
+    def read(self, offset: int, bytes_max: int) -> Iterator[StoredBatch]:
+        """Batches from the one that holds `offset` on; the first whatever its size."""
+        left_bytes = bytes_max
+        for number, batch in enumerate(self.batches[self._find(offset) :]):
+            if number and len(batch.data) > left_bytes:
+                return
+            left_bytes -= len(batch.data)
+            yield batch
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
+        """(offset, timestamp) of the first record that is as late; (-1, -1): none is."""
+        for batch in self.batches:
+            if batch.header.max_timestamp_ms < timestamp_ms:
+                continue
+            for record in decode_batch(batch.data):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                    return record.offset, record.timestamp_ms
+        return -1, -1
+
+    def offset_of_largest_timestamp(self) -> tuple[int, int]:
+        """(offset, timestamp) of the record with the largest timestamp; (-1, -1): empty."""
+        best = (-1, -1)
+        for batch in self.batches:
+            for record in decode_batch(batch.data):
+                if record.timestamp_ms > best[1]:
+                    best = (record.offset, record.timestamp_ms)
+        return best
+
+    def delete_before(self, offset: int) -> None:
+        """Raise the log start, as DeleteRecords and retention do."""
+        self.log_start_offset = max(self.log_start_offset, offset)
+        while self.batches and self.batches[0].next_offset <= self.log_start_offset:
+            self.batches.pop(0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Lose what is at and after `offset`: an unclean election. Batches are cut whole."""
+        while self.batches and self.batches[-1].next_offset > offset:
+            self.batches.pop()
+        self.log_end_offset = self.batches[-1].next_offset if self.batches else offset
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self._producers.clear()
+        for batch in self.batches:
+            self._remember(batch.header, batch.base_offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch at or below, its end offset); (-1, -1): unknown (KIP-320)."""
+        found = (-1, -1)
+        for index, (known, _) in enumerate(self.leader_epoch_starts):
+            if known <= epoch:
+                later = self.leader_epoch_starts[index + 1 :]
+                found = (known, later[0][1] if later else self.log_end_offset)
+        return found
+
+    def _append_one(
+        self, data: bytes, header: BatchHeader, leader_epoch: int
+    ) -> tuple[ErrorCode, int]:
+        if header.has_producer_id:
+            code, offset = self._check_sequence(header)
+            if code is not ErrorCode.NONE or offset >= 0:
+                return code, offset
+        base_offset = self.log_end_offset
+        buffer = bytearray(data)
+        stamp(buffer, 0, base_offset, leader_epoch)
+        self.log_end_offset = base_offset + header.last_offset_delta + 1
+        if not self.leader_epoch_starts or self.leader_epoch_starts[-1][0] < leader_epoch:
+            self.leader_epoch_starts.append((leader_epoch, base_offset))
+        stamped = bytes(buffer)
+        self.batches.append(
+            StoredBatch(base_offset, self.log_end_offset, stamped, read_header(stamped))
+        )
+        if header.has_producer_id:
+            self._remember(header, base_offset)
+        return ErrorCode.NONE, base_offset
+
+    def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
+        """NONE and -1: append; NONE and an offset: it is there already."""
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            fits = header.base_sequence == 0
+            return (ErrorCode.NONE if fits else ErrorCode.UNKNOWN_PRODUCER_ID), -1
+        if header.producer_epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+        if header.producer_epoch > state.epoch:
+            fits = header.base_sequence == 0
+            return (ErrorCode.NONE if fits else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+        for base_sequence, last_sequence, base_offset in state.recent:
+            if (base_sequence, last_sequence) == (header.base_sequence, header.last_sequence):
+                return ErrorCode.NONE, base_offset
+        if header.base_sequence == (state.last_sequence + 1) % _SEQUENCE_MODULUS:
+            return ErrorCode.NONE, -1
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+
+    def _remember(self, header: BatchHeader, base_offset: int) -> None:
+        if not header.has_producer_id or header.is_control:
+            return
+        state = self._producers.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            state = self._producers[header.producer_id] = _ProducerState(header.producer_epoch)
+        state.last_sequence = header.last_sequence
+        state.recent.append((header.base_sequence, header.last_sequence, base_offset))
+
+    def _find(self, offset: int) -> int:
+        low, high = 0, len(self.batches)
+        while low < high:
+            middle = (low + high) // 2
+            if self.batches[middle].next_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
