@@ -47,6 +47,9 @@ class StorageJob:
             with self.lock:
                 if self.is_current():
                     self._work()
+        except FileNotFoundError as error:
+            if self.is_current():  # else the partition was deleted meanwhile
+                self.error = error
         except OSError as error:
             self.error = error
         except CorruptBatch as error:
@@ -78,7 +81,7 @@ class SyncJob(StorageJob):
     files: list[File]
     sync_directory: bool
     is_new: bool  # the partition's own directory was never synced
-    full: bool
+    full: bool = False
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
     recovery_point: Offset = NO_OFFSET

@@ -1,0 +1,1 @@
+"""How a log gets smaller: retention by age and size, compaction by key."""

@@ -1,0 +1,329 @@
+"""Compaction: of each key only the last value is kept (`cleanup.policy=compact`).
+
+A pass covers the closed segments from the first to the *limit*: everything there is durable, below
+the high watermark and of decided transactions. It has two phases:
+
+    1  read the dirty part (from where the last pass ended) and map each key to its last offset
+    2  write each run of segments again, as one segment, without what the map outdates, and put it
+       in their place (segments/swap.py)
+
+What is kept, with its offset, and with its timestamp:
+
+    a record       if no later one in the map has its key; never one of an aborted transaction, nor
+                   one without a key
+    a tombstone    (null value) like a record, until its batch's delete horizon: the batch gets one,
+                   now + `delete.retention.ms`, when it is compacted first (KIP-534)
+    a marker       as long as records of its transaction are left; then until its delete horizon
+    a batch        that is empty, as a mere header, if it is its producer's last (its sequence
+                   numbers) or the last of its run (so that segments still touch each other)
+
+Invariants: offsets never change; for every key the last value below the limit stays; who reads from
+the start within `delete.retention.ms` sees every tombstone that follows a value it saw.
+
+The work is Python on every record, so a pool thread does it in slices of some milliseconds, and
+what it holds is bounded: a map that is full ends the pass's dirty part early.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from odradek_broker.log.index.transaction_index import AbortedTransaction
+from odradek_broker.log.segments.batch_walk import Header, walk_headers
+from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
+from odradek_broker.log.storage import File, Storage
+from odradek_protocol.identity import NO_OFFSET, Offset
+from odradek_protocol.records.attributes import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_MASK,
+    TIMESTAMP_TYPE_MASK,
+    Compression,
+)
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
+    BATCH_LENGTH_MIN,
+    CRC_AT,
+    HEADER_BYTES,
+    RECORD_COUNT_AT,
+)
+from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.builder import encode_batch
+from odradek_protocol.records.codec import Record
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.errors import CorruptBatch
+
+KEYS_MAX: Final = 1_000_000
+SLICE_MS: Final = 5
+_KEY_BYTES_MAX: Final = 32  # longer keys stand as a digest, which is longer than that
+WRITE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactedRun:
+    """Segments and the one that may take their place; its files are synced and marked .swap."""
+
+    old: list[Segment]
+    new: Segment
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactJob:
+    """One pass over one log. `run_slice` in the pool and `install_compacted` on the loop take
+    turns until `is_done`."""
+
+    storage: Storage
+    directory: Path
+    segments: list[Segment]  # closed, from the first one to the limit
+    dirty_offset: Offset
+    aborted: list[AbortedTransaction]
+    last_batches: frozenset[int]  # last offsets of each producer's last batch
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    keys_max: int = KEYS_MAX
+    is_done: bool = False
+    error: OSError | None = None
+    end_offset: Offset = NO_OFFSET  # below it all is compacted when the pass is done
+    records_read: int = 0
+    records_kept: int = 0
+    ready: list[CompactedRun] = field(default_factory=list)
+    _steps: Iterator[None] | None = None
+    _map: dict[bytes, int] = field(default_factory=dict)
+    _open_transactions: set[int] = field(default_factory=set)  # ids with records kept
+
+    def run_slice(self, slice_ms: int = SLICE_MS) -> None:
+        """Work for about `slice_ms`, or until a run is ready (pool). Errors are kept."""
+        deadline = perf_counter() + slice_ms / 1000
+        if self._steps is None:
+            self._steps = self._work()
+        try:
+            for _ in self._steps:
+                if self.ready or perf_counter() >= deadline:
+                    return
+        except FileNotFoundError:  # cut, deleted or expired meanwhile: a later pass comes
+            self.end_offset = NO_OFFSET
+        except OSError as error:
+            self.error = error
+        except CorruptBatch as error:
+            self.error = OSError(errno.EIO, str(error))
+        self.is_done = True
+
+    def _work(self) -> Iterator[None]:
+        yield from self._map_dirty()
+        for run in self._runs():
+            yield from self._compact(run)
+        self._map = {}
+
+    # --- phase 1 --------------------------------------------------------------------------------
+
+    def _map_dirty(self) -> Iterator[None]:
+        self.end_offset = Offset(self.segments[-1].end_offset)
+        for segment in self.segments:
+            if segment.end_offset <= self.dirty_offset:
+                continue
+            if len(self._map) >= self.keys_max:
+                self.end_offset = Offset(segment.base_offset)
+                break
+            file = self.storage.open(segment.path(Suffix.LOG))
+            try:
+                for position, header in walk_headers(file, 0, segment.size_bytes):
+                    if header.is_control or header.record_count == 0 or self._is_aborted(header):
+                        continue
+                    for record in decode_batch(file.pread(header.size_bytes, position)):
+                        if record.key is not None and record.offset >= self.dirty_offset:
+                            self._map[_short(record.key)] = record.offset
+                    yield
+            finally:
+                file.close()
+        self.segments = [s for s in self.segments if s.end_offset <= self.end_offset]
+
+    def _is_aborted(self, header: Header) -> bool:
+        return header.is_transactional and any(
+            entry.producer_id == header.producer_id
+            and entry.first_offset <= header.base_offset <= entry.last_offset
+            for entry in self.aborted
+        )
+
+    # --- phase 2 --------------------------------------------------------------------------------
+
+    def _runs(self) -> list[list[Segment]]:
+        """Neighbours that fit into one segment together."""
+        runs: list[list[Segment]] = []
+        size_bytes = 0
+        for segment in self.segments:
+            fits = runs and size_bytes + segment.size_bytes <= self.segment_bytes
+            if fits and segment.end_offset - runs[-1][0].base_offset < (1 << 31):
+                runs[-1].append(segment)
+                size_bytes += segment.size_bytes
+            else:
+                runs.append([segment])
+                size_bytes = segment.size_bytes
+        return runs
+
+    def _compact(self, run: list[Segment]) -> Iterator[None]:
+        new = Segment(self.storage, self.directory, run[0].base_offset, mark=Suffix.CLEANED.value)
+        try:
+            new.create()
+            kept_markers: set[int] = set()
+            is_changed = len(run) > 1
+            for segment in run:
+                for is_same in self._copy(segment, new, run[-1].end_offset, kept_markers):
+                    is_changed |= not is_same
+                    yield
+            assert new.end_offset == run[-1].end_offset, (new.end_offset, run[-1].end_offset)
+            if not is_changed:
+                new.remove_files()
+                return
+            aborted = [a for s in run for a in s.aborted() if a.last_offset in kept_markers]
+            new.replace_aborted(aborted)
+            new.seal()
+            new.file().sync()
+            new.write_indexes(sync=True)
+            new.rename_files(Suffix.SWAP.value)
+            self.storage.sync_directory(self.directory)
+        finally:
+            new.close()
+        self.ready.append(CompactedRun(old=run, new=new))
+        yield
+
+    def _copy(
+        self, segment: Segment, new: Segment, run_end: int, kept_markers: set[int]
+    ) -> Iterator[bool]:
+        """Write what is left of one segment to `new`; after each batch, whether it is the same."""
+        pending: list[tuple[bytes, Header]] = []
+        pending_bytes = 0
+        file = self.storage.open(segment.path(Suffix.LOG))
+        try:
+            for position, header in walk_headers(file, 0, segment.size_bytes):
+                is_last = header.last_offset + 1 == run_end
+                data, kept = self._rewrite(file, position, header, is_last)
+                if kept is not None:
+                    pending.append((data, kept))
+                    pending_bytes += len(data)
+                    if header.is_control:
+                        kept_markers.add(header.last_offset)
+                if pending_bytes >= WRITE_BYTES:
+                    _write(new, pending)
+                    pending_bytes = 0
+                yield kept is header
+            _write(new, pending)
+        finally:
+            file.close()
+
+    def _rewrite(
+        self, file: File, position: int, header: Header, is_last: bool
+    ) -> tuple[bytes, Header | None]:
+        """What becomes of one batch: its bytes, and `header` itself if they are as they were, a
+        changed one if not, None if nothing is left."""
+        data = file.pread(header.size_bytes, position)
+        if header.record_count == 0:
+            kept_records: list[Record] = []
+            horizon_ms: int | None = None
+        else:
+            records = decode_batch(data)
+            self.records_read += len(records)
+            kept_records, horizon_ms = self._kept(header, records)
+            self.records_kept += len(kept_records)
+            if header.is_transactional and not header.is_control and kept_records:
+                self._open_transactions.add(header.producer_id)
+            has_horizon = bool(header.attributes & DELETE_HORIZON_MASK)
+            if len(kept_records) == len(records) and (horizon_ms is None or has_horizon):
+                return data, header
+        if not kept_records:
+            is_needed = is_last or (
+                header.producer_id >= 0 and header.last_offset in self.last_batches
+            )
+            if not is_needed:
+                return b"", None
+            if header.record_count == 0:
+                return data, header
+            return _emptied(data), header._replace(batch_length=BATCH_LENGTH_MIN, record_count=0)
+        return self._encoded(header, kept_records, horizon_ms)
+
+    def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
+        """The records that stay, and the delete horizon of their batch if it needs one."""
+        horizon_ms: int | None = None
+        if header.attributes & DELETE_HORIZON_MASK:
+            horizon_ms = header.base_timestamp_ms
+        is_past = horizon_ms is not None and horizon_ms <= self.now_ms
+        later_ms = horizon_ms if horizon_ms is not None else self.now_ms + self.delete_retention_ms
+        if header.is_control:
+            had_records = header.producer_id in self._open_transactions
+            self._open_transactions.discard(header.producer_id)
+            if had_records:
+                return records, horizon_ms
+            return ([], None) if is_past else (records, later_ms)
+        if self._is_aborted(header):
+            return [], None
+        kept: list[Record] = []
+        needs_horizon = False
+        for record in records:
+            if record.key is None or self._map.get(_short(record.key), -1) > record.offset:
+                continue
+            if record.value is None:
+                if is_past:
+                    continue
+                needs_horizon = True
+            kept.append(record)
+        return kept, later_ms if needs_horizon else horizon_ms
+
+    def _encoded(
+        self, header: Header, records: list[Record], horizon_ms: int | None
+    ) -> tuple[bytes, Header]:
+        append_time_ms = None
+        if header.attributes & TIMESTAMP_TYPE_MASK:
+            append_time_ms = header.max_timestamp_ms
+        data = encode_batch(
+            records,
+            base_offset=header.base_offset,
+            base_timestamp_ms=horizon_ms if horizon_ms is not None else header.base_timestamp_ms,
+            compression=Compression(header.attributes & COMPRESSION_MASK),
+            leader_epoch=header.leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.is_transactional,
+            control=header.is_control,
+            append_time_ms=append_time_ms,
+            delete_horizon=horizon_ms is not None,
+            last_offset_delta=header.last_offset_delta,
+        )
+        newest_ms = max(record.timestamp_ms for record in records)
+        return data, header._replace(
+            batch_length=len(data) - (HEADER_BYTES - BATCH_LENGTH_MIN),
+            max_timestamp_ms=append_time_ms if append_time_ms is not None else newest_ms,
+            record_count=len(records),
+        )
+
+
+def _short(key: bytes) -> bytes:
+    """The key, or a digest of a long one that no key as short as those kept whole can equal."""
+    if len(key) <= _KEY_BYTES_MAX:
+        return key
+    return b"\x00" + blake2b(key, digest_size=_KEY_BYTES_MAX).digest()
+
+
+def _emptied(data: bytes) -> bytes:
+    """The batch's header alone, saying that it has no records; numbers and times stay."""
+    header = bytearray(data[:HEADER_BYTES])
+    header[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = BATCH_LENGTH_MIN.to_bytes(4, "big")
+    header[RECORD_COUNT_AT : RECORD_COUNT_AT + 4] = bytes(4)
+    crc = crc32c(bytes(header[ATTRIBUTES_AT:]))
+    header[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
+    return bytes(header)
+
+
+def _write(segment: Segment, pending: list[tuple[bytes, Header]]) -> None:
+    if not pending:
+        return
+    segment.write(b"".join(data for data, _ in pending))
+    for _, header in pending:
+        segment.note(header, INDEX_INTERVAL_BYTES)
+    pending.clear()

@@ -1,0 +1,64 @@
+"""When a log is compacted, and how far: decided on the loop, without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.segments.segment import Segment
+from odradek_broker.log.storage import Storage
+from odradek_protocol.identity import Offset
+
+if TYPE_CHECKING:
+    from odradek_broker.log.partition_log import PartitionLog
+
+
+def begin_compaction(
+    log: PartitionLog, storage: Storage, segments: Sequence[Segment], *, now_ms: int
+) -> CompactJob | None:
+    """A pass over `log`, or None if it is not compacted, or not dirty enough yet."""
+    config = log.config
+    if not config.cleanup_compact:
+        return None
+    covered = _covered(log, segments, now_ms=now_ms)
+    dirty = [s for s in covered if s.end_offset > log.cleaned_offset]
+    if not dirty:
+        return None
+    dirty_bytes = sum(s.size_bytes for s in dirty)
+    ratio = dirty_bytes / max(sum(s.size_bytes for s in covered), 1)
+    first_ms = min(s.first_timestamp_ms for s in dirty)
+    is_late = 0 <= first_ms < now_ms - config.max_compaction_lag_ms
+    if ratio < config.min_cleanable_dirty_ratio and not is_late:
+        return None
+    last_batches = frozenset(
+        entry.batches[-1].last_offset for entry in log.producers.entries().values() if entry.batches
+    )
+    end_offset = Offset(covered[-1].end_offset)
+    return CompactJob(
+        storage=storage,
+        directory=log.directory,
+        segments=covered,
+        dirty_offset=max(log.cleaned_offset, log.log_start_offset),
+        aborted=log.aborted_transactions(Offset(covered[0].base_offset), end_offset),
+        last_batches=last_batches,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+    )
+
+
+def _covered(log: PartitionLog, segments: Sequence[Segment], *, now_ms: int) -> list[Segment]:
+    """The closed segments below the limit: durable, replicated, decided, and not too young."""
+    limit = min(log.high_watermark, log.recovery_point)
+    undecided = log.producers.first_undecided_offset()
+    if undecided is not None:
+        limit = min(limit, undecided)
+    young_ms = now_ms - log.config.min_compaction_lag_ms
+    covered: list[Segment] = []
+    for segment in segments[:-1]:
+        is_young = log.config.min_compaction_lag_ms > 0 and segment.max_timestamp_ms > young_ms
+        if segment.end_offset > limit or is_young:
+            break
+        covered.append(segment)
+    return covered

@@ -1,0 +1,115 @@
+"""The segments of one log, oldest first; the last one is active.
+
+Readers in threads take a slice and keep it: a change puts a new list in place of the old one. At
+most three closed segments hold descriptors, so a partition has four at most; retired segments wait
+here, renamed, until their files may be removed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from odradek_broker.log.segments.segment import Segment, Suffix
+
+CLOSED_OPEN_MAX: Final = 3
+
+
+class SegmentList:
+    """At least one segment, each beginning where the one before ends."""
+
+    __slots__ = ("_bases", "_open", "_retired", "active", "all")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.all = segments
+        self.active = segments[-1]
+        self._bases = [segment.base_offset for segment in segments]
+        self._open: list[Segment] = []  # closed ones with a descriptor, last used last
+        self._retired: list[tuple[int, Segment]] = []  # (when its files may go, segment)
+
+    @property
+    def first_offset(self) -> int:
+        return self._bases[0]
+
+    @property
+    def bases(self) -> Sequence[int]:
+        return self._bases
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.all)
+
+    def since(self, offset: int) -> list[Segment]:
+        """The segment that holds `offset`, and those after it."""
+        return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
+        """A closed segment is wanted: close the one that was not for the longest time, and drop
+        its indexes from memory if `may_drop` says that its files have them."""
+        if segment is self.active:
+            return
+        if segment in self._open:
+            self._open.remove(segment)
+        self._open.append(segment)
+        while len(self._open) > CLOSED_OPEN_MAX:
+            oldest = self._open.pop(0)
+            oldest.close()
+            if may_drop(oldest):
+                oldest.drop_indexes()
+
+    def add(self, segment: Segment) -> None:
+        """A new active segment."""
+        self._put([*self.all, segment])
+
+    def replace_all(self, segments: list[Segment]) -> None:
+        """What a cut or a reset left; those that are not in it any more are closed."""
+        self._release([segment for segment in self.all if segment not in segments])
+        self._put(segments)
+
+    def retire(self, segments: list[Segment], *, due_ms: int) -> None:
+        """Take closed segments out and rename their files. Raises OSError."""
+        self._rename_away(segments, due_ms)
+        self._put([segment for segment in self.all if segment not in segments])
+
+    def swap(self, old: list[Segment], new: Segment, *, due_ms: int) -> None:
+        """Put one compacted segment in the place of neighbours. Raises OSError."""
+        number = self.all.index(old[0])
+        assert self.all[number : number + len(old)] == old, [s.base_offset for s in old]
+        self._rename_away(old, due_ms)
+        new.rename_files("")
+        new.close()
+        new.drop_indexes()
+        self._put([*self.all[:number], new, *self.all[number + len(old) :]])
+
+    def take_retired(self, *, now_ms: int) -> list[Segment]:
+        """Segments whose files may be removed now."""
+        due = [segment for due_ms, segment in self._retired if due_ms <= now_ms]
+        self._retired = [entry for entry in self._retired if entry[0] > now_ms]
+        return due
+
+    def close(self, *, for_good: bool = False) -> None:
+        """Give back all descriptors; `for_good`: the partition was deleted."""
+        for segment in self.all:
+            segment.is_retired |= for_good
+            segment.close()
+        self._open = []
+
+    def _put(self, segments: list[Segment]) -> None:
+        self.all = segments
+        self.active = segments[-1]
+        self._bases = [segment.base_offset for segment in segments]
+
+    def _rename_away(self, segments: list[Segment], due_ms: int) -> None:
+        for segment in segments:
+            segment.is_retired = True
+            segment.rename_files(Suffix.DELETED.value)
+            self._retired.append((due_ms, segment))
+        self._release(segments)
+
+    def _release(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            segment.is_retired = True
+            segment.close()
+            if segment in self._open:
+                self._open.remove(segment)

@@ -1,0 +1,160 @@
+"""How much of one log is durable, and what a restart would find: the book-keeping of its syncs.
+
+    durable end       everything below it was covered by a sync that ended well
+    recovery point    moreover its indexes, epochs and a producer snapshot are written: a restart
+                      scans nothing below it
+
+A plain sync moves the first, a full one both. Closed segments stay on two lists: until a sync took
+their bytes, and until a full one took their indexes.
+"""
+
+from __future__ import annotations
+
+from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.log.log_jobs import Snapshot, SyncJob
+from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.segments.segment import Segment
+from odradek_broker.log.segments.segment_list import SegmentList
+from odradek_protocol.identity import Offset
+
+SNAPSHOTS_BETWEEN_ROLLS_MAX = 2
+
+
+class SyncProgress:
+    """Of one log. `since_ms`: when the oldest unsynced append was made; None = all is synced."""
+
+    __slots__ = (
+        "_epochs_written",
+        "_mark",
+        "_roll_snapshots",
+        "_segments",
+        "_snapshot_offsets",
+        "_unindexed",
+        "_unsynced",
+        "durable_end",
+        "is_directory_dirty",
+        "is_full_wanted",
+        "is_new",
+        "is_under_way",
+        "recovery_point",
+        "since_ms",
+    )
+
+    def __init__(
+        self,
+        segments: SegmentList,
+        epochs: LeaderEpochs,
+        *,
+        recovery_point: Offset,
+        recovery_position: int,
+        snapshot_offsets: list[Offset],
+        is_new: bool,
+    ) -> None:
+        self._segments = segments
+        self.durable_end = self.recovery_point = recovery_point
+        self._mark = (segments.active, recovery_position)  # where the last full sync ended
+        self._snapshot_offsets = snapshot_offsets
+        self._roll_snapshots: list[Snapshot] = []
+        self._unsynced = [s for s in segments.all[:-1] if s.end_offset > recovery_point]
+        self._unindexed = list(self._unsynced)
+        self._epochs_written = -1 if epochs.changes else 0
+        self.is_new = is_new  # the partition's directory itself may not be durable
+        self.is_directory_dirty = True
+        self.is_under_way = False
+        self.is_full_wanted = False
+        self.since_ms: int | None = 0 if segments.active.end_offset > recovery_point else None
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """At most so many bytes would be scanned if the process died now."""
+        segment, position = self._mark
+        active = self._segments.active
+        done = position if segment is active else 0
+        return active.size_bytes - done + sum(s.size_bytes for s in self._unindexed)
+
+    def may_drop(self, segment: Segment) -> bool:
+        """Whether the files of a closed segment have all of its indexes."""
+        return segment not in self._unindexed
+
+    def rolled(self, old: Segment, producers: ProducerStates) -> None:
+        """A segment was closed and another one begun where it ends."""
+        self.is_directory_dirty = True
+        self._unsynced.append(old)
+        self._unindexed.append(old)
+        self._roll_snapshots.append((Offset(old.end_offset), producers.entries()))
+
+    def unsynced_segments(self, log_end: Offset) -> list[Segment]:
+        """Those that a sync must take; none if everything is durable."""
+        if log_end <= self.durable_end and not self._unsynced:
+            return []
+        return [*self._unsynced, self._segments.active]
+
+    def lacks_companions(self, epochs: LeaderEpochs) -> bool:
+        """Whether a full sync would write anything beside the batches."""
+        end = self._segments.active.end_offset
+        return (
+            self.recovery_point < end
+            or self._snapshot_offsets[-1:] != [end]
+            or epochs.changes != self._epochs_written
+            or bool(self._unindexed)
+        )
+
+    def add_companions(self, job: SyncJob, epochs: LeaderEpochs, producers: ProducerStates) -> None:
+        """Give the job everything that a restart needs to begin where the last batch ends now."""
+        active = self._segments.active
+        end = Offset(active.end_offset)
+        job.full = True
+        job.active = active
+        job.recovery_point = end
+        job.closed = list(self._unindexed)
+        job.epochs_changes = epochs.changes
+        if epochs.changes != self._epochs_written:
+            job.epochs_text = epochs.to_text()
+        job.snapshots = [*self._roll_snapshots, (end, producers.entries())]
+        at_rolls = set(self._segments.bases)
+        between = [o for o in self._snapshot_offsets if o not in at_rolls and o != end]
+        job.stale_snapshots = between[: -SNAPSHOTS_BETWEEN_ROLLS_MAX + 1]
+
+    def synced(self, job: SyncJob, log_end: Offset) -> None:
+        """A job of this log as it is ended well."""
+        self.is_new = False
+        self.durable_end = max(self.durable_end, job.end_offset)
+        self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
+        if self.durable_end == log_end:
+            self.since_ms = None
+        if not job.full:
+            return
+        assert job.active is not None, job
+        self.recovery_point = max(self.recovery_point, job.recovery_point)
+        self._mark = (job.active, job.size_bytes)
+        self._unindexed = [s for s in self._unindexed if s not in job.closed]
+        self._epochs_written = job.epochs_changes
+        written = {offset for offset, _ in job.snapshots}
+        self._roll_snapshots = [s for s in self._roll_snapshots if s[0] not in written]
+        left = set(self._snapshot_offsets) - set(job.stale_snapshots)
+        self._snapshot_offsets = sorted(left | written)
+
+    def cut(self, log_end: Offset, epochs: LeaderEpochs, snapshot_offsets: list[Offset]) -> None:
+        """The log was cut, synced, and its epochs written."""
+        self.forget_segments()
+        end = Offset(self._segments.active.end_offset)
+        alive = set(self._segments.bases)
+        self._roll_snapshots = [s for s in self._roll_snapshots if s[0] in alive]
+        self._epochs_written = epochs.changes
+        self._snapshot_offsets = snapshot_offsets
+        self.durable_end = min(self.durable_end, log_end)
+        self.recovery_point = min(self.recovery_point, end)
+        self._mark = (self._segments.active, 0)
+        if not self._unsynced and self.durable_end == log_end:
+            self.since_ms = None
+
+    def restarted(self, start: Offset) -> None:
+        """The log was emptied and begins at `start`."""
+        self.durable_end = self.recovery_point = start
+        self.since_ms = None
+
+    def forget_segments(self) -> None:
+        """Segments left the log."""
+        there = self._segments.all
+        self._unsynced = [s for s in self._unsynced if s in there]
+        self._unindexed = [s for s in self._unindexed if s in there]
