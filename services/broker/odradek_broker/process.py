@@ -140,6 +140,7 @@ class BrokerProcess:
             directory=self._directory,
             checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
             retention_interval_ms=settings.log_retention_check_interval_ms,
+            compact_interval_ms=settings.log_cleaner_backoff_ms,
         )
         self._topic_creation = TopicCreation(
             controllers=self._controllers,
@@ -179,6 +180,8 @@ class BrokerProcess:
             "flush": upkeep.flush,
             "checkpoint": upkeep.checkpoint,
             "retention": upkeep.retain,
+            "sweep": upkeep.sweep,
+            "compaction": upkeep.compact,
             "stalls": upkeep.watch_stalls,
             "groups": self._groups.run,
         }

@@ -1,17 +1,21 @@
-"""What a broker does by the clock: flush, checkpoint, retention, removal of deleted files."""
+"""What a broker does by the clock: flush, checkpoint, retention, compaction, removal of files."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_runtime.clock import monotonic_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _FLUSH_INTERVAL_S: Final = 1.0
+_SWEEP_INTERVAL_S: Final = 5.0
+_COMPACT_INTERVAL_MS_MIN: Final = 100
 STALL_MS: Final = 500
 _LAG_PROBE_S: Final = 0.1
 _log = event_log(__name__)
@@ -27,12 +31,14 @@ class Upkeep:
         directory: LogDirectory,
         checkpoint_interval_ms: int,
         retention_interval_ms: int,
+        compact_interval_ms: int,
     ) -> None:
         self.loop_lag_s = 0.0
         self._table = table
         self._directory = directory
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._retention_interval_s = retention_interval_ms / 1000
+        self._compact_interval_s = max(compact_interval_ms, _COMPACT_INTERVAL_MS_MIN) / 1000
 
     async def flush(self) -> None:
         """Sync what is due, so that a restart has little to scan."""
@@ -66,12 +72,55 @@ class Upkeep:
                 return
 
     async def retain(self) -> None:
-        """Take out segments that may leave, and remove the files of those that left."""
+        """Take out segments that may leave; `sweep` removes their files later."""
         while True:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:
                 return
             self._table.apply_retention()
+
+    async def sweep(self) -> None:
+        """Remove files that left the logs a while ago, and directories of deleted partitions."""
+        pool = self._table.pool
+        while self._directory.failure is None:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            try:
+                for path in self._directory.take_removals():
+                    await pool.call(partial(self._directory.remove_tree, path))
+                for host in list(self._table.by_id.values()):
+                    for segment in host.log.take_retired(now_ms=wall_ms()):
+                        await pool.call(segment.remove_files)
+            except StorageFailed as failure:
+                self._table.storage_failed(str(failure))
+            except OSError as error:  # what is not needed any more: worth a word, no more
+                _log.warning("Could not remove a file that left the log", reason=str(error))
+
+    async def compact(self) -> None:
+        """Compact what has enough to gain, one partition at a time, in slices in the pool."""
+        while self._directory.failure is None:
+            await asyncio.sleep(self._compact_interval_s)
+            for host in list(self._table.by_id.values()):
+                if host.log.config.cleanup_compact and not host.is_removed:
+                    try:
+                        await self._compact(host)
+                    except StorageFailed as failure:
+                        self._table.storage_failed(str(failure))
+
+    async def _compact(self, host: PartitionHost) -> None:
+        job = host.log.begin_compaction(now_ms=wall_ms())
+        while job is not None and not host.is_removed:
+            await self._table.pool.call(job.run_slice)
+            if host.is_removed:
+                return
+            host.log.install_compacted(job, now_ms=wall_ms())
+            if job.is_done:
+                _log.info(
+                    "Compacted",
+                    partition=str(host),
+                    records_read=job.records_read,
+                    records_kept=job.records_kept,
+                )
+                return
 
     async def watch_stalls(self) -> None:
         """Notice when the loop stood still, before anybody's lag is judged by it (R10)."""

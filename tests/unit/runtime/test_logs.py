@@ -1,0 +1,51 @@
+"""Events come out as one JSON object a line, whatever is in their fields."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from odradek_runtime.logs import configure_logs, event_log
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    out = io.StringIO()
+    configure_logs(stream=out, bound={"broker_id": 3})
+    yield out
+    root.handlers[:], level = before[0], before[1]
+    root.setLevel(level)
+
+
+def test_an_event_has_its_fields_and_those_of_the_process(stream: io.StringIO) -> None:
+    event_log("a.b").bind(topic="t").info("Something happened", offset=7, blob=b"\x01\xff")
+    event = json.loads(stream.getvalue())
+    assert event["event"] == "Something happened"
+    assert (event["level"], event["source"]) == ("info", "a.b")
+    assert (event["broker_id"], event["topic"], event["offset"]) == (3, "t", 7)
+    assert event["blob"] == "01ff"
+
+
+def test_debug_events_are_left_out_by_default(stream: io.StringIO) -> None:
+    event_log("a").debug("Noise")
+    assert stream.getvalue() == ""
+
+
+def test_an_error_brings_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("so wrong")
+    except ValueError as error:
+        event_log("a").error("It broke", exc=error)
+    event = json.loads(stream.getvalue())
+    assert "so wrong" in event["exception"]
+
+
+def test_what_libraries_log_has_the_same_shape(stream: io.StringIO) -> None:
+    logging.getLogger("library").warning("odd: %s", 1)
+    assert json.loads(stream.getvalue())["event"] == "odd: 1"

@@ -1,0 +1,81 @@
+"""Settings: sources, precedence, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from odradek_runtime.settings import SettingsError, load_settings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    node_id: int = setting("node.id", "The id.", minimum=0, aliases=("broker.id",))
+    flush_ms: int = setting("flush.ms", "The wait.", default=5, unit="ms", minimum=1, maximum=10)
+    is_on: bool = setting("is.on", "The switch.", default=False)
+    mode: str = setting("mode", "The mode.", default="a", choices=("a", "b"))
+    names: tuple[str, ...] = setting("names", "Some names.", default=())
+    secret: str = setting("secret", "Hidden.", default="", is_secret=True, choices=("", "right"))
+
+
+def _load(*assignments: str, env: dict[str, str] | None = None, file: Path | None = None) -> Sample:
+    return load_settings(
+        Sample, env=env or {}, env_prefix="T_", config_file=file, assignments=assignments
+    )
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "x.properties"
+    file.write_text("# a comment\nnode.id = 2\nflush.ms=3\nnames = a, \\\n   b\n")
+    env = {"T_NODE_ID": "1", "T_FLUSH_MS": "2", "T_IS_ON": "true", "OTHER": "x"}
+    found = _load("flush.ms=4", env=env, file=file)
+    assert found == Sample(node_id=2, flush_ms=4, is_on=True, names=("a", "b"))
+
+
+def test_an_alias_names_the_same_setting() -> None:
+    assert _load("broker.id=7").node_id == 7
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [
+        ("flush.sm=4", "did you mean flush.ms?"),
+        ("flush.ms=11", "out of range: 1..10 ms"),
+        ("flush.ms=x", "flush.ms='x' is not valid"),
+        ("node.id=-1", "out of range: at least 0"),
+        ("is.on=maybe", "true or false"),
+        ("mode=c", "one of a, b"),
+        ("nonsense", "write --set NAME=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_way_out(assignment: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=r".") as refused:
+        _load("node.id=1", assignment)
+    assert told in str(refused.value)
+
+
+def test_a_missing_setting_is_named_with_every_way_to_give_it() -> None:
+    with pytest.raises(SettingsError) as refused:
+        _load()
+    assert "node.id is not set" in str(refused.value)
+    assert "T_NODE_ID" in str(refused.value)
+
+
+def test_an_unknown_environment_variable_of_ours_refuses() -> None:
+    with pytest.raises(SettingsError, match="did you mean T_FLUSH_MS"):
+        _load("node.id=1", env={"T_FLUSH_MSS": "3"})
+
+
+def test_the_place_of_a_wrong_line_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "x.properties"
+    file.write_text("node.id=1\n\nno equals sign\n")
+    with pytest.raises(SettingsError, match=r"x\.properties:3"):
+        _load(file=file)
+
+
+def test_a_secret_is_not_repeated() -> None:
+    with pytest.raises(SettingsError) as refused:
+        _load("node.id=1", "secret=hunter2")
+    assert "hunter2" not in str(refused.value)
