@@ -17,36 +17,31 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.directory.checkpoints import (
+    CLEANED,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
     OffsetCheckpoint,
 )
-from odradek_broker.log.directory.meta_properties import (
-    MetaProperties,
-    read_meta_properties,
-    write_meta_properties,
+from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, LoadReport
+from odradek_broker.log.directory.meta_properties import MetaProperties
+from odradek_broker.log.directory.opening import (
+    DirectoryRefused,
+    checked_meta,
+    format_directory,
+    take_lock,
 )
-from odradek_broker.log.directory.partition_files import (
-    DELETE_SUFFIX,
-    STRAY_SUFFIX,
-    create_metadata,
-    parse_directory_name,
-    read_metadata,
-)
+from odradek_broker.log.directory.partition_files import DELETE_SUFFIX, create_metadata
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import LoadedLog, PartitionLog
 from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.log.recovery import Recovery
 from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
@@ -55,7 +50,6 @@ from odradek_broker.log.storage import (
     File,
     Storage,
     StorageFailed,
-    write_all,
 )
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -70,28 +64,13 @@ from odradek_protocol.identity import (
     TopicName,
 )
 
-LOCK_NAME: Final = ".lock"
+__all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
+
 FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
 FLUSHES_AT_ONCE_MAX: Final = 64
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-class DirectoryRefused(Exception):
-    """The directory cannot be used; the message names the reason and the way out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
-    """What opening the logs found. `power_loss`: partitions that lost bytes they had vouched for;
-    `stray`: directories that were put aside."""
-
-    partitions: int
-    scanned_bytes: int
-    cut_bytes: int
-    power_loss: tuple[TopicIdPartition, ...]
-    stray: tuple[str, ...]
 
 
 class CheckpointJob:
@@ -142,7 +121,13 @@ class LogDirectory:
         self._recovery_points = OffsetCheckpoint(storage, path / RECOVERY_POINTS)
         self._high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
         self._log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
-        self._checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts)
+        self._cleaned = OffsetCheckpoint(storage, path / CLEANED)
+        self._checkpoints = (
+            self._recovery_points,
+            self._high_watermarks,
+            self._log_starts,
+            self._cleaned,
+        )
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self._removals: list[Path] = []
         self.health.on_failure = self._failed
@@ -157,15 +142,9 @@ class LogDirectory:
 
         Raises DirectoryRefused for a directory of another cluster or node.
         """
-        storage = storage or DiskStorage()
-        storage.make_directory(path)
-        meta = _read_meta(storage, path)
-        if meta is None:
-            directory_id = DirectoryId(secrets.token_bytes(16))
-            meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
-            write_meta_properties(storage, path, meta)
-        _require_identity(meta, path, cluster_id, node_id)
-        return meta.directory_id
+        return format_directory(
+            storage or DiskStorage(), path, cluster_id=cluster_id, node_id=node_id
+        )
 
     @classmethod
     def open(
@@ -187,14 +166,9 @@ class LogDirectory:
         storage = storage or DiskStorage()
         if not storage.exists(path):
             raise DirectoryRefused(f"{path} does not exist: run `odradek storage format` first")
-        lock = _lock(storage, path)
+        lock = take_lock(storage, path)
         try:
-            meta = _read_meta(storage, path)
-            if meta is None:
-                raise DirectoryRefused(
-                    f"{path} has no meta.properties: run `odradek storage format` first"
-                )
-            _require_identity(meta, path, cluster_id, node_id)
+            meta = checked_meta(storage, path, cluster_id=cluster_id, node_id=node_id)
             directory = cls(
                 path=path,
                 storage=storage,
@@ -222,121 +196,55 @@ class LogDirectory:
 
         `on_progress(done, of)` is called from threads. Raises StorageFailed when the disk fails.
         """
-        recovery_points = self._recovery_points.read()
-        high_watermarks = self._high_watermarks.read()
-        log_starts = self._log_starts.read()
-        try:
-            found, stray = self._find_partitions()
-        except OSError as error:
-            raise self.health.fail(f"listing {self.path}", error) from error
-        done = 0
-
-        def recover(item: tuple[Path, TopicName, TopicIdPartition]) -> Recovery:
-            nonlocal done
-            directory, topic, partition = item
-            recovery = Recovery(
-                storage=self._storage,
-                directory=directory,
-                recovery_point=recovery_points.get(partition),
-                high_watermark=high_watermarks.get(partition),
-                log_start_offset=log_starts.get(partition),
-                is_clean=self.restart_class is RestartClass.CLEAN,
-                is_power_loss=self.restart_class is RestartClass.POWER,
-            )
-            config = config_of(topic, partition.topic_id) if config_of else LogConfig()
-            try:
-                loaded = recovery.run()
-            except OSError as error:
-                raise self.health.fail(f"opening {directory}", error) from error
-            is_new = self.restart_class is not RestartClass.CLEAN  # perhaps it was never synced
-            self._add(directory, topic, partition, config, loaded, is_new=is_new)
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(found))
-            return recovery
-
-        with ThreadPoolExecutor(threads_max, thread_name_prefix="log-recovery") as pool:
-            recoveries = list(pool.map(recover, found))
-        vouched = {
-            partition: max(recovery_points.get(partition, 0), high_watermarks.get(partition, 0))
-            for partition in {*recovery_points, *high_watermarks}
-        }
-        there = {partition for _, _, partition in found}
-        lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
-        lost += [item[2] for item, r in zip(found, recoveries, strict=True) if r.lost_bytes]
-        self._forget_recovery_points({p: Offset(vouched[p]) for p in lost})
-        return LoadReport(
-            partitions=len(found),
-            scanned_bytes=sum(r.scanned_bytes for r in recoveries),
-            cut_bytes=sum(r.cut_bytes for r in recoveries),
-            power_loss=tuple(lost),
-            stray=tuple(stray),
+        loading = DirectoryLoad(
+            storage=self._storage,
+            path=self.path,
+            health=self.health,
+            restart_class=self.restart_class,
+            recovery_points=self._recovery_points,
+            high_watermarks=self._high_watermarks,
+            log_starts=self._log_starts,
         )
+        cleaned = self._cleaned.read()
 
-    def _forget_recovery_points(self, lost: dict[TopicIdPartition, Offset]) -> None:
-        """Bytes below a checkpointed recovery point are gone, and others will take their place:
-        say so on disk before anything is appended. What was vouched for stays remembered as the
-        high watermark, so that a crash before the registration does not hide the loss.
-        """
-        if not lost:
-            return
-        points = {log.id: log.recovery_point for log in self._logs.values()}
-        watermarks = {log.id: log.high_watermark for log in self._logs.values()} | lost
-        tickets = (self._recovery_points.ticket(), self._high_watermarks.ticket())
-        try:
-            self._high_watermarks.write(watermarks, tickets[1])
-            self._recovery_points.write(points, tickets[0])
-        except OSError as error:
-            raise self.health.fail(f"writing checkpoints of {self.path}", error) from error
+        def add(found: FoundPartition, loaded: LoadedLog) -> None:
+            # perhaps it was never synced, unless the last life ended in good order
+            self._add(
+                found,
+                config_of(found.topic, found.id.topic_id) if config_of else LogConfig(),
+                loaded,
+                is_new=self.restart_class is not RestartClass.CLEAN,
+                cleaned_offset=cleaned.get(found.id, Offset(0)),
+            )
 
-    def _find_partitions(
-        self,
-    ) -> tuple[list[tuple[Path, TopicName, TopicIdPartition]], list[str]]:
-        found: list[tuple[Path, TopicName, TopicIdPartition]] = []
-        stray: list[str] = []
-        for name in sorted(self._storage.names(self.path)):
-            path = self.path / name
-            if name.endswith(DELETE_SUFFIX):
-                self._removals.append(path)
-                continue
-            parsed = parse_directory_name(name)
-            if parsed is None or name.endswith(STRAY_SUFFIX):
-                continue
-            topic, index = parsed
-            try:
-                topic_id = read_metadata(self._storage, path)
-            except (FileNotFoundError, ValueError):
-                aside = path.with_name(f"{name}.{secrets.token_hex(16)}{STRAY_SUFFIX}")
-                self._storage.rename(path, aside)
-                stray.append(aside.name)
-                continue
-            found.append((path, topic, TopicIdPartition(topic_id, index)))
-        return found, stray
+        report = loading.run(add, on_progress=on_progress, threads_max=threads_max)
+        self._removals += loading.deleted
+        return report
 
     def _add(
         self,
-        path: Path,
-        topic: TopicName,
-        partition: TopicIdPartition,
+        found: FoundPartition,
         config: LogConfig,
         loaded: LoadedLog,
         *,
         is_new: bool,
+        cleaned_offset: Offset,
     ) -> PartitionLog:
         log = PartitionLog(
             storage=self._storage,
             health=self.health,
             recent=self.recent,
-            directory=path,
-            topic=topic,
-            topic_id=partition.topic_id,
-            partition=partition.partition,
+            directory=found.path,
+            topic=found.topic,
+            topic_id=found.id.topic_id,
+            partition=found.id.partition,
             config=config,
             loaded=loaded,
             lower_recovery_point=self._recovery_points.lower,
             is_new=is_new,
+            cleaned_offset=cleaned_offset,
         )
-        self._logs[partition.topic_id, partition.partition] = log
+        self._logs[log.topic_id, log.partition] = log
         return log
 
     # --- the logs -------------------------------------------------------------------------------
@@ -382,9 +290,8 @@ class LogDirectory:
             recovery_point=Offset(0),
             recovery_position=0,
         )
-        return self._add(
-            path, topic, TopicIdPartition(topic_id, partition), config, loaded, is_new=True
-        )
+        found = FoundPartition(path, topic, TopicIdPartition(topic_id, partition))
+        return self._add(found, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Rename a partition's directory out of the way; `take_removals` gives it up later.
@@ -439,13 +346,16 @@ class LogDirectory:
         recovery: dict[TopicIdPartition, Offset] = {}
         watermarks: dict[TopicIdPartition, Offset] = {}
         starts: dict[TopicIdPartition, Offset] = {}
+        cleaned: dict[TopicIdPartition, Offset] = {}
         for log in self._logs.values():
             partition = log.id
             recovery[partition] = log.recovery_point
             watermarks[partition] = min(log.high_watermark, log.stored_end_offset)
             if log.log_start_offset > 0:
                 starts[partition] = log.log_start_offset
-        gathered = (recovery, watermarks, starts)
+            if log.cleaned_offset > 0:
+                cleaned[partition] = log.cleaned_offset
+        gathered = (recovery, watermarks, starts, cleaned)
         return CheckpointJob(list(zip(self._checkpoints, gathered, tickets, strict=True)))
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
@@ -515,43 +425,3 @@ class LogDirectory:
         self._markers.fail()
         if self.on_failure is not None:
             self.on_failure(failure)
-
-
-def _lock(storage: Storage, path: Path) -> File:
-    """Take the lock and leave our pid in it; DirectoryRefused names the holder's."""
-    try:
-        lock = storage.lock(path / LOCK_NAME)
-    except BlockingIOError:
-        try:
-            holder = storage.read(path / LOCK_NAME).decode().strip() or "unknown"
-        except OSError:
-            holder = "unknown"
-        raise DirectoryRefused(
-            f"{path} is in use by the process {holder}: stop it, or use another data directory"
-        ) from None
-    pid = f"{storage.process_id()}\n".encode()
-    lock.truncate(0)
-    write_all(lock, pid, 0)
-    return lock
-
-
-def _read_meta(storage: Storage, path: Path) -> MetaProperties | None:
-    try:
-        return read_meta_properties(storage, path)
-    except ValueError as error:
-        raise DirectoryRefused(f"{path}/meta.properties is damaged: {error}") from None
-
-
-def _require_identity(
-    meta: MetaProperties, path: Path, cluster_id: ClusterId, node_id: BrokerId
-) -> None:
-    if meta.cluster_id != cluster_id:
-        raise DirectoryRefused(
-            f"{path} belongs to the cluster {meta.cluster_id}, this one is {cluster_id}:"
-            " use the right data directory, or format a new one"
-        )
-    if meta.node_id != node_id:
-        raise DirectoryRefused(
-            f"{path} belongs to node {meta.node_id}, this one is {node_id}:"
-            " use the right data directory, or format a new one"
-        )

@@ -1,0 +1,155 @@
+"""Opening all logs of a data directory at start, a few at a time, in threads."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from odradek_broker.log.directory.checkpoints import OffsetCheckpoint
+from odradek_broker.log.directory.partition_files import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    parse_directory_name,
+    read_metadata,
+)
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.partition_log import LoadedLog
+from odradek_broker.log.recovery import Recovery
+from odradek_broker.log.storage import DirectoryHealth, Storage
+from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
+
+
+class FoundPartition(NamedTuple):
+    """A partition's directory."""
+
+    path: Path
+    topic: TopicName
+    id: TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What opening the logs found. `power_loss`: partitions that lost bytes they had vouched for;
+    `stray`: directories that were put aside, because nothing says whose they are."""
+
+    partitions: int
+    scanned_bytes: int
+    cut_bytes: int
+    power_loss: tuple[TopicIdPartition, ...]
+    stray: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectoryLoad:
+    """One run over a directory. Raises StorageFailed when the disk fails."""
+
+    storage: Storage
+    path: Path
+    health: DirectoryHealth
+    restart_class: RestartClass
+    recovery_points: OffsetCheckpoint
+    high_watermarks: OffsetCheckpoint
+    log_starts: OffsetCheckpoint
+    deleted: list[Path] = field(default_factory=list)
+    _stray: list[str] = field(default_factory=list)
+    _done: int = 0
+
+    def run(
+        self,
+        add: Callable[[FoundPartition, LoadedLog], None],
+        *,
+        on_progress: Callable[[int, int], None] | None,
+        threads_max: int,
+    ) -> LoadReport:
+        """Open every partition and hand it to `add` (called from threads)."""
+        points = self.recovery_points.read()
+        watermarks = self.high_watermarks.read()
+        starts = self.log_starts.read()
+        try:
+            partitions = self._find()
+        except OSError as error:
+            raise self.health.fail(f"listing {self.path}", error) from error
+        trusted: dict[TopicIdPartition, Offset] = {}
+        kept_watermarks: dict[TopicIdPartition, Offset] = {}
+
+        def recover(found: FoundPartition) -> Recovery:
+            recovery = Recovery(
+                storage=self.storage,
+                directory=found.path,
+                recovery_point=points.get(found.id),
+                high_watermark=watermarks.get(found.id),
+                log_start_offset=starts.get(found.id),
+                is_clean=self.restart_class is RestartClass.CLEAN,
+                is_power_loss=self.restart_class is RestartClass.POWER,
+            )
+            try:
+                loaded = recovery.run()
+            except OSError as error:
+                raise self.health.fail(f"opening {found.path}", error) from error
+            trusted[found.id] = loaded.recovery_point
+            kept_watermarks[found.id] = loaded.high_watermark
+            add(found, loaded)
+            self._done += 1
+            if on_progress is not None:
+                on_progress(self._done, len(partitions))
+            return recovery
+
+        with ThreadPoolExecutor(threads_max, thread_name_prefix="log-recovery") as pool:
+            recoveries = list(pool.map(recover, partitions))
+        vouched = {
+            partition: max(points.get(partition, 0), watermarks.get(partition, 0))
+            for partition in {*points, *watermarks}
+        }
+        there = {found.id for found in partitions}
+        lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
+        lost += [found.id for found, r in zip(partitions, recoveries, strict=True) if r.lost_bytes]
+        if lost:
+            remembered = kept_watermarks | {p: Offset(vouched[p]) for p in lost}
+            self._forget_recovery_points(trusted, remembered)
+        return LoadReport(
+            partitions=len(partitions),
+            scanned_bytes=sum(r.scanned_bytes for r in recoveries),
+            cut_bytes=sum(r.cut_bytes for r in recoveries),
+            power_loss=tuple(lost),
+            stray=tuple(self._stray),
+        )
+
+    def _find(self) -> list[FoundPartition]:
+        found: list[FoundPartition] = []
+        for name in sorted(self.storage.names(self.path)):
+            path = self.path / name
+            if name.endswith(DELETE_SUFFIX):
+                self.deleted.append(path)
+                continue
+            parsed = parse_directory_name(name)
+            if parsed is None or name.endswith(STRAY_SUFFIX):
+                continue
+            topic, index = parsed
+            try:
+                topic_id = read_metadata(self.storage, path)
+            except (FileNotFoundError, ValueError):
+                aside = path.with_name(f"{name}.{secrets.token_hex(16)}{STRAY_SUFFIX}")
+                self.storage.rename(path, aside)
+                self._stray.append(aside.name)
+                continue
+            found.append(FoundPartition(path, topic, TopicIdPartition(topic_id, index)))
+        return found
+
+    def _forget_recovery_points(
+        self,
+        points: dict[TopicIdPartition, Offset],
+        watermarks: dict[TopicIdPartition, Offset],
+    ) -> None:
+        """Bytes below a checkpointed recovery point are gone, and others will take their place:
+        say so on disk before anything is appended. What was vouched for stays remembered as the
+        high watermark, so that a crash before the registration does not hide the loss.
+        """
+        try:
+            self.high_watermarks.write(watermarks, self.high_watermarks.ticket())
+            self.recovery_points.write(points, self.recovery_points.ticket())
+        except OSError as error:
+            raise self.health.fail(f"writing checkpoints of {self.path}", error) from error

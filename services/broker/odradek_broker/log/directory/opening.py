@@ -1,0 +1,86 @@
+"""Whether a process may use a data directory: the lock, and whose directory it is."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from odradek_broker.log.directory.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from odradek_broker.log.storage import File, Storage, write_all
+from odradek_protocol.identity import BrokerId, ClusterId, DirectoryId
+
+LOCK_NAME: Final = ".lock"
+
+
+class DirectoryRefused(Exception):
+    """The directory cannot be used; the message names the reason and the way out."""
+
+
+def format_directory(
+    storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
+) -> DirectoryId:
+    """Write meta.properties; no error if it is there for the same cluster and node."""
+    storage.make_directory(path)
+    meta = _read_meta(storage, path)
+    if meta is None:
+        directory_id = DirectoryId(secrets.token_bytes(16))
+        meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
+        write_meta_properties(storage, path, meta)
+    _require_identity(meta, path, cluster_id, node_id)
+    return meta.directory_id
+
+
+def checked_meta(
+    storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
+) -> MetaProperties:
+    """Whose directory this is; DirectoryRefused unless it is this node's of this cluster."""
+    meta = _read_meta(storage, path)
+    if meta is None:
+        raise DirectoryRefused(f"{path} has no meta.properties: run `odradek storage format` first")
+    _require_identity(meta, path, cluster_id, node_id)
+    return meta
+
+
+def take_lock(storage: Storage, path: Path) -> File:
+    """Take the lock and leave our pid in it; DirectoryRefused names the holder's."""
+    try:
+        lock = storage.lock(path / LOCK_NAME)
+    except BlockingIOError:
+        try:
+            holder = storage.read(path / LOCK_NAME).decode().strip() or "unknown"
+        except OSError:
+            holder = "unknown"
+        raise DirectoryRefused(
+            f"{path} is in use by the process {holder}: stop it, or use another data directory"
+        ) from None
+    pid = f"{storage.process_id()}\n".encode()
+    lock.truncate(0)
+    write_all(lock, pid, 0)
+    return lock
+
+
+def _read_meta(storage: Storage, path: Path) -> MetaProperties | None:
+    try:
+        return read_meta_properties(storage, path)
+    except ValueError as error:
+        raise DirectoryRefused(f"{path}/meta.properties is damaged: {error}") from None
+
+
+def _require_identity(
+    meta: MetaProperties, path: Path, cluster_id: ClusterId, node_id: BrokerId
+) -> None:
+    if meta.cluster_id != cluster_id:
+        raise DirectoryRefused(
+            f"{path} belongs to the cluster {meta.cluster_id}, this one is {cluster_id}:"
+            " use the right data directory, or format a new one"
+        )
+    if meta.node_id != node_id:
+        raise DirectoryRefused(
+            f"{path} belongs to node {meta.node_id}, this one is {node_id}:"
+            " use the right data directory, or format a new one"
+        )
