@@ -1,0 +1,159 @@
+"""Offsets by timestamp, earliest and latest: asks each partition's leader, again until it is known."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.cluster import Cluster
+from odradek.errors import LeaderNotAvailable, OdradekError, error_of
+from odradek.partitions import TopicPartition
+from odradek.transports.methods import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+LARGEST_TIMESTAMP: Final = -3
+CALL_S_MAX: Final = 10.0
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset that was looked up. All are -1 where there is no such record."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+async def look_up_offsets(
+    cluster: Cluster,
+    timestamps_ms: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    timeout_s: float,
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
+
+    Raises:
+        UnknownTopic, AuthorizationFailed: a partition cannot be asked for.
+        LeaderNotAvailable, BrokersUnavailable: not all were known within `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    for name in {partition.topic for partition in timestamps_ms}:
+        highest = max(p.partition for p in timestamps_ms if p.topic == name)
+        await cluster.topic(name, timeout_s=timeout_s, partition=highest)
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    backoff = Backoff(first_ms=20, most_ms=500)
+    attempts = 0
+    while True:
+        missing = {name: at for name, at in timestamps_ms.items() if name not in found}
+        if not missing:
+            return found
+        problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
+        if problem is None:
+            continue
+        attempts += 1
+        pause_s = backoff.after(attempts, random.random()) / 1000
+        if time.monotonic() + pause_s >= deadline_s:
+            raise problem
+        cluster.refresh_soon()
+        await asyncio.sleep(pause_s)
+
+
+async def _ask_once(
+    cluster: Cluster,
+    missing: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, OffsetAndTimestamp],
+    read_committed: bool,
+    deadline_s: float,
+) -> OdradekError | None:
+    """Ask all leaders once. Returns why some are still missing, if a retry may help; else raises."""
+    by_endpoint: dict[str, list[TopicPartition]] = {}
+    problem: OdradekError | None = None
+    for name in missing:
+        leader = cluster.cache.leader_endpoint(name)
+        if leader is None:
+            problem = LeaderNotAvailable(f"{name} has no leader")
+        else:
+            by_endpoint.setdefault(leader[1], []).append(name)
+    answers = await asyncio.gather(
+        *(
+            _ask(cluster, endpoint, names, missing, found, read_committed, deadline_s)
+            for endpoint, names in by_endpoint.items()
+        )
+    )
+    return next((answer for answer in answers if answer is not None), problem)
+
+
+async def _ask(
+    cluster: Cluster,
+    endpoint: str,
+    names: list[TopicPartition],
+    timestamps_ms: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, OffsetAndTimestamp],
+    read_committed: bool,
+    deadline_s: float,
+) -> OdradekError | None:
+    request = pb.ListOffsetsRequest(read_committed=read_committed, timeout_ms=5_000)
+    for name in names:
+        known = cluster.cache.partition(name)
+        request.partitions.add(
+            topic=name.topic,
+            partition=name.partition,
+            timestamp_ms=timestamps_ms[name],
+            current_leader_epoch=-1 if known is None else known.leader_epoch,
+        )
+    left_s = max(0.01, min(CALL_S_MAX, deadline_s - time.monotonic()))
+    try:
+        response = await cluster.transport.call(endpoint, LIST_OFFSETS, request, timeout_s=left_s)
+    except OdradekError as error:
+        explained = cluster.explained(error)
+        if explained.retriable:
+            return explained
+        raise explained from None
+    problem: OdradekError | None = None
+    for result in response.partitions:
+        name = TopicPartition(result.topic, result.partition)
+        if result.error_code == ErrorCode.NONE:
+            found[name] = OffsetAndTimestamp(
+                result.offset, result.timestamp_ms, result.leader_epoch
+            )
+            continue
+        problem = error_of(result.error_code, str(name))
+        if problem.code is None or not problem.code.retriable:
+            raise problem
+        if result.HasField("leader"):
+            cluster.hint(name, result.leader)
+    return problem
+
+
+async def end_of_epoch(
+    cluster: Cluster, partition: TopicPartition, leader_epoch: int, *, timeout_s: float
+) -> tuple[int, int] | None:
+    """(epoch, end offset) of the largest epoch at or below this one (KIP-320); None: not known now.
+
+    One attempt at the present leader.
+    """
+    leader = cluster.cache.leader_endpoint(partition)
+    known = cluster.cache.partition(partition)
+    if leader is None or known is None:
+        return None
+    request = pb.OffsetForLeaderEpochRequest()
+    request.partitions.add(
+        topic=partition.topic,
+        partition=partition.partition,
+        leader_epoch=leader_epoch,
+        current_leader_epoch=known.leader_epoch,
+    )
+    response = await cluster.transport.call(
+        leader[1], OFFSET_FOR_LEADER_EPOCH, request, timeout_s=timeout_s
+    )
+    for result in response.partitions:
+        if result.error_code == ErrorCode.NONE:
+            return result.leader_epoch, result.end_offset
+    return None

@@ -1,0 +1,131 @@
+"""The batches of one partition as one answer brought them, read a piece at a time.
+
+Nothing is decoded before somebody asks, and then only as many records as were asked for. Control
+batches are passed over. With read_committed, so are the batches of aborted transactions: the broker says
+which producers' transactions begin to be aborted at which offset; each ends with its abort marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from odradek.errors import CorruptRecords
+from odradek.partitions import TopicPartition
+from odradek_protocol.records.batch_header import BatchHeader, iter_headers
+from odradek_protocol.records.batch_reader import open_batch
+from odradek_protocol.records.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    from odradek_protocol.records.codec import Record, RecordReader
+    from odradek_protocol.records.columns import ColumnBuilder
+
+BYTES_EXPANDED_MAX = 64 * 1024 * 1024
+
+
+class FetchedChunk:
+    """Owned by the planner until it is read to its end or dropped."""
+
+    __slots__ = (
+        "_aborted",
+        "_batches",
+        "_current",
+        "_reader",
+        "leader_epoch",
+        "name",
+        "next_offset",
+        "records",
+        "size_bytes",
+        "source",
+    )
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        records: memoryview,
+        *,
+        next_offset: int,
+        source: int,
+        aborted: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        """`aborted` is (producer id, first offset) of each; None: read uncommitted."""
+        self.name = name
+        self.records = records
+        self.size_bytes = len(records)
+        self.next_offset = next_offset
+        self.source = source
+        self.leader_epoch = -1
+        """Of the last batch that was looked at."""
+        self._aborted = None if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
+        self._batches = self._data_batches()
+        self._current: tuple[int, BatchHeader] | None = None
+        self._reader: RecordReader | None = None
+
+    def read(self, records_max: int, start_offset: int) -> list[Record]:
+        """The next records from `start_offset` on, at most so many; empty at the end.
+
+        Raises:
+            CorruptRecords: a batch is damaged. The chunk is of no more use.
+        """
+        try:
+            while True:
+                if self._reader is None:
+                    batch = self._next_batch(start_offset)
+                    if batch is None:
+                        return []
+                    self._reader = open_batch(
+                        self.records,
+                        *batch,
+                        bytes_expanded_max=BYTES_EXPANDED_MAX,
+                        start_offset=start_offset,
+                        topic=self.name.topic,
+                        partition=self.name.partition,
+                    )
+                records = self._reader.read(records_max)
+                if not self._reader.remaining:
+                    self._reader = self._current = None
+                if records:
+                    return records
+        except CorruptBatch as error:
+            raise self._corrupt(start_offset, error) from error
+
+    def read_columns(self, builder: ColumnBuilder, start_offset: int) -> None:
+        """Add all records from `start_offset` on to columns. Raises as `read`."""
+        try:
+            while (batch := self._next_batch(start_offset)) is not None:
+                builder.append_batch(self.records, *batch, start_offset=start_offset)
+                self._current = None
+            self._reader = None
+        except CorruptBatch as error:
+            raise self._corrupt(start_offset, error) from error
+
+    def _next_batch(self, start_offset: int) -> tuple[int, BatchHeader] | None:
+        """The batch being read, or the next one; None at the end."""
+        while self._current is None:
+            self._current = next(self._batches, None)
+            if self._current is None:
+                return None
+            header = self._current[1]
+            self.leader_epoch = header.partition_leader_epoch
+            if header.next_offset <= start_offset:
+                self._current = None
+        return self._current
+
+    def _data_batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        aborting: set[int] = set()
+        for position, header in iter_headers(self.records):
+            if self._aborted is not None and header.is_transactional:
+                while self._aborted and self._aborted[-1][1] <= header.last_offset:
+                    aborting.add(self._aborted.pop()[0])
+                if header.is_control:
+                    aborting.discard(header.producer_id)
+                elif header.producer_id in aborting:
+                    continue
+            if not header.is_control:
+                yield position, header
+
+    def _corrupt(self, offset: int, error: CorruptBatch) -> CorruptRecords:
+        return CorruptRecords(
+            f"{self.name}: a batch at or after offset {offset} is damaged: {error}",
+            hint="read again; if it persists, seek past it, and check the broker's disk",
+        )
