@@ -22,8 +22,8 @@ import errno
 import threading
 from collections.abc import Callable
 from functools import partial
+from operator import getitem
 from pathlib import Path
-from typing import NamedTuple
 
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
@@ -34,6 +34,7 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJob
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult, read_tail
 from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
+from odradek_broker.log.log_values import AppendInfo, LoadedLog
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.producers.replay import fold_batch
 from odradek_broker.log.segments.batch_walk import Header, header_at
@@ -53,29 +54,15 @@ from odradek_protocol.identity import (
 from odradek_protocol.records.batch_header import ByteBuffer
 from odradek_protocol.records.errors import CorruptBatch
 
-__all__ = ["AppendInfo", "OffsetOutOfRange", "PartitionLog", "ReadPlan", "ReadResult", "StorageJob"]
-
-
-class AppendInfo(NamedTuple):
-    """What one append did; `end_offset` is the log end offset after it."""
-
-    base_offset: Offset
-    end_offset: Offset
-    max_timestamp_ms: int
-    size_bytes: int
-
-
-class LoadedLog(NamedTuple):
-    """What opening a partition's directory found: how a `PartitionLog` begins."""
-
-    segments: list[Segment]
-    epochs: LeaderEpochs
-    producers: ProducerStates
-    snapshot_offsets: list[Offset]
-    log_start_offset: Offset
-    high_watermark: Offset
-    recovery_point: Offset
-    recovery_position: int  # in the last segment
+__all__ = [
+    "AppendInfo",
+    "LoadedLog",
+    "OffsetOutOfRange",
+    "PartitionLog",
+    "ReadPlan",
+    "ReadResult",
+    "StorageJob",
+]
 
 
 class PartitionLog:
@@ -240,7 +227,7 @@ class PartitionLog:
             if header.leader_epoch > self.epochs.last:
                 self.epochs.enter(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
             if header.producer_id >= 0:
-                batch = partial(_slice, data, start, start + header.size_bytes)
+                batch = partial(getitem, data, slice(start, start + header.size_bytes))
                 aborted = fold_batch(self.producers, header, batch)
                 if aborted is not None:
                     active.note_aborted(aborted)
@@ -391,13 +378,13 @@ class PartitionLog:
 
     def truncate_to(self, offset: Offset) -> None:
         """Truncate and wait for the disk here."""
-        job = self.begin_truncate(offset)
-        job.run()
-        self.finish(job)
+        self._run_here(self.begin_truncate(offset))
 
     def reset_to(self, start_offset: Offset) -> None:
         """Reset and wait for the disk here."""
-        job = self.begin_reset(start_offset)
+        self._run_here(self.begin_reset(start_offset))
+
+    def _run_here(self, job: StorageJob) -> None:
         job.run()
         self.finish(job)
 
@@ -610,6 +597,7 @@ class PartitionLog:
                     run.new.close()
                 else:
                     self._segments.swap(run.old, run.new, due_ms=due_ms)
+                    self._recent.forget(self._tail)
         except OSError as error:
             raise self._health.fail(f"compacting {self.directory}", error) from error
         self._progress.forget_segments()
@@ -629,7 +617,3 @@ class PartitionLog:
         """Give back all descriptors; no use afterwards."""
         self._segments.close()
         self._recent.forget(self._tail)
-
-
-def _slice(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
-    return data[start:end]

@@ -1,0 +1,368 @@
+"""Compaction: the last value of each key stays, with its offset; what outdates it goes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.log_config import LogConfig
+from odradek_protocol.identity import Offset
+from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import iter_headers
+from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.builder import encode_batch
+from odradek_protocol.records.codec import Record
+from odradek_protocol.records.control import ControlType, encode_marker
+from tests.unit.log.material import Broker, memory_broker
+
+DAY_MS = 24 * 60 * 60 * 1000
+CONFIG = LogConfig(
+    segment_bytes=600,
+    index_interval_bytes=0,
+    cleanup_compact=True,
+    cleanup_delete=False,
+    min_cleanable_dirty_ratio=0.0,
+    file_delete_delay_ms=0,
+)
+
+
+def put(
+    broker: Broker,
+    *pairs: tuple[bytes | None, bytes | None],
+    timestamp_ms: int = 1000,
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> int:
+    base = broker.log.log_end_offset
+    records = [Record(key, value, timestamp_ms=timestamp_ms) for key, value in pairs]
+    data = encode_batch(
+        records,
+        base_offset=base,
+        leader_epoch=0,
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+    broker.log.append(data, now_ms=timestamp_ms)
+    return base
+
+
+def mark(broker: Broker, producer_id: int, kind: ControlType) -> int:
+    base = broker.log.log_end_offset
+    data = encode_marker(
+        kind,
+        producer_id=producer_id,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=1000,
+        base_offset=base,
+        leader_epoch=0,
+    )
+    broker.log.append(data, now_ms=1000)
+    return base
+
+
+def fill(broker: Broker) -> None:
+    """Records under keys of their own, until what was put before is in closed segments."""
+    wanted = broker.log.segment_count + 2
+    number = 0
+    while broker.log.segment_count < wanted:
+        put(broker, (b"filler-%d-%d" % (wanted, number), b"f" * 200))
+        number += 1
+
+
+def compact(broker: Broker, *, now_ms: int = DAY_MS) -> CompactJob | None:
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    job = log.begin_compaction(now_ms=now_ms)
+    if job is None:
+        return None
+    slices = 0
+    while not job.is_done:
+        job.run_slice(0)
+        log.install_compacted(job, now_ms=now_ms)
+        slices += 1
+    assert slices > 1
+    for segment in log.take_retired(now_ms=now_ms):
+        segment.remove_files()
+    return job
+
+
+def records(broker: Broker) -> dict[int, Record]:
+    data = broker.read_all()
+    return {
+        record.offset: record
+        for position, header in iter_headers(data)
+        if header.record_count and not header.is_control
+        for record in decode_batch(data, position)
+    }
+
+
+def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of what is no filler."""
+    return [
+        (offset, record.key, record.value)
+        for offset, record in records(broker).items()
+        if record.key is None or not record.key.startswith(b"filler")
+    ]
+
+
+def headers(broker: Broker) -> list[tuple[int, int, int]]:
+    """(base offset, last offset, count) of every batch."""
+    return [
+        (h.base_offset, h.last_offset, h.record_count)
+        for _, h in iter_headers(broker.read_all())
+    ]
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_only_the_last_value_of_a_key_stays_with_its_offset_and_time(
+    compression: Compression,
+) -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), compression=compression)
+    put(broker, (b"a", b"4"), timestamp_ms=2000, compression=compression)
+    put(broker, (b"c", b"5"), (b"a", b"6"), timestamp_ms=3000, compression=compression)
+    fill(broker)
+    compact(broker)
+    assert shown(broker) == [(1, b"b", b"2"), (4, b"c", b"5"), (5, b"a", b"6")]
+    assert [records(broker)[o].timestamp_ms for o in (1, 4, 5)] == [1000, 3000, 3000]
+
+
+def test_records_without_a_key_go() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (None, b"nobody asks for it"), (b"a", b"1"))
+    fill(broker)
+    compact(broker)
+    assert shown(broker) == [(1, b"a", b"1")]
+
+
+def test_a_later_pass_knows_only_new_records_and_still_outdates_old_ones() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), (b"b", b"2"))
+    fill(broker)
+    compact(broker)
+    cleaned = broker.log.cleaned_offset
+    assert cleaned > 0
+    put(broker, (b"a", b"3"))
+    fill(broker)
+    job = compact(broker)
+    assert job is not None
+    assert job.dirty_offset == cleaned
+    assert [entry[1:] for entry in shown(broker)] == [(b"b", b"2"), (b"a", b"3")]
+
+
+def test_a_full_map_ends_the_pass_early_and_loses_nothing() -> None:
+    broker = memory_broker(CONFIG)
+    for number in range(40):
+        put(broker, (b"key-%d" % (number % 7), b"%d" % number + b"." * 100))
+    fill(broker)
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    before = {r.key: r.value for r in records(broker).values()}
+    for _ in range(20):
+        job = log.begin_compaction(now_ms=DAY_MS)
+        if job is None:
+            break
+        job.keys_max = 3
+        while not job.is_done:
+            job.run_slice()
+            log.install_compacted(job, now_ms=DAY_MS)
+    assert {r.key: r.value for r in records(broker).values()} == before
+    assert len(shown(broker)) < 20
+
+
+def test_a_tombstone_stays_until_its_delete_horizon_then_goes() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"))
+    put(broker, (b"a", None), (b"b", b"2"), timestamp_ms=5000)
+    fill(broker)
+    compact(broker, now_ms=DAY_MS)
+    assert shown(broker) == [(1, b"a", None), (2, b"b", b"2")]
+    assert records(broker)[1].timestamp_ms == 5000, "the horizon must not change timestamps"
+    put(broker, (b"c", b"3"))
+    fill(broker)
+    compact(broker, now_ms=2 * DAY_MS - 1)
+    assert (1, b"a", None) in shown(broker), "a reader that is not a day late must see it"
+    put(broker, (b"d", b"4"))
+    fill(broker)
+    compact(broker, now_ms=2 * DAY_MS)
+    assert [entry[1:] for entry in shown(broker)] == [(b"b", b"2"), (b"c", b"3"), (b"d", b"4")]
+
+
+def test_records_of_an_aborted_transaction_go_and_outdate_nothing() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"committed"))
+    put(broker, (b"a", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
+    mark(broker, 7, ControlType.ABORT)
+    put(broker, (b"b", b"kept"), producer_id=8, base_sequence=0, transactional=True)
+    mark(broker, 8, ControlType.COMMIT)
+    fill(broker)
+    compact(broker)
+    assert shown(broker) == [(0, b"a", b"committed"), (3, b"b", b"kept")]
+
+
+def test_a_marker_stays_while_records_of_its_transaction_do() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
+    kept = mark(broker, 7, ControlType.COMMIT)
+    put(broker, (b"b", b"2"), producer_id=8, base_sequence=0, transactional=True)
+    outdated = mark(broker, 8, ControlType.COMMIT)
+    put(broker, (b"b", b"3"))
+    fill(broker)
+    compact(broker, now_ms=DAY_MS)
+    counts = {base: count for base, _, count in headers(broker)}
+    assert counts[kept] == 1
+    assert counts[outdated] == 1, "it gets a delete horizon first"
+    put(broker, (b"x", b"9"))
+    fill(broker)
+    compact(broker, now_ms=3 * DAY_MS)
+    counts = {base: count for base, _, count in headers(broker)}
+    assert counts[kept] == 1
+    assert outdated not in counts
+
+
+def test_a_producers_last_batch_stays_as_a_header() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), producer_id=7, base_sequence=41)
+    put(broker, (b"a", b"2"))
+    fill(broker)
+    compact(broker)
+    assert (0, 0, 0) in headers(broker)
+    assert shown(broker) == [(1, b"a", b"2")]
+    broker.kill_and_start()
+    entry = broker.log.producers.entry(7)  # type: ignore[arg-type]
+    assert entry is not None
+    assert entry.batches[-1].last_sequence == 41
+
+
+def test_nothing_past_the_high_watermark_or_an_open_transaction_is_touched() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
+    put(broker, (b"b", b"1"))
+    put(broker, (b"b", b"2"))
+    fill(broker)
+    assert compact(broker) is None
+    mark(broker, 7, ControlType.COMMIT)
+    broker.log.high_watermark = Offset(1)
+    broker.sync(full=True)
+    assert broker.log.begin_compaction(now_ms=DAY_MS) is None
+
+
+def test_a_clean_log_is_left_alone_until_enough_is_dirty() -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"))
+    fill(broker)
+    compact(broker)
+    broker.log.config = LogConfig(
+        segment_bytes=600, cleanup_compact=True, min_cleanable_dirty_ratio=0.99
+    )
+    put(broker, (b"a", b"2"))
+    fill(broker)
+    assert compact(broker) is None
+    broker.log.config = LogConfig(
+        segment_bytes=600,
+        cleanup_compact=True,
+        min_cleanable_dirty_ratio=0.99,
+        max_compaction_lag_ms=DAY_MS // 2,
+    )
+    assert compact(broker) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    writes=st.lists(
+        st.tuples(st.integers(0, 6), st.booleans(), st.integers(1, 3)), min_size=1, max_size=40
+    ),
+    passes=st.lists(st.integers(0, 40), max_size=3),
+    restart=st.sampled_from(["no", "stop", "kill", "power"]),
+)
+def test_any_history_keeps_the_last_value_of_each_key(
+    writes: list[tuple[int, bool, int]], passes: list[int], restart: str
+) -> None:
+    broker = memory_broker(CONFIG)
+    last: dict[bytes, tuple[int, bytes | None]] = {}
+    for number, (key_number, is_tombstone, count) in enumerate(writes):
+        if number in passes:
+            compact(broker, now_ms=1000)
+        pairs: list[tuple[bytes | None, bytes | None]] = []
+        for index in range(count):
+            key = b"key-%d" % ((key_number + index) % 7) * (1 if index else 20)
+            value = None if is_tombstone else b"%d-%d" % (number, index) + b"." * 60
+            pairs.append((key, value))
+            last[key] = (broker.log.log_end_offset + index, value)
+        put(broker, *pairs)
+    fill(broker)
+    end = broker.log.log_end_offset
+    epoch_end = broker.log.epoch_end(broker.log.last_epoch)
+    compact(broker, now_ms=1000)
+    if restart == "stop":
+        broker.stop_and_start()
+    elif restart == "kill":
+        broker.kill_and_start()
+    elif restart == "power":
+        broker.checkpoint()
+        broker.lose_power_and_start()
+    assert {key: (o, value) for o, key, value in shown(broker)} == last
+    assert broker.log.log_end_offset == end
+    assert broker.log.epoch_end(broker.log.last_epoch) == epoch_end
+    bases = [segment.base_offset for segment in broker.log._segments.all]
+    ends = [segment.end_offset for segment in broker.log._segments.all]
+    assert bases[1:] == ends[:-1], "segments must touch each other"
+
+
+@pytest.mark.parametrize("kind", ["process", "power"])
+def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
+    fault_at = 0
+    finished = False
+    while not finished:
+        fault_at += 1
+        broker = memory_broker(CONFIG)
+        for number in range(12):
+            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
+        fill(broker)
+        expected = {r.key: r.value for r in records(broker).values()}
+        end = broker.log.log_end_offset
+        broker.checkpoint()
+        broker.log.set_high_watermark(end)
+        job = broker.log.begin_compaction(now_ms=DAY_MS)
+        assert job is not None
+        storage = broker.storage
+        stop_at = storage.operations + fault_at  # type: ignore[attr-defined]
+
+        class Stopped(BaseException):
+            pass
+
+        def stop(operation: str, path: object, at: int = stop_at, s: object = storage) -> None:
+            if s.operations > at:  # type: ignore[attr-defined]
+                raise Stopped
+
+        storage.fault = stop  # type: ignore[attr-defined]
+        try:
+            while not job.is_done:
+                job.run_slice()
+                broker.log.install_compacted(job, now_ms=DAY_MS)
+            for segment in broker.log.take_retired(now_ms=DAY_MS):
+                segment.remove_files()
+            finished = True
+        except Stopped:
+            pass
+        if kind == "process":
+            broker.kill_and_start()
+        else:
+            broker.lose_power_and_start()
+        assert broker.report is not None
+        assert not broker.report.power_loss, fault_at
+        assert broker.log.log_end_offset == end, fault_at
+        assert {r.key: r.value for r in records(broker).values()} == expected, fault_at
+        names = storage.names(broker.log.directory)
+        assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))], names
+    assert fault_at > 20, "the fault never fell into the swap"
