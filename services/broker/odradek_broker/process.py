@@ -95,6 +95,7 @@ class BrokerProcess:
         self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
+        self._admin_http: AdminHttp | None = None
         self._ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
@@ -511,7 +512,8 @@ class BrokerProcess:
         await asyncio.gather(
             self._grpc_server.stop(_SERVER_GRACE_S), self._replication_server.stop(_SERVER_GRACE_S)
         )
-        await self._admin_http.stop()
+        if self._admin_http is not None:
+            await self._admin_http.stop()
         if self._table.links is not None:
             await self._table.links.close()
         epoch: BrokerEpoch | None = self._epoch if is_clean and self._epoch >= 0 else None
