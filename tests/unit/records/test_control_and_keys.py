@@ -14,6 +14,7 @@ from odradek_protocol.records import (
     ControlType,
     CorruptBatch,
     Record,
+    decode_batches,
     decode_to_arrow,
     encode_batch,
     encode_marker,
@@ -44,6 +45,29 @@ def test_a_marker_says_how_the_transaction_ended(marker: ControlType) -> None:
     assert (header.base_offset, header.next_offset) == (1_000, 1_001)
     assert read_control(batch) == ControlRecord(marker, 12)
     assert decode_to_arrow(batch).row_count == 0
+
+
+def test_readers_of_a_fetch_see_no_markers_unless_they_ask() -> None:
+    marker = encode_marker(
+        ControlType.ABORT,
+        producer_id=5,
+        producer_epoch=3,
+        coordinator_epoch=12,
+        timestamp_ms=99,
+        base_offset=2,
+    )
+    fetched = (
+        encode_batch([Record(b"a"), Record(b"b")], base_offset=0)
+        + marker
+        + encode_batch([Record(b"c")], base_offset=3)
+    )
+    for cut in (fetched, fetched + marker[:-1]):
+        records = decode_batches(cut, start_offset=1, topic="t", partition=4)
+        assert [(r.key, r.offset, r.topic, r.partition) for r in records] == [
+            (b"b", 1, "t", 4),
+            (b"c", 3, "t", 4),
+        ]
+        assert [r.offset for r in decode_batches(cut, include_control=True)] == [0, 1, 2, 3]
 
 
 def test_kafkas_own_bytes_are_read() -> None:

@@ -18,7 +18,12 @@ from odradek_protocol.records.batch_header import (
     read_header,
     stamp,
 )
-from odradek_protocol.records.batch_reader import check_records, decode_batch, open_batch
+from odradek_protocol.records.batch_reader import (
+    check_records,
+    decode_batch,
+    decode_batches,
+    open_batch,
+)
 from odradek_protocol.records.builder import BatchBuilder, encode_batch
 from odradek_protocol.records.codec import IMPLEMENTATION, Record, RecordReader
 from odradek_protocol.records.columns import Column, ColumnBuilder, Columns, decode_to_arrow
@@ -64,6 +69,7 @@ __all__ = [
     "check_records",
     "crc32c",
     "decode_batch",
+    "decode_batches",
     "decode_to_arrow",
     "encode_batch",
     "encode_marker",

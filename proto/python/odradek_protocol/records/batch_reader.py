@@ -7,6 +7,7 @@ from odradek_protocol.records.batch_header import (
     RECORDS_AT,
     BatchHeader,
     ByteBuffer,
+    iter_headers,
     read_header,
     require_whole,
 )
@@ -93,6 +94,38 @@ def decode_batch(
         topic=topic,
         partition=partition,
     ).read()
+
+
+def decode_batches(
+    buffer: ByteBuffer,
+    *,
+    include_control: bool = False,
+    check_crc: bool = True,
+    bytes_expanded_max: int = BYTES_EXPANDED_MAX,
+    start_offset: int = 0,
+    topic: str | None = None,
+    partition: int = -1,
+) -> list[Record]:
+    """All records of all whole batches in `buffer`, as a fetch returned it.
+
+    Those of control batches are left out unless asked for; aborted transactions are the caller's
+    to leave out. `bytes_expanded_max` is for each batch. Otherwise as `decode_batch`.
+    """
+    records: list[Record] = []
+    for position, header in iter_headers(buffer):
+        if header.next_offset <= start_offset or (header.is_control and not include_control):
+            continue
+        records += decode_batch(
+            buffer,
+            position,
+            header,
+            check_crc=check_crc,
+            bytes_expanded_max=bytes_expanded_max,
+            start_offset=start_offset,
+            topic=topic,
+            partition=partition,
+        )
+    return records
 
 
 def append_time_ms(header: BatchHeader) -> int | None:

@@ -1439,6 +1439,8 @@ static int module_clear(PyObject *module) {
     return 0;
 }
 
+static void module_free(void *module) { module_clear(module); }
+
 static PyMethodDef module_methods[] = {
     {"crc32c", (PyCFunction)(void (*)(void))codec_crc32c, METH_FASTCALL, "CRC32C of a buffer, continued from a value."},
     {"murmur2", codec_murmur2, METH_O, "Kafka's murmur2 of a buffer, signed."},
@@ -1454,6 +1456,7 @@ static struct PyModuleDef module_definition = {
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__codec(void) { return PyModuleDef_Init(&module_definition); }
