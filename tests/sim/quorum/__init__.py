@@ -1,0 +1,1 @@
+"""The quorum under a simulated clock, disk and network."""

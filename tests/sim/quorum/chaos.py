@@ -1,0 +1,128 @@
+"""Random faults from a seed, against the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
+from tests.sim.quorum.world import World
+
+
+@dataclass
+class ChaosResult:
+    """What one seed did, and its trace's hash."""
+
+    seed: int
+    trace: str
+    acknowledged: int
+    terms: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class Chaos:
+    """One run: clients propose all the time, faults come every second or so."""
+
+    def __init__(self, seed: int, *, duration_s: float = 30.0, voters: int = 3) -> None:
+        self.seed = seed
+        self.world = World(seed, voters=voters)
+        self.random = self.world.random
+        self.duration_s = duration_s
+        self.counts = self.world.counts
+        self._proposed = 0
+        self._faults_on = True
+
+    def run(self) -> ChaosResult:
+        world = self.world
+        world.start_all()
+        self._propose()
+        world.after(2.0, self._fault)
+        world.run(self.duration_s)
+        self._faults_on = False
+        world.heal()
+        self._start_missing(certainly=True)
+        assert not world.deaths, (self.seed, world.deaths)
+        world.commit(5, bound_s=40.0)
+        world.converge(bound_s=40.0)
+        assert not world.deaths, (self.seed, world.deaths)
+        return ChaosResult(
+            self.seed,
+            world.trace.hexdigest(),
+            len(world.oracle.acknowledged),
+            len(world.oracle.leaders),
+            dict(self.counts),
+        )
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _propose(self) -> None:
+        world = self.world
+        world.after(self.random.uniform(0.005, 0.03), self._propose)
+        for node_id in list(world.nodes):
+            node = world.nodes[node_id]
+            if node.dead is None and node.raft.active_epoch is not None:
+                for _ in range(self.random.choice((1, 1, 1, 4))):
+                    self._proposed += 1
+                    size = self.random.choice((0, 0, 40, 900))
+                    node.propose(b"p%d-" % self._proposed + b"x" * size)
+
+    def _fault(self) -> None:
+        if not self._faults_on:
+            return
+        world, rng = self.world, self.random
+        world.after(rng.uniform(0.2, 1.5), self._fault)
+        up = sorted(world.nodes)
+        kind = rng.random()
+        if kind < 0.22 and up:
+            self._power_cut(rng.choice(up))
+        elif kind < 0.30:
+            self._count("all crash")
+            for node_id in up:
+                self._power_cut(node_id)
+        elif kind < 0.36 and up:
+            self._count("kill")
+            world.kill(rng.choice(up))
+        elif kind < 0.50:
+            self._count("cut")
+            first, second = rng.sample(world.voters, 2)
+            world.cut |= {(first, second), (second, first)}
+        elif kind < 0.58:
+            self._count("one-way cut")
+            first, second = rng.sample(world.voters, 2)
+            world.cut.add((first, second))
+        elif kind < 0.68:
+            self._count("isolated")
+            world.isolate(rng.choice(world.voters))
+        elif kind < 0.80:
+            self._count("hold")
+            world.hold(*rng.sample(world.voters, 2))
+        elif kind < 0.84:
+            self._wipe()
+        if rng.random() < 0.5:
+            world.heal()
+        self._start_missing(certainly=False)
+
+    def _power_cut(self, node_id: int) -> None:
+        self._count("power cut")
+        self.world.power_cut(node_id)
+
+    def _wipe(self) -> None:
+        """At most one at a time: the others must all be past their own joining."""
+        world = self.world
+        node_id = self.random.choice(world.voters)
+        others = [world.nodes.get(peer_id) for peer_id in world.voters if peer_id != node_id]
+        if all(peer is not None and peer.raft.may_vote() for peer in others):
+            self._count("wiped")
+            world.wipe(node_id)
+
+    def _start_missing(self, *, certainly: bool) -> None:
+        world = self.world
+        for node_id in world.voters:
+            if node_id not in world.nodes and (certainly or self.random.random() < 0.6):
+                disk = world.disks[node_id]
+                before = disk.calls["truncate"]
+                recover_log(disk)
+                if disk.calls["truncate"] > before:
+                    self._count("torn tail")
+                self._count("restart")
+                world.start(node_id)

@@ -1,0 +1,218 @@
+"""A disk that forgets what was not synced, tears pages, and fails any call it is told to.
+
+Bytes are kept per file with the old content of every page written since the last sync; a crash puts
+a random subset of those back. Names (created, renamed, removed) are durable after `sync_directory`;
+a crash keeps a random prefix of the changes since. A sync that fails drops the dirty state without
+making it durable, as Linux does: a later sync that succeeds says nothing about those pages.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+PAGE_BYTES = 4096
+
+
+class PowerCut(BaseException):
+    """The machine stopped in the middle of a call."""
+
+
+class SimulatedInode:
+    """One file's bytes, now and as of its last sync."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self.content = bytearray()
+        self.page_bytes = page_bytes
+        self.durable_size = 0
+        self.dirty: dict[int, bytes] = {}  # page -> its durable content
+        self.lost: dict[int, bytes] = {}  # pages that a failed sync dropped
+        self.uncut: bytes | None = None  # the content before a truncation that is not synced
+
+    def write(self, data: bytes, position: int) -> None:
+        size = self.page_bytes
+        if len(self.content) < position:
+            self.content.extend(bytes(position - len(self.content)))
+        for page in range(position // size, (position + len(data) - 1) // size + 1):
+            if page not in self.dirty:
+                end = min((page + 1) * size, self.durable_size)
+                self.dirty[page] = bytes(self.content[page * size : end])
+        self.content[position : position + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        self.uncut = bytes(self.content)
+        del self.content[size:]
+
+    def sync(self) -> None:
+        self.dirty.clear()
+        self.uncut = None
+        self.durable_size = len(self.content)
+
+    def sync_failed(self) -> None:
+        for page, old in self.dirty.items():
+            self.lost.setdefault(page, old)
+        self.dirty.clear()
+
+    def crash(self, keep_page: Callable[[], bool]) -> None:
+        """Put back what did not reach the platter."""
+        if self.uncut is not None and not keep_page():
+            self.content[:] = self.uncut
+        size = self.page_bytes
+        end = self.durable_size
+        gone = dict(self.lost)
+        for page, old in self.dirty.items():
+            if keep_page():
+                end = max(end, min((page + 1) * size, len(self.content)))
+            else:
+                gone.setdefault(page, old)
+        for page, old in gone.items():
+            stop = min((page + 1) * size, len(self.content))
+            self.content[page * size : stop] = old.ljust(max(0, stop - page * size), b"\0")
+        if not keep_page():  # the length did not make it either
+            del self.content[end:]
+        self.dirty.clear()
+        self.lost.clear()
+        self.uncut = None
+        self.durable_size = len(self.content)
+
+
+class SimulatedFile:
+    """An open file (`DiskFile`)."""
+
+    def __init__(self, disk: SimulatedDisk, inode: SimulatedInode, name: str) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._name = name
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def read(self, size: int, position: int) -> bytes:
+        return bytes(self._inode.content[position : position + size])
+
+    def write(self, data: bytes, position: int) -> None:
+        self._disk.enter("write", self._name, lambda: self._inode.write(data[:3], position))
+        self._inode.write(data, position)
+
+    def sync(self) -> None:
+        self._disk.enter("sync", self._name, self._inode.sync_failed)
+        self._inode.sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.enter("truncate", self._name)
+        self._inode.truncate(size)
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedDisk:
+    """One directory (`Disk`)."""
+
+    def __init__(self, randomness: random.Random, *, page_bytes: int = PAGE_BYTES) -> None:
+        self._random = randomness
+        self._page_bytes = page_bytes
+        self._inodes: dict[str, SimulatedInode] = {}
+        self._durable_names: dict[str, SimulatedInode] = {}
+        self._changes: list[tuple[str, SimulatedInode | None]] = []
+        self.calls: Counter[str] = Counter()
+        self.call_names: list[str] = []
+        self.fail: Callable[[str, str], bool] | None = None  # (call, name) -> whether it fails
+        self.power_cut_after: int | None = None  # calls from now
+
+    def enter(self, call: str, name: str, half_done: Callable[[], None] = lambda: None) -> None:
+        """Every call that changes something comes through here, and may end here."""
+        self.calls[call] += 1
+        self.call_names.append(f"{call} {name}")
+        if self.power_cut_after is not None:
+            if self.power_cut_after == 0:
+                half_done()
+                raise PowerCut
+            self.power_cut_after -= 1
+        if self.fail is not None and self.fail(call, name):
+            half_done()
+            raise OSError(5, f"injected: {call} {name}")
+
+    def names(self) -> list[str]:
+        return sorted(self._inodes)
+
+    def open(self, name: str, *, create: bool = False) -> SimulatedFile:
+        if create:
+            self.enter("create", name)
+            inode = SimulatedInode(self._page_bytes)
+            self._set(name, inode)
+        elif name not in self._inodes:
+            raise FileNotFoundError(name)
+        return SimulatedFile(self, self._inodes[name], name)
+
+    def rename(self, old: str, new: str) -> None:
+        self.enter("rename", new)
+        inode = self._inodes[old]
+        self._set(old, None)
+        self._set(new, inode)
+        # A rename is one change: never the removal without the new name.
+        removal = self._changes.pop(-2)
+        assert removal == (old, None)
+        self._changes.append(removal)
+
+    def remove(self, name: str) -> None:
+        self.enter("remove", name)
+        if name not in self._inodes:
+            raise FileNotFoundError(name)
+        self._set(name, None)
+
+    def sync_directory(self) -> None:
+        self.enter("sync_directory", "")
+        self._durable_names = dict(self._inodes)
+        self._changes.clear()
+
+    def _set(self, name: str, inode: SimulatedInode | None) -> None:
+        self._changes.append((name, inode))
+        if inode is None:
+            del self._inodes[name]
+        else:
+            self._inodes[name] = inode
+
+    def crash(self, *, keep_page: Callable[[], bool] | None = None) -> None:
+        """The power goes: what was not synced is there in part, or not."""
+        keep = keep_page if keep_page is not None else lambda: self._random.random() < 0.5
+        names = dict(self._durable_names)
+        for name, inode in self._changes[: self._random.randint(0, len(self._changes))]:
+            if inode is None:
+                names.pop(name, None)
+            else:
+                names[name] = inode
+        for inode in {id(inode): inode for inode in names.values()}.values():
+            inode.crash(keep)
+        self._inodes = names
+        self._durable_names = dict(names)
+        self._changes.clear()
+        self.fail = None
+        self.power_cut_after = None
+
+    def after_power_cut(self) -> SimulatedDisk:
+        """Another disk with only what is durable at this very moment; this one goes on."""
+        other = SimulatedDisk(random.Random(0), page_bytes=self._page_bytes)
+        copies: dict[int, SimulatedInode] = {}
+        for name, inode in self._durable_names.items():
+            copy = copies.setdefault(id(inode), SimulatedInode(self._page_bytes))
+            copy.content = bytearray(inode.content)
+            copy.durable_size = inode.durable_size
+            copy.dirty = dict(inode.dirty)
+            copy.lost = dict(inode.lost)
+            copy.uncut = inode.uncut
+            copy.crash(lambda: False)
+            other._inodes[name] = copy
+        other._durable_names = dict(other._inodes)
+        return other
+
+    def corrupt(self, name: str, position: int, size: int = 1) -> None:
+        """Flip bits on the platter."""
+        content = self._inodes[name].content
+        for at in range(position, position + size):
+            content[at] ^= 0xFF
+
+    def size_of(self, name: str) -> int:
+        """Length of a file in bytes."""
+        return len(self._inodes[name].content)

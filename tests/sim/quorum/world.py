@@ -1,0 +1,559 @@
+"""A cluster of voters in one thread: the production code on a simulated clock, disk and network.
+
+Everything random comes from one seed, everything that happens is an event in one heap, so a seed is
+a history: the trace's hash is the proof. Links are FIFO, as TCP is, with delays; they can be cut
+(messages vanish) or held (messages wait, then come all at once). Disk writes take time, in order,
+and a crash may come in the middle of one.
+
+The oracle knows what was committed: the first node to apply an offset writes down entry and digest,
+every other one must agree. What was acknowledged must be in it, for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.wire import Message, decode
+from odradek_metadata_quorum.quorum.raft.engine import ENGINE_CLOCK
+from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftLimits, RaftNode
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.quorum.storage_format import (
+    StorageIdentity,
+    check_disk,
+    format_disk,
+    save_identity,
+)
+from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
+
+TIMERS = RaftTimers(
+    election_min_s=0.5, election_max_s=1.0, heartbeat_s=0.1, fallback_s=1.0, tick_s=0.02
+)
+LIMITS = RaftLimits(
+    snapshot_interval_entries=30,
+    snapshot_entries_min=10,
+    snapshot_chunk_bytes=1024,
+    snapshot_bytes_max=1 << 20,
+    window_bytes_max=64 << 10,
+)
+CLUSTER_ID = "sim"
+
+
+class NodeDied(Exception):
+    """The production code ended the process (`fatal`)."""
+
+
+class OracleError(AssertionError):
+    """What must never happen has happened."""
+
+
+class Oracle:
+    """What is committed, what was acknowledged, who led."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, tuple[int, bytes]] = {}
+        self.digests: dict[int, bytes] = {}
+        self.acknowledged: dict[int, bytes] = {}
+        self.leaders: dict[int, int] = {}
+
+    def applied(self, node_id: int, offset: int, epoch: int, payload: bytes, digest: bytes) -> None:
+        entry = self.entries.setdefault(offset, (epoch, payload))
+        if entry != (epoch, payload):
+            raise OracleError(f"node {node_id} applied {(epoch, payload)} at {offset}, not {entry}")
+        if self.digests.setdefault(offset, digest) != digest:
+            raise OracleError(f"node {node_id} diverged at {offset}")
+
+    def acknowledge(self, offset: int, payload: bytes) -> None:
+        if self.entries.get(offset, (0, b""))[1] != payload:
+            raise OracleError(f"{payload!r} was acknowledged at {offset}: another is committed")
+        self.acknowledged[offset] = payload
+
+    def leads(self, node_id: int, term: int) -> None:
+        if self.leaders.setdefault(term, node_id) != node_id:
+            raise OracleError(f"nodes {self.leaders[term]} and {node_id} both lead term {term}")
+
+
+class DigestMachine:
+    """A state machine whose state is the digest of its history, padded to several chunks."""
+
+    PADDING = 3000
+
+    def __init__(self, node_id: int, oracle: Oracle) -> None:
+        self._node_id = node_id
+        self._oracle = oracle
+        self.digest = b"\0" * 16
+        self.history: list[tuple[int, int, bytes]] = []
+        self.fail_at: int | None = None
+
+    def apply(self, offset: int, epoch: int, payload: bytes) -> None:
+        if offset == self.fail_at:
+            raise ValueError("a poisoned entry")
+        content = self.digest + offset.to_bytes(8, "big") + payload
+        self.digest = hashlib.blake2b(content, digest_size=16).digest()
+        self.history.append((offset, epoch, payload))
+        self._oracle.applied(self._node_id, offset, epoch, payload, self.digest)
+
+    def snapshot(self) -> Callable[[], bytes]:
+        digest = self.digest
+        return lambda: digest + digest * (self.PADDING // 16)
+
+    def restore(self, offset: int, epoch: int, data: bytes) -> None:
+        assert len(data) == 16 + self.PADDING // 16 * 16
+        self.digest = data[:16]
+        self.history.clear()
+
+
+class SimulatedQueue:
+    """Disk work in order, each job taking simulated time (`DiskQueue`)."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.jobs.append((job, done))
+        if len(self.jobs) == 1:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        world = self._node.world
+        world.after(world.disk_delay_s(), self._node.alive(self._run))
+
+    def _run(self) -> None:
+        job, done = self.jobs[0]
+        try:
+            result = job()
+        except OSError as error:
+            self._node.died(f"a write to the quorum's disk failed: {error}")
+            return
+        self.jobs.pop(0)
+        if self.jobs:
+            self._schedule()
+        self._node.world.note(self._node.node_id, "disk")
+        self._node.entering(lambda: done(result))
+
+
+class SimulatedNode:
+    """One voter's life, from start to crash."""
+
+    def __init__(self, world: World, node_id: int, disk: SimulatedDisk) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.disk = disk
+        self.life = world.next_life()
+        self.dead: str | None = None
+        self.frozen_until = 0.0  # the process does not run until then (SIGSTOP, a paused machine)
+        self.machine = DigestMachine(node_id, world.oracle)
+        self.pending: dict[int, tuple[int, bytes]] = {}
+        self.unknown: list[int] = []
+        self.activations: list[int] = []
+        self.resignations: list[int] = []
+        self._wake_s: float | None = None
+        identity = check_disk(disk, world.identity(node_id), "sim")
+        self.queue = SimulatedQueue(self)
+        self.snapshot_queue = SimulatedQueue(self)
+        self.barrier = WriteBarrier(
+            WriteAheadLog(disk, segment_bytes_max=world.segment_bytes_max),
+            VoteFile(disk),
+            self.queue,
+            on_durable=lambda: self.raft.durable_moved(),
+        )
+        self.snapshots = SnapshotStore(disk)
+        self.outbox = Outbox(
+            self.barrier,
+            lambda peer, frame: world.send(self, peer, frame),
+            bytes_max=128 << 10,
+        )
+        self.raft = RaftNode(
+            node_id=node_id,
+            voters=world.voters,
+            joined=identity.joined,
+            barrier=self.barrier,
+            outbox=self.outbox,
+            queued_bytes=lambda peer: world.queued_bytes(node_id, peer),
+            snapshots=self.snapshots,
+            log_queue=self.queue,
+            snapshot_queue=self.snapshot_queue,
+            state_machine=self.machine,
+            timers=world.timers,
+            limits=world.limits,
+            randomness=world.random,
+            events=self,
+            fatal=self._fatal,
+        )
+        self._tick()
+
+    # RaftEvents.
+
+    def wake(self, delay_s: float) -> None:
+        due = self.world.now + delay_s
+        if self._wake_s is None or due < self._wake_s:
+            self._wake_s = due
+            self.world.after(delay_s, self.alive(lambda: self._woken(due)))
+
+    def _woken(self, due: float) -> None:
+        if self._wake_s == due:
+            self._wake_s = None
+            self.step()
+
+    def applied(self, offset: int, epoch: int) -> None:
+        pending = self.pending.pop(offset, None)
+        if pending is not None:
+            if pending[0] == epoch:
+                self.world.oracle.acknowledge(offset, pending[1])
+            else:
+                self.unknown.append(offset)
+
+    def restored(self, offset: int, epoch: int) -> None:
+        self.world.counts["snapshot installed"] += 1
+        for waiting in [waiting for waiting in self.pending if waiting <= offset]:
+            del self.pending[waiting]
+            self.unknown.append(waiting)
+        if self.world.oracle.digests.get(self._last_regular(offset), self.machine.digest) != (
+            self.machine.digest
+        ):
+            raise OracleError(f"node {self.node_id} restored another state at {offset}")
+
+    def _last_regular(self, offset: int) -> int:
+        """The last offset at or below this one that changed the state (no-ops do not)."""
+        while offset > 0 and offset not in self.world.oracle.digests:
+            offset -= 1
+        return offset
+
+    def active(self, epoch: int) -> None:
+        self.activations.append(epoch)
+        self.world.counts["active"] += 1
+
+    def resigned(self, epoch: int) -> None:
+        self.resignations.append(epoch)
+        self.unknown.extend(self.pending)
+        self.pending.clear()
+
+    def joined(self) -> None:
+        identity = self.world.identity(self.node_id, joined=True)
+        self.queue.submit(
+            lambda: save_identity(self.disk, identity), lambda _: self.raft.confirm_joined()
+        )
+
+    # The shell.
+
+    def alive(self, call: Callable[[], None]) -> Callable[[], None]:
+        """The call, if this life still lasts then."""
+
+        def guarded() -> None:
+            if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
+                return
+            if self.frozen_until > self.world.now:
+                self.world.after(self.frozen_until - self.world.now, guarded)
+                return
+            self.entering(call)
+
+        return guarded
+
+    def entering(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(NodeDied):
+            call()
+
+    def _tick(self) -> None:
+        self.step()
+        self.world.after(self.world.timers.tick_s, self.alive(self._tick))
+
+    def step(self) -> None:
+        self.raft.step()
+        if self.raft.is_leader:
+            self.world.oracle.leads(self.node_id, self.raft.term)
+
+    def receive(self, peer_id: int, message: Message) -> None:
+        """One message, and a step right after it."""
+        self.raft.receive(peer_id, message)
+        self.step()
+
+    def propose(self, payload: bytes) -> int | None:
+        """As the active leader would; None if it is not."""
+        epoch = self.raft.active_epoch
+        if epoch is None:
+            return None
+        offset = self.raft.propose(payload, epoch)
+        if offset is not None:
+            self.pending[offset] = (epoch, payload)
+            self.wake(0.0)
+        return offset
+
+    def _fatal(self, reason: str, error: BaseException | None) -> None:
+        self.died(f"{reason}: {error!r}" if error is not None else reason)
+        raise NodeDied(reason)
+
+    def died(self, reason: str) -> None:
+        """The process ended itself."""
+        self.dead = reason
+        self.raft.halted = True
+        self.world.deaths.append((self.node_id, reason))
+        self.world.lost_connections(self.node_id)
+
+
+class World:
+    """The cluster, its clock and its faults."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        voters: int = 3,
+        limits: RaftLimits = LIMITS,
+        delay_s: tuple[float, float] = (0.0005, 0.003),
+        disk_delay_s: tuple[float, float] = (0.0002, 0.003),
+        segment_bytes_max: int = 8192,
+        joined: bool = False,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.voters = list(range(1, voters + 1))
+        self.timers = TIMERS
+        self.limits = limits
+        self.segment_bytes_max = segment_bytes_max
+        self.oracle = Oracle()
+        self.nodes: dict[int, SimulatedNode] = {}
+        self.disks: dict[int, SimulatedDisk] = {}
+        self.deaths: list[tuple[int, str]] = []
+        self.counts: dict[str, int] = {"active": 0, "snapshot installed": 0, "delivered": 0}
+        self.cut: set[tuple[int, int]] = set()
+        self.held: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
+        self.drop: Callable[[int, int, Message], bool] = lambda source, target, message: False
+        self.sent: list[tuple[int, int, Message]] | None = None
+        self.on_send: Callable[[SimulatedNode, int, Message], None] | None = None
+        self.trace = hashlib.sha256()
+        self._delay_s = delay_s
+        self._disk_delay_s = disk_delay_s
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._lives = 0
+        self._last_delivery: dict[tuple[int, int], float] = {}
+        ENGINE_CLOCK.read = lambda: self.now
+        for node_id in self.voters:
+            self.disks[node_id] = SimulatedDisk(self.random)
+            format_disk(self.disks[node_id], self.identity(node_id), "sim")
+            if joined:
+                save_identity(self.disks[node_id], self.identity(node_id, joined=True))
+
+    def identity(self, node_id: int, *, joined: bool = False) -> StorageIdentity:
+        return StorageIdentity(
+            cluster_id=CLUSTER_ID, node_id=node_id, voters=tuple(self.voters), joined=joined
+        )
+
+    # Time.
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._sequence, call))
+
+    def run(self, duration_s: float) -> None:
+        """Let simulated time pass."""
+        self.run_until(lambda: False, duration_s)
+
+    def run_until(self, condition: Callable[[], bool], bound_s: float) -> bool:
+        """Until it holds, judged after each event; False if the bound came first."""
+        end = self.now + bound_s
+        while not condition():
+            if not self._heap or self._heap[0][0] > end:
+                self.now = end
+                return condition()
+            due, _, call = heapq.heappop(self._heap)
+            self.now = max(self.now, due)
+            call()
+        return True
+
+    def disk_delay_s(self) -> float:
+        return self.random.uniform(*self._disk_delay_s)
+
+    def next_life(self) -> int:
+        self._lives += 1
+        return self._lives
+
+    def note(self, *what: object) -> None:
+        """One line of the trace."""
+        self.trace.update(repr((round(self.now, 6), *what)).encode())
+
+    # Nodes.
+
+    def start(self, node_id: int) -> SimulatedNode:
+        """A process starts on what its disk holds."""
+        node = self.nodes[node_id] = SimulatedNode(self, node_id, self.disks[node_id])
+        for peer_id, peer in self.nodes.items():
+            if peer_id != node_id and peer.dead is None:
+                node.raft.peer_connected(peer_id)
+                peer.raft.peer_connected(node_id)
+        return node
+
+    def start_all(self) -> None:
+        for node_id in self.voters:
+            if node_id not in self.nodes:
+                self.start(node_id)
+
+    def kill(self, node_id: int) -> None:
+        """kill -9: the page cache survives."""
+        self._end(node_id)
+
+    def power_cut(self, node_id: int) -> None:
+        """The machine goes: maybe in the middle of a disk job, and unsynced bytes are in doubt."""
+        node = self._end(node_id)
+        if node is not None:
+            for queue in (node.queue, node.snapshot_queue):
+                if queue.jobs and node.dead is None and self.random.random() < 0.7:
+                    node.disk.power_cut_after = self.random.randint(0, 6)
+                    with contextlib.suppress(PowerCut):
+                        queue.jobs[0][0]()
+                    node.disk.power_cut_after = None
+        self.disks[node_id].crash()
+
+    def wipe(self, node_id: int) -> None:
+        """The disk is replaced, the new one formatted."""
+        self._end(node_id)
+        self.disks[node_id] = SimulatedDisk(self.random)
+        format_disk(self.disks[node_id], self.identity(node_id), "sim")
+
+    def _end(self, node_id: int) -> SimulatedNode | None:
+        node = self.nodes.pop(node_id, None)
+        if node is not None:
+            self.note(node_id, "ends")
+            self.lost_connections(node_id)
+        return node
+
+    def lost_connections(self, node_id: int) -> None:
+        for peer_id, peer in self.nodes.items():
+            if peer_id != node_id and peer.dead is None:
+                peer.raft.peer_disconnected(node_id)
+
+    def leader(self) -> SimulatedNode | None:
+        """The active leader of the highest term."""
+        active = [
+            node
+            for node in self.nodes.values()
+            if node.dead is None and node.raft.active_epoch is not None
+        ]
+        return max(active, key=lambda node: node.raft.term, default=None)
+
+    def elect(self, bound_s: float = 20.0) -> SimulatedNode:
+        """Wait for an active leader."""
+        assert self.run_until(lambda: self.leader() is not None, bound_s), self.describe()
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    def commit(self, count: int, bound_s: float = 20.0) -> list[int]:
+        """Propose this many entries to the leader, wait for their acknowledgement."""
+        offsets = []
+        for number in range(count):
+            node = self.elect(bound_s)
+            offset = node.propose(b"entry-%d-%d" % (len(self.oracle.acknowledged), number))
+            assert offset is not None
+            offsets.append(offset)
+        done = self.run_until(
+            lambda: all(offset in self.oracle.acknowledged for offset in offsets), bound_s
+        )
+        assert done, self.describe()
+        return offsets
+
+    def converge(self, bound_s: float = 30.0) -> None:
+        """Heal the network; every live node must come to apply the same."""
+        self.heal()
+
+        def same() -> bool:
+            leader = self.leader()
+            return leader is not None and all(
+                node.raft.applied == leader.raft._log.last_index for node in self.nodes.values()
+            )
+
+        assert self.run_until(same, bound_s), self.describe()
+        last = max(self.oracle.acknowledged, default=0)
+        for node in self.nodes.values():
+            assert node.raft.applied >= last, (node.node_id, node.raft.applied, last)
+        assert len({node.machine.digest for node in self.nodes.values()}) == 1
+
+    def describe(self) -> str:
+        """Where everyone stands, for a failed assertion."""
+        lines = [f"deaths {self.deaths}"]
+        for node_id, node in sorted(self.nodes.items()):
+            raft = node.raft
+            lines.append(
+                f"node {node_id}: dead={node.dead} leader={raft.is_leader} term={raft.term}"
+                f" commit={raft.commit_index} applied={raft.applied}"
+                f" log={raft._log.first_index}..{raft._log.last_index} may_vote={raft.may_vote()}"
+            )
+        return "\n".join(lines)
+
+    # The network.
+
+    def send(self, source: SimulatedNode, target_id: int, frame: bytes) -> None:
+        link = (source.node_id, target_id)
+        if self.sent is not None:
+            self.sent.append((*link, decode(frame[4:])))
+        if self.on_send is not None:
+            self.on_send(source, target_id, decode(frame[4:]))
+        target = self.nodes.get(target_id)
+        if link in self.cut or target is None:
+            return
+        item = (source.life, target.life, frame)
+        if link in self.held:
+            self.held[link].append(item)
+        else:
+            self._deliver_later(link, item)
+
+    def _deliver_later(self, link: tuple[int, int], item: tuple[int, int, bytes]) -> None:
+        due = max(
+            self.now + self.random.uniform(*self._delay_s),
+            self._last_delivery.get(link, 0.0) + 1e-6,
+        )
+        self._last_delivery[link] = due
+        self.after(due - self.now, lambda: self._deliver(link, item))
+
+    def _deliver(self, link: tuple[int, int], item: tuple[int, int, bytes]) -> None:
+        source_life, target_life, frame = item
+        source, target = self.nodes.get(link[0]), self.nodes.get(link[1])
+        if link in self.cut or target is None or target.life != target_life:
+            return
+        if source is not None and source.life != source_life:
+            return  # the sender's next life has connected: its former one is cut off
+        if target.dead is not None:
+            return
+        if target.frozen_until > self.now:
+            self.after(target.frozen_until - self.now, lambda: self._deliver(link, item))
+            return
+        message = decode(frame[4:])
+        if self.drop(*link, message):
+            return
+        self.counts["delivered"] += 1
+        self.note(*link, message["type"], message.get("term"))
+        target.entering(lambda: target.receive(link[0], message))
+
+    def queued_bytes(self, source_id: int, target_id: int) -> int:
+        return sum(len(item[2]) for item in self.held.get((source_id, target_id), ()))
+
+    def isolate(self, node_id: int) -> None:
+        """Cut a node from all others, without anybody's connection breaking."""
+        for peer_id in self.voters:
+            if peer_id != node_id:
+                self.cut |= {(node_id, peer_id), (peer_id, node_id)}
+
+    def hold(self, source_id: int, target_id: int) -> None:
+        """Messages of a direction wait."""
+        self.held.setdefault((source_id, target_id), [])
+
+    def release(self, source_id: int, target_id: int) -> None:
+        """They come all at once."""
+        for item in self.held.pop((source_id, target_id), []):
+            self._deliver_later((source_id, target_id), item)
+
+    def heal(self) -> None:
+        """Every link works again."""
+        self.cut.clear()
+        for link in sorted(self.held):
+            self.release(*link)
