@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import DirectoryHealth, File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.errors import CorruptBatch
 
 
 class TimestampOffset(NamedTuple):
@@ -21,9 +23,26 @@ class TimestampOffset(NamedTuple):
 
 
 def find_timestamp(
+    storage: Storage,
+    health: DirectoryHealth,
+    segments: Sequence[Segment],
+    timestamp_ms: int,
+    log_start_offset: Offset,
+) -> TimestampOffset | None:
+    """The first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`.
+
+    Raises StorageFailed when the disk fails, or holds what is no batch.
+    """
+    try:
+        return _find(storage, segments, timestamp_ms, log_start_offset)
+    except (OSError, CorruptBatch) as error:
+        cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+        raise health.fail("looking for a timestamp", cause) from error
+
+
+def _find(
     storage: Storage, segments: Sequence[Segment], timestamp_ms: int, log_start_offset: Offset
 ) -> TimestampOffset | None:
-    """The first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`."""
     for segment in segments:
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log_start_offset:
             continue
@@ -36,14 +55,17 @@ def find_timestamp(
 
 
 def find_greatest(
-    storage: Storage, segments: Sequence[Segment], log_start_offset: Offset
+    storage: Storage,
+    health: DirectoryHealth,
+    segments: Sequence[Segment],
+    log_start_offset: Offset,
 ) -> TimestampOffset | None:
     """The first record that has the greatest timestamp of all."""
     kept = [s for s in segments if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
     newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
     if newest is None:
         return None
-    return find_timestamp(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+    return find_timestamp(storage, health, [newest], newest.max_timestamp_ms, log_start_offset)
 
 
 def _scan(

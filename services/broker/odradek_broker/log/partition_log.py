@@ -18,11 +18,9 @@ up to it were written as well. After a failed write or sync every mutation raise
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable
 from functools import partial
-from operator import getitem
 from pathlib import Path
 
 from odradek_broker.log.cleaning.compaction import CompactJob
@@ -36,7 +34,7 @@ from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult,
 from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
 from odradek_broker.log.log_values import AppendInfo, LoadedLog
 from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.log.producers.replay import fold_batch
+from odradek_broker.log.producers.replay import fold_batch, part
 from odradek_broker.log.segments.batch_walk import Header, header_at
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.segments.segment import Segment
@@ -52,7 +50,6 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.records.batch_header import ByteBuffer
-from odradek_protocol.records.errors import CorruptBatch
 
 __all__ = [
     "AppendInfo",
@@ -197,17 +194,10 @@ class PartitionLog:
         run_start = run_bytes = 0
         for header in headers:
             active = self._segments.active
-            fits = active.has_room(
-                pending_bytes=run_bytes + header.size_bytes,
-                last_offset=header.base_offset + header.last_offset_delta,
-                segment_bytes=config.segment_bytes,
-                index_bytes=config.segment_index_bytes,
-            )
-            first_ms = active.first_timestamp_ms
-            if run and not active.size_bytes:
-                first_ms = run[0].max_timestamp_ms
-            is_old = 0 <= first_ms < header.max_timestamp_ms - config.segment_ms
-            if (not fits or is_old) and (active.size_bytes or run):
+            first_ms = run[0].max_timestamp_ms if run else -1
+            if not active.has_room(header, run_bytes, first_ms, config) and (
+                active.size_bytes or run
+            ):
                 self._write_run(data, run, run_start, run_bytes)
                 self._roll()
                 run_start += run_bytes
@@ -227,7 +217,7 @@ class PartitionLog:
             if header.leader_epoch > self.epochs.last:
                 self.epochs.enter(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
             if header.producer_id >= 0:
-                batch = partial(getitem, data, slice(start, start + header.size_bytes))
+                batch = partial(part, data, start, start + header.size_bytes)
                 aborted = fold_batch(self.producers, header, batch)
                 if aborted is not None:
                     active.note_aborted(aborted)
@@ -509,23 +499,13 @@ class PartitionLog:
 
         Raises StorageFailed.
         """
-        try:
-            return find_timestamp(
-                self._storage, self._segments.all, timestamp_ms, self.log_start_offset
-            )
-        except (OSError, CorruptBatch) as error:
-            raise self._read_failed(error) from error
+        return find_timestamp(
+            self._storage, self._health, self._segments.all, timestamp_ms, self.log_start_offset
+        )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
-        try:
-            return find_greatest(self._storage, self._segments.all, self.log_start_offset)
-        except (OSError, CorruptBatch) as error:
-            raise self._read_failed(error) from error
-
-    def _read_failed(self, error: OSError | CorruptBatch) -> Exception:
-        cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-        return self._health.fail(f"reading {self.directory}", cause)
+        return find_greatest(self._storage, self._health, self._segments.all, self.log_start_offset)
 
     def aborted_transactions(
         self, start_offset: Offset, end_offset: Offset

@@ -55,6 +55,11 @@ def fold_batch(
     )
 
 
+def part(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
+    """One batch of a buffer of many."""
+    return data[start:end]
+
+
 def replay(
     storage: Storage,
     segments: Iterable[Segment],

@@ -37,6 +37,7 @@ from odradek_broker.log.index.transaction_index import (
     decode_transactions,
     encode_transactions,
 )
+from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.storage import File, Storage, write_all
 from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
@@ -188,16 +189,20 @@ class Segment:
         self.aborted().append(transaction)
 
     def has_room(
-        self, *, pending_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int
+        self, header: Header, pending_bytes: int, pending_first_ms: int, config: LogConfig
     ) -> bool:
-        """Whether `pending_bytes` of batches, the last ending at `last_offset`, may be added."""
+        """Whether a batch may follow `pending_bytes` of others that wait to be written: by size,
+        room in the indexes, and age (`segment.ms` between the first batch's timestamp and its
+        own; `pending_first_ms` is the first one's while the segment is empty)."""
         assert self._offsets is not None, self.base_offset
         assert self._times is not None, self.base_offset
+        first_ms = self.first_timestamp_ms if self.size_bytes else pending_first_ms
         return (
-            self.size_bytes + pending_bytes <= segment_bytes
-            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and (len(self._offsets) + 1) * ENTRY_BYTES <= index_bytes
-            and (len(self._times) + 2) * TIME_ENTRY_BYTES <= index_bytes
+            self.size_bytes + pending_bytes + header.size_bytes <= config.segment_bytes
+            and not 0 <= first_ms < header.max_timestamp_ms - config.segment_ms
+            and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and (len(self._offsets) + 1) * ENTRY_BYTES <= config.segment_index_bytes
+            and (len(self._times) + 2) * TIME_ENTRY_BYTES <= config.segment_index_bytes
         )
 
     def seal(self) -> None:
