@@ -1,0 +1,470 @@
+"""One life of a simulated broker: the production image and replica cores behind simulated shells.
+
+This file: registration, heartbeats and lease, the metadata feed, and what the image means for the
+replicas here. Replication between brokers is in replication_shell.py, clients in client_shell.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from odradek_broker.partition import events
+from odradek_broker.partition.effects import PartitionFailed
+from odradek_broker.partition.replica import Replica, ReplicaSettings
+from odradek_metadata_quorum.controller.requests import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LogEnd,
+    RegisterRequest,
+    RegisterResponse,
+    ReportLogEndsRequest,
+)
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.delta import MetadataDelta, differences
+from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.records import ConfigResourceType, RestartClass
+from odradek_protocol.metadata.snapshot import read_snapshot
+
+from tests.sim.client_shell import ClientShell
+from tests.sim.controller_node import CLUSTER_ID
+from tests.sim.disk import SimLog
+from tests.sim.network import Stream
+from tests.sim.replication_shell import ReplicationShell
+from tests.sim.scheduler import MS, SECOND, Process
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import BrokerNode, Cluster
+
+HEARTBEAT_US = 250 * MS
+TICK_US = 100 * MS
+LEASE_MS = 2_400
+STALL_MS = 500
+CHECKPOINT_US = 5 * SECOND
+
+
+@dataclass(slots=True, eq=False)
+class Hosted:
+    """A replica, its log, and what the image last said of it."""
+
+    partition: TopicIdPartition
+    log: SimLog
+    replica: Replica
+    state: PartitionState | None = None
+    is_flushing: bool = field(default=False)
+
+
+class BrokerProcess:
+    """From start to death."""
+
+    def __init__(self, cluster: Cluster, node: BrokerNode) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.broker_id = node.broker_id
+        self.scheduler = cluster.scheduler
+        self.network = cluster.network
+        self.process = Process(self.scheduler, node.broker_id)
+        self.incarnation = self.scheduler.random.randbytes(16)
+        self.broker_epoch = -1
+        self.image = MetadataImage()
+        self.hosted: dict[TopicIdPartition, Hosted] = {}
+        self.attach_seqs = itertools.count(1)
+        self.is_ready = False  # logs open, image past the registration
+        self.has_opened_logs = False
+        self.want_shutdown = False
+        self.lease_until_ms = -1
+        self.lease_sent_us = -10 * SECOND  # when the heartbeat that it rests on was sent
+        self.active_controller = self.scheduler.random.choice(sorted(cluster.controllers))
+        self._register_at = 0
+        self._heartbeat_seq = 0
+        self._heartbeat_sent: dict[int, tuple[int, int]] = {}
+        self._heartbeats: dict[int, Stream] = {}
+        self._feed: Stream | None = None
+        self._ticked_at_ms = self.now_ms()
+        self.replication = ReplicationShell(self)
+        self.clients = ClientShell(self)
+        self._register()
+        self._open_feed()
+        for controller_id in sorted(cluster.controllers):
+            self._connect_heartbeats(controller_id)
+        self.process.after(self.scheduler.between(1, 300) * MS, self._logs_are_open)
+        self.process.after(HEARTBEAT_US, self._beat)
+        self.process.after(TICK_US, self._tick)
+        self.process.after(CHECKPOINT_US, self._checkpoint)
+
+    def now_ms(self) -> int:
+        """CLOCK_BOOTTIME of this machine: it drifts, and never jumps."""
+        return int(self.scheduler.now_us * self.node.drift) // 1000
+
+    def lease_clock_ms(self) -> int:
+        """The clock that the lease is judged by."""
+        return self.now_ms()
+
+    def die(self) -> None:
+        """However it comes: what was written stays written."""
+        self.process.kill()
+        self.network.process_ended(self.process)
+
+    def exit_as_stale(self) -> None:
+        """STALE_BROKER_EPOCH: another life of this broker has taken over."""
+        self.scheduler.note(f"broker {self.broker_id} exits, its epoch is over")
+        self.die()
+        self.node.restart_later(self.scheduler.between(100, 1000) * MS)
+
+    def step(self, hosted: Hosted, event: events.Event) -> None:
+        """One event for one replica, and what comes of it."""
+        effects = hosted.replica.step(event, self.now_ms())
+        for effect in effects:
+            self.cluster.invariants.before_effect(self, hosted, effect)
+            if type(effect) is PartitionFailed:
+                self._fail_directory()
+            elif not self.replication.carry_out(hosted, event, effect):
+                self.clients.carry_out(hosted, effect)
+        self.cluster.invariants.after_step(self, hosted)
+
+    def controller(self) -> Any:
+        """Where to send what only the active controller does."""
+        return self.cluster.controllers[self.active_controller]
+
+    def call(self, method: str, request: Any, reply: Any) -> None:
+        """A unary call to whom we believe active; `reply` gets None when it is not."""
+        controller = self.controller()
+
+        def on_reply(response: Any) -> None:
+            if response is None:
+                self.active_controller = self.scheduler.random.choice(
+                    sorted(self.cluster.controllers)
+                )
+            reply(response)
+
+        self.network.send(
+            self.broker_id,
+            controller.process,
+            controller.request,
+            method,
+            request,
+            self.process,
+            on_reply,
+        )
+
+    # --- registration and heartbeats -------------------------------------------------------------
+
+    def _register(self) -> None:
+        if self.broker_epoch >= 0:
+            return
+        disk = self.node.disk
+        if disk.lost_power or disk.has_failed:
+            restart_class = RestartClass.POWER
+        elif self.node.clean_epoch_at_start is not None:
+            restart_class = RestartClass.CLEAN
+        else:
+            restart_class = RestartClass.PROCESS
+        request = RegisterRequest(
+            cluster_id=CLUSTER_ID,
+            broker_id=self.broker_id,
+            incarnation_id=self.incarnation,
+            directory_ids=(disk.directory_id,),
+            restart_class=restart_class,
+            previous_broker_epoch=(
+                -1 if self.node.clean_epoch_at_start is None else self.node.clean_epoch_at_start
+            ),
+        )
+        self.call("handle_register", request, self._registered)
+        self.process.after(self.scheduler.between(200, 400) * MS, self._register)
+
+    def _registered(self, response: RegisterResponse | None) -> None:
+        if response is None or self.broker_epoch >= 0:
+            return
+        if response.outcome.error is not ErrorCode.NONE:
+            self.scheduler.note(f"broker {self.broker_id} refused: {response.outcome.error.name}")
+            return
+        self.broker_epoch = response.broker_epoch
+        disk = self.node.disk
+        disk.lost_power = disk.has_failed = False  # told, and committed
+        self.scheduler.note(f"broker {self.broker_id} registered, epoch {self.broker_epoch}")
+        self._get_ready()
+
+    def _connect_heartbeats(self, controller_id: int) -> None:
+        controller = self.cluster.controllers[controller_id]
+        able = controller.process.is_running
+        if not able or not self.network.both_ways(self.broker_id, controller_id):
+            delay = self.scheduler.between(50, 500) * MS
+            self.process.after(delay, self._connect_heartbeats, controller_id)
+            return
+        stream = Stream(self.network, self.process, controller.process)
+        controller.accept_heartbeats(stream, self.broker_id)
+        self._heartbeats[controller_id] = stream
+
+        def on_message(response: HeartbeatResponse) -> None:
+            self._heard(controller_id, response)
+
+        def on_closed() -> None:
+            if self._heartbeats.get(controller_id) is stream:
+                del self._heartbeats[controller_id]
+            delay = self.scheduler.between(50, 500) * MS
+            self.process.after(delay, self._connect_heartbeats, controller_id)
+
+        stream.on_message[0] = on_message
+        stream.on_closed[0] = on_closed
+        if self.broker_epoch >= 0:
+            self._send_heartbeat(controller_id, stream)
+
+    def _beat(self) -> None:
+        if self.broker_epoch >= 0:
+            for controller_id, stream in list(self._heartbeats.items()):
+                self._send_heartbeat(controller_id, stream)
+        self.process.after(HEARTBEAT_US, self._beat)
+
+    def _send_heartbeat(self, controller_id: int, stream: Stream) -> None:
+        self._heartbeat_seq += 1
+        sent = (self.lease_clock_ms(), self.scheduler.now_us)
+        self._heartbeat_sent[self._heartbeat_seq] = sent
+        self._heartbeat_sent.pop(self._heartbeat_seq - 100, None)
+        offline = (self.node.disk.directory_id,) if self.node.disk.has_failed else ()
+        stream.send(
+            self.process,
+            HeartbeatRequest(
+                broker_id=self.broker_id,
+                broker_epoch=self.broker_epoch,
+                seq=self._heartbeat_seq,
+                image_offset=self.image.offset,
+                want_fence=not self.is_ready,
+                want_shutdown=self.want_shutdown,
+                offline_directory_ids=offline,
+            ),
+        )
+
+    def _heard(self, controller_id: int, response: HeartbeatResponse) -> None:
+        if response.error is ErrorCode.STALE_BROKER_EPOCH:
+            self.exit_as_stale()
+            return
+        if not response.is_active or response.error is not ErrorCode.NONE:
+            return
+        self.active_controller = controller_id
+        sent = self._heartbeat_sent.get(response.seq)
+        if sent is not None and sent[0] + LEASE_MS > self.lease_until_ms:
+            self.lease_until_ms, self.lease_sent_us = sent[0] + LEASE_MS, sent[1]
+        if response.report_log_ends:
+            self._report(response.report_log_ends)
+        if self.want_shutdown and response.may_shutdown:
+            self._finish_shutdown()
+
+    def _report(self, wanted: tuple[TopicIdPartition, ...]) -> None:
+        ends = tuple(
+            LogEnd(
+                partition=partition,
+                last_epoch=self.hosted[partition].replica.last_epoch,
+                log_end=self.hosted[partition].replica.log_end,
+            )
+            for partition in wanted
+            if partition in self.hosted
+        )
+        request = ReportLogEndsRequest(
+            broker_id=self.broker_id, broker_epoch=self.broker_epoch, partitions=ends
+        )
+        self.call("handle_report_log_ends", request, lambda _: None)
+
+    # --- the feed --------------------------------------------------------------------------------
+
+    def _open_feed(self) -> None:
+        controller_id = self.scheduler.random.choice(sorted(self.cluster.controllers))
+        controller = self.cluster.controllers[controller_id]
+        able = controller.process.is_running
+        if not able or not self.network.both_ways(self.broker_id, controller_id):
+            self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
+            return
+        stream = Stream(self.network, self.process, controller.process)
+        self._feed = stream
+
+        def on_message(message: tuple[str, Any]) -> None:
+            kind, content = message
+            if kind == "snapshot":
+                self.take_snapshot(content)
+            else:
+                self._take_entries(content)
+
+        def on_closed() -> None:
+            self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
+
+        stream.on_message[0] = on_message
+        stream.on_closed[0] = on_closed
+        self.network.scheduler.after(
+            self.network.delay_us(self.broker_id, controller_id),
+            controller.process.deliver,
+            controller.accept_feed,
+            stream,
+            self.image.offset + 1,
+        )
+
+    def _take_entries(self, entries: list[tuple[int, Any]]) -> None:
+        delta = MetadataDelta()
+        for offset, entry in entries:
+            if offset <= self.image.offset:
+                continue
+            assert offset == self.image.offset + 1, f"a gap in the feed at {offset}"
+            for record in entry.records:
+                self.image.replay(offset, entry.term, record, delta)
+            if not entry.records:
+                self.image.advance(offset, entry.term)
+        self._apply(delta)
+
+    def take_snapshot(self, snapshot: bytes) -> None:
+        """The image jumps forward; never back."""
+        image = read_snapshot(snapshot)
+        if image.offset <= self.image.offset:
+            return
+        self.cluster.invariants.image_moves(self, image)
+        self.scheduler.counters["broker snapshots"] += 1
+        before, self.image = self.image, image
+        for delta in differences(before, image):
+            self._apply(delta)
+
+    def _apply(self, delta: MetadataDelta) -> None:
+        if not self.is_ready:
+            self._get_ready()
+            return
+        for topic_id in sorted(delta.topics_removed):
+            for hosted in [h for t, h in self.hosted.items() if t.topic_id == topic_id]:
+                self._remove(hosted)
+        names = {n for kind, n in delta.configs if kind is ConfigResourceType.TOPIC}
+        changed = {TopicIdPartition(t, i) for t, i in delta.partitions}
+        changed |= {p for p in self.hosted if self._topic_name(p) in names or "" in names}
+        for partition in sorted(changed, key=lambda p: (p.topic_id, p.partition)):
+            self._tell(partition)
+        for broker_id in sorted(delta.brokers):
+            state = self.image.brokers.get(broker_id)
+            if state is None:
+                continue
+            event = events.BrokerChanged(broker=_view(state))
+            for hosted in list(self.hosted.values()):
+                if hosted.state is not None and broker_id in hosted.state.replicas:
+                    self.step(hosted, event)
+
+    def _topic_name(self, partition: TopicIdPartition) -> str:
+        topic = self.image.topics.get(partition.topic_id)
+        return topic.name if topic is not None else ""
+
+    def _tell(self, partition: TopicIdPartition) -> None:
+        """What the image says of a partition that is, or will be, here."""
+        state = self.image.partition(partition.topic_id, partition.partition)
+        hosted = self.hosted.get(partition)
+        if state is None or (hosted is None and self.broker_id not in state.replicas):
+            return
+        if hosted is None:
+            hosted = self._host(partition)
+        hosted.state = state
+        self.step(hosted, self._changed(state))
+        if self.broker_id not in state.replicas:
+            self._remove(hosted)
+
+    def _changed(self, state: PartitionState) -> events.PartitionChanged:
+        topic = self.image.topics[state.topic_id]
+        brokers = (self.image.brokers.get(b) for b in state.replicas)
+        return events.PartitionChanged(
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            elr=state.elr,
+            min_insync_replicas=self.image.min_insync_replicas(state),
+            is_recovering=state.recovering,
+            brokers=tuple(_view(b) for b in brokers if b is not None),
+            is_fsync=self.image.topic_config(topic.name, "durability") == "fsync",
+        )
+
+    def _host(self, partition: TopicIdPartition) -> Hosted:
+        log = self.node.disk.logs.setdefault(partition, SimLog())
+        hosted = Hosted(
+            partition,
+            log,
+            Replica(
+                partition=partition,
+                broker_id=self.broker_id,
+                settings=ReplicaSettings(replica_lag_time_max_ms=3_000),
+                log=log.opened(),
+                producers=log,
+                attach_seqs=self.attach_seqs,
+            ),
+        )
+        self.hosted[partition] = hosted
+        return hosted
+
+    def _remove(self, hosted: Hosted) -> None:
+        self.step(hosted, events.PartitionRemoved())
+        del self.hosted[hosted.partition]
+        self.node.disk.logs.pop(hosted.partition, None)
+
+    # --- start, time, stop -----------------------------------------------------------------------
+
+    def _logs_are_open(self) -> None:
+        self.has_opened_logs = True
+        self._get_ready()
+
+    def _get_ready(self) -> None:
+        """Section 8: roles only when the image has reached our own registration."""
+        registered = 0 <= self.broker_epoch <= self.image.offset
+        if self.is_ready or not self.has_opened_logs or not registered:
+            return
+        if self.image.brokers[self.broker_id].broker_epoch != self.broker_epoch:
+            return
+        self.is_ready = True
+        for partition in sorted(self.node.disk.logs, key=lambda p: (p.topic_id, p.partition)):
+            if self.image.partition(partition.topic_id, partition.partition) is None:
+                del self.node.disk.logs[partition]  # deleted while we were away
+        for state in self.image.partitions():
+            if self.broker_id in state.replicas:
+                self._tell(TopicIdPartition(state.topic_id, state.partition))
+
+    def _tick(self) -> None:
+        now_ms = self.now_ms()
+        late_ms = now_ms - self._ticked_at_ms - TICK_US // MS
+        self._ticked_at_ms = now_ms
+        for hosted in list(self.hosted.values()):
+            if late_ms > STALL_MS:
+                self.step(hosted, events.LeaderStalled(stall_ms=late_ms))
+            self.step(hosted, events.Tick())
+        self.replication.flush_some()
+        self.process.after(TICK_US, self._tick)
+
+    def _checkpoint(self) -> None:
+        for hosted in self.hosted.values():
+            hosted.log.checkpoint = hosted.replica.high_watermark
+        self.process.after(CHECKPOINT_US, self._checkpoint)
+
+    def _fail_directory(self) -> None:
+        """R11: one directory, so all replicas here are done for."""
+        disk = self.node.disk
+        if disk.has_failed:
+            return
+        disk.has_failed = True
+        for hosted in list(self.hosted.values()):
+            self.step(hosted, events.StorageFailed(reason="the directory failed"))
+
+    def begin_shutdown(self) -> None:
+        """Section 8: leave in an orderly way, or after 5 s in any way."""
+        self.want_shutdown = True
+        self.process.after(5 * SECOND, self._give_up_shutdown)
+
+    def _give_up_shutdown(self) -> None:
+        self.die()
+
+    def _finish_shutdown(self) -> None:
+        for hosted in self.hosted.values():
+            hosted.log.durable_end = hosted.log.log_end
+            hosted.log.checkpoint = hosted.replica.high_watermark
+        if not self.node.disk.has_failed:
+            self.node.disk.clean_epoch = self.broker_epoch
+        self.scheduler.counters["clean shutdowns"] += 1
+        self.die()
+
+
+def _view(state: Any) -> events.BrokerView:
+    return events.BrokerView(
+        broker_id=state.broker_id,
+        broker_epoch=state.broker_epoch,
+        is_fenced=state.fenced,
+        in_shutdown=state.in_shutdown,
+    )

@@ -1,0 +1,395 @@
+"""Simulated clients: idempotent producers with several batches in flight, consumers, an admin."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_metadata_quorum.controller.requests import (
+    CreateTopicsRequest,
+    ElectLeadersRequest,
+    NewTopic,
+)
+from odradek_protocol.identity import TopicIdPartition, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+from tests.sim.client_shell import Answer, FetchCall, LatestCall, ProduceCall
+from tests.sim.cluster import Cluster
+from tests.sim.disk import Batch
+from tests.sim.history import History, Latest, Outcome, Poll, Send
+from tests.sim.network import Stream
+from tests.sim.scheduler import MS, SECOND, Process
+
+ATTEMPT_US = 1_500 * MS
+DELIVERY_US = 6 * SECOND
+IN_FLIGHT_MAX = 4
+
+Hist = History[TopicIdPartition]
+_FATAL = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+)
+
+
+class Connection:
+    """A client's way to the broker that it believes leads one partition."""
+
+    def __init__(self, cluster: Cluster, process: Process, partition: TopicIdPartition) -> None:
+        self.cluster = cluster
+        self.process = process
+        self.partition = partition
+        self.leader = -1
+        self.leader_epoch = -1
+        self._stream: Stream | None = None
+
+    def learn(self, answer: Answer) -> None:
+        """A broker told who leads, in which epoch; older news is no news (KIP-320)."""
+        if answer.leader_epoch >= self.leader_epoch:
+            self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
+
+    def refresh(self) -> None:
+        """Ask any broker's image; this takes no message of its own."""
+        lives = [
+            n.life
+            for n in self.cluster.brokers.values()
+            if n.life is not None
+            and n.life.process.is_running
+            and self.cluster.network.both_ways(self.process.node_id, n.broker_id)
+        ]
+        if lives:
+            life = self.cluster.scheduler.random.choice(lives)
+            state = life.image.partition(self.partition.topic_id, self.partition.partition)
+            if state is not None and state.leader_epoch >= self.leader_epoch:
+                self.leader, self.leader_epoch = state.leader, state.leader_epoch
+
+    def open(self, broker_id: int, on_answer: Any, on_closed: Any) -> bool:
+        """Connect anew; False if nobody is there."""
+        self.close()
+        node = self.cluster.brokers.get(broker_id)
+        network = self.cluster.network
+        if node is None or node.life is None or not node.life.process.is_running:
+            return False
+        if not network.both_ways(self.process.node_id, broker_id):
+            return False
+        stream = Stream(network, self.process, node.life.process)
+        stream.on_message[0] = on_answer
+        stream.on_closed[0] = on_closed
+        node.life.clients.accept(stream)
+        self._stream = stream
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None and self._stream.is_open_for(self.process)
+
+    def send(self, call: Any) -> None:
+        if self._stream is not None:
+            self._stream.send(self.process, call)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.on_closed[0] = self._stream.on_message[0] = None
+            self._stream.close(self.process)
+            self._stream = None
+
+
+@dataclass(slots=True, eq=False)
+class _InFlight:
+    send: Send[TopicIdPartition]
+    made_at_us: int
+    unresolved: int = 0  # attempts that may have been appended
+    is_sent: bool = False  # in the present connection
+    call_id: int = 0
+
+
+class Producer:
+    """One idempotent producer of one partition."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        history: Hist,
+        client_id: int,
+        partition: TopicIdPartition,
+        values: itertools.count[int],
+        *,
+        acks: int,
+        pace_us: int,
+    ) -> None:
+        self.cluster = cluster
+        self.scheduler = cluster.scheduler
+        self.history = history
+        self.client_id = client_id
+        self.acks = acks
+        self.pace_us = pace_us
+        self.is_stopped = False
+        self.last_success_us = -1  # when the last batch that was acknowledged was made
+        self._process = Process(cluster.scheduler, client_id)
+        self._connection = Connection(cluster, self._process, partition)
+        self._partition = partition
+        self._values = values
+        self._window: deque[_InFlight] = deque()
+        self._calls = itertools.count(1)
+        self._epoch = 0
+        self._sequence = 0
+        self._attempt_until_us = 0
+        self._generation = 0  # of the connection
+        self._process.after(self.scheduler.between(0, pace_us), self._produce)
+
+    def _produce(self) -> None:
+        if self.is_stopped and not self._window:
+            return
+        if not self.is_stopped and len(self._window) < IN_FLIGHT_MAX:
+            values = tuple(next(self._values) for _ in range(self.scheduler.between(1, 3)))
+            send = Send(
+                client=self.client_id,
+                partition=self._partition,
+                values=values,
+                producer_epoch=self._epoch,
+                base_sequence=self._sequence,
+                acks=self.acks,
+            )
+            self._sequence += len(values)
+            self.history.sends.append(send)
+            self._window.append(_InFlight(send, self.scheduler.now_us))
+            self._send_unsent()
+        self._judge_time()
+        delay = self.scheduler.between(self.pace_us // 4, self.pace_us * 2)
+        self._process.after(delay, self._produce)
+
+    def _judge_time(self) -> None:
+        if not self._window:
+            return
+        if self.scheduler.now_us - self._window[0].made_at_us > DELIVERY_US:
+            self._give_up()
+        elif not self._connection.is_open or self.scheduler.now_us > self._attempt_until_us:
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        self._generation += 1
+        self._connection.refresh()
+        self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
+        for flight in self._window:
+            flight.is_sent = False
+        generation = self._generation
+
+        def on_answer(answer: Answer) -> None:
+            if generation == self._generation:
+                self._answered(answer)
+
+        if self._connection.open(self._connection.leader, on_answer, self._retry_soon):
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        if not self._connection.is_open:
+            return
+        for flight in self._window:
+            if flight.is_sent:
+                continue
+            flight.is_sent = True
+            flight.unresolved += 1
+            flight.call_id = next(self._calls)
+            send = flight.send
+            batch = Batch(
+                0,
+                len(send.values),
+                0,
+                send.values,
+                self.client_id,
+                send.producer_epoch,
+                send.base_sequence,
+            )
+            self._connection.send(
+                ProduceCall(
+                    call_id=flight.call_id,
+                    partition=self._partition,
+                    batch=batch,
+                    acks=self.acks,
+                    timeout_ms=1_000,
+                )
+            )
+
+    def _answered(self, answer: Answer) -> None:
+        flight = next((f for f in self._window if f.call_id == answer.call_id), None)
+        if flight is None:
+            return
+        code = answer.error_code
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            flight.send.outcome = Outcome.OK
+            flight.send.offset = answer.offset
+            flight.send.is_duplicate_error = code is not ErrorCode.NONE
+            self._window.remove(flight)
+            self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
+            self.last_success_us = max(self.last_success_us, flight.made_at_us)
+            if self.acks == -1 and code is ErrorCode.NONE:
+                invariants = self.cluster.invariants
+                invariants.acknowledged(self._partition, answer.offset, flight.send.values)
+        elif code in _FATAL:
+            self._give_up()
+        else:
+            if code is ErrorCode.NOT_ENOUGH_REPLICAS:
+                flight.unresolved -= 1
+            self._connection.learn(answer)
+            self._retry_soon()
+
+    def _retry_soon(self) -> None:
+        self._generation += 1
+        self._connection.close()
+        self._attempt_until_us = self.scheduler.now_us + self.scheduler.between(20, 100) * MS
+
+    def _give_up(self) -> None:
+        """What is in flight is failed or unknown; sequences begin again in a new epoch."""
+        for flight in self._window:
+            known = flight.unresolved == 0
+            flight.send.outcome = Outcome.FAIL if known else Outcome.UNKNOWN
+        self._window.clear()
+        self._epoch += 1
+        self._sequence = 0
+        self._retry_soon()
+
+
+class Consumer:
+    """Reads one partition from its start, mostly at the leader; asks for the end now and then."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        history: Hist,
+        client_id: int,
+        partition: TopicIdPartition,
+        *,
+        pace_us: int,
+    ) -> None:
+        self.cluster = cluster
+        self.scheduler = cluster.scheduler
+        self.history = history
+        self.client_id = client_id
+        self.pace_us = pace_us
+        self.position = 0
+        self.is_stopped = False
+        self._process = Process(cluster.scheduler, client_id)
+        self._connection = Connection(cluster, self._process, partition)
+        self._partition = partition
+        self._calls = itertools.count(1)
+        self._waiting: tuple[int, int] | None = None  # call id, since when
+        self._process.after(self.scheduler.between(0, pace_us), self._poll)
+
+    def _poll(self) -> None:
+        if self.is_stopped:
+            return
+        now_us = self.scheduler.now_us
+        if self._waiting is not None and now_us - self._waiting[1] > ATTEMPT_US:
+            self._drop()
+        if self._waiting is None:
+            self._ask(now_us)
+        delay = self.scheduler.between(self.pace_us // 4, self.pace_us * 2)
+        self._process.after(delay, self._poll)
+
+    def _ask(self, now_us: int) -> None:
+        connection = self._connection
+        if not connection.is_open:
+            connection.refresh()
+            target = connection.leader
+            if self.scheduler.chance(0.25):
+                target = self.scheduler.random.choice(sorted(self.cluster.brokers))
+            if not connection.open(target, self._answered, self._drop):
+                return
+        call_id = next(self._calls)
+        self._waiting = (call_id, now_us)
+        if self.scheduler.chance(0.1):
+            call: Any = LatestCall(
+                call_id=call_id, partition=self._partition, leader_epoch=connection.leader_epoch
+            )
+        else:
+            call = FetchCall(
+                call_id=call_id,
+                partition=self._partition,
+                offset=self.position,
+                leader_epoch=connection.leader_epoch,
+            )
+        connection.send(call)
+
+    def _answered(self, answer: Answer) -> None:
+        if self._waiting is None or answer.call_id != self._waiting[0]:
+            return
+        self._waiting = None
+        self._connection.learn(answer)
+        if answer.error_code is not ErrorCode.NONE:
+            self._drop()
+            return
+        if answer.high_watermark < 0:
+            self.history.latests.append(
+                Latest(client=self.client_id, partition=self._partition, offset=answer.offset)
+            )
+            return
+        self.history.polls.append(
+            Poll(
+                client=self.client_id,
+                partition=self._partition,
+                position=answer.offset,
+                records=answer.records,
+                high_watermark=answer.high_watermark,
+            )
+        )
+        if answer.records:
+            self.position = answer.records[-1][0] + 1
+        if self.scheduler.chance(0.05):
+            self._drop()
+
+    def _drop(self) -> None:
+        self._waiting = None
+        self._connection.close()
+
+
+class Admin:
+    """Creates topics and asks for preferred elections, now and then."""
+
+    def __init__(self, cluster: Cluster, history: Hist, *, pace_us: int) -> None:
+        self.cluster = cluster
+        self.scheduler = cluster.scheduler
+        self.history = history
+        self.pace_us = pace_us
+        self.is_stopped = False
+        self._names = itertools.count()
+        self.scheduler.after(pace_us, self._act)
+
+    def _act(self) -> None:
+        if self.is_stopped:
+            return
+        cluster = self.cluster
+        controller = cluster.controllers[self.scheduler.random.choice(sorted(cluster.controllers))]
+        if self.scheduler.chance(0.5):
+            name = f"made-{next(self._names)}"
+            topic = NewTopic(name=name, partition_count=1, replication_factor=1)
+
+            def created(results: Any) -> None:
+                if results is not None and results[0].outcome.is_good:
+                    self.history.topics_acknowledged.append(name)
+
+            self._call(
+                controller, "handle_create_topics", CreateTopicsRequest(topics=(topic,)), created
+            )
+        else:
+            partitions = tuple(
+                TopicPartition(topic.name, state.partition)
+                for topic in cluster.log.image.topics.values()
+                for state in topic.partitions
+                if len(state.replicas) > 1
+            )
+            request = ElectLeadersRequest(partitions=partitions)
+            self._call(controller, "handle_elect_leaders", request, lambda _: None)
+        self.scheduler.after(self.scheduler.between(self.pace_us // 2, self.pace_us), self._act)
+
+    def _call(self, controller: Any, method: str, request: Any, reply: Any) -> None:
+        self.cluster.network.send(
+            self.cluster.admin.node_id,
+            controller.process,
+            controller.request,
+            method,
+            request,
+            self.cluster.admin,
+            reply,
+        )

@@ -1,0 +1,109 @@
+"""A simulated cluster: controllers, brokers with their disks, and what connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic
+
+from tests.sim.broker_process import BrokerProcess
+from tests.sim.controller_node import ControllerNode
+from tests.sim.disk import Disk
+from tests.sim.invariants import Invariants
+from tests.sim.metadata_log import MetadataLog
+from tests.sim.network import Network
+from tests.sim.scheduler import MS, Process, Scheduler
+
+FIRST_CONTROLLER = 101
+FIRST_CLIENT = 201
+ADMIN = 200
+
+
+class BrokerNode:
+    """A machine: its disk and clock outlive the process."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.disk = Disk(directory_id=cluster.scheduler.random.randbytes(16))
+        self.drift = 1.0
+        self.wall_offset_ms = 0
+        self.sync_max_us = 6 * MS
+        self.is_disk_broken = False
+        self.clean_epoch_at_start: int | None = None
+        self.life: BrokerProcess | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None and self.life.process.is_alive
+
+    def start(self) -> None:
+        """Section 8: the clean marker is read, and gone, before anything else."""
+        if self.is_up:
+            return
+        self.is_disk_broken = False
+        self.clean_epoch_at_start, self.disk.clean_epoch = self.disk.clean_epoch, None
+        self.life = BrokerProcess(self.cluster, self)
+
+    def restart_later(self, delay_us: int) -> None:
+        self.cluster.scheduler.after(delay_us, self.start)
+
+    def crash(self) -> None:
+        """kill -9: the page cache stays."""
+        if self.life is not None:
+            self.life.die()
+
+    def lose_power(self) -> int:
+        """The machine is gone, and what it had not synced; returns how many records that were."""
+        self.crash()
+        self.disk.lost_power = True
+        self.disk.clean_epoch = None
+        lost = 0
+        for partition in sorted(self.disk.logs, key=lambda p: (p.topic_id, p.partition)):
+            lost += self.disk.logs[partition].lose_power(self.cluster.scheduler)
+        return lost
+
+
+class Cluster:
+    """Everything but clients and faults."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        broker_count: int = 3,
+        controller_count: int = 3,
+        make_invariants: Callable[[Cluster], Invariants] = Invariants,
+    ) -> None:
+        self.scheduler = scheduler
+        self.network = Network(scheduler)
+        self.log = MetadataLog(scheduler, self.network)
+        self.brokers: dict[int, BrokerNode] = {}
+        self.controllers: dict[int, ControllerNode] = {}
+        self.admin = Process(scheduler, ADMIN)
+        self.invariants = make_invariants(self)
+        for index in range(controller_count):
+            node = ControllerNode(scheduler, self.network, self.log, FIRST_CONTROLLER + index)
+            self.controllers[node.controller_id] = node
+            self.log.members[node.controller_id] = node
+        for broker_id in range(1, broker_count + 1):
+            self.brokers[broker_id] = BrokerNode(self, broker_id)
+        self.log.start()
+
+    def start(self) -> None:
+        for node in self.brokers.values():
+            node.start()
+
+    def create_topics(self, *topics: NewTopic) -> None:
+        """Ask until the controller has taken them."""
+        wanted = tuple(t for t in topics if self.log.image.topic(t.name) is None)
+        active = next(
+            (c for c in self.controllers.values() if c.core.is_active and c.process.is_running),
+            None,
+        )
+        live = sum(b.is_live for b in self.log.image.brokers.values())
+        if wanted and active is not None and live == len(self.brokers):
+            request = CreateTopicsRequest(topics=wanted)
+            active.request("handle_create_topics", request, self.admin, lambda _: None)
+        if wanted:
+            self.scheduler.after(100 * MS, self.create_topics, *topics)

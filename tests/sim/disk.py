@@ -1,0 +1,182 @@
+"""What a broker has on its disk, and what of it only the page cache has.
+
+A process that dies leaves all it wrote; a machine that loses its power keeps what was synced and
+any prefix of the rest, the last batch of it perhaps torn: recovery finds its checksum wrong and
+cuts it off, so a torn batch is one that is not there (`torn_tails` counts them).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
+from odradek_broker.partition.replica import LogAtOpen
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+from tests.sim.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A record batch: offsets [base, end), and what its records say."""
+
+    base: int
+    end: int
+    epoch: int
+    values: tuple[int, ...]
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+    def moved(self, base: int, epoch: int) -> Batch:
+        """Stamped by the leader."""
+        return Batch(
+            base,
+            base + len(self.values),
+            epoch,
+            self.values,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+        )
+
+
+class SimLog:
+    """One partition's log on one disk; it outlives processes."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.bases: list[int] = []
+        self.log_start = 0
+        self.log_end = 0
+        self.durable_end = 0
+        self.checkpoint = 0  # high watermark, written now and then
+        self.empty_epoch: tuple[int, int] | None = None  # assigned, without records yet
+        self.producers = ProducerStates()
+        self.cuts = 0
+
+    def append(self, batch: Batch) -> None:
+        assert batch.base == self.log_end, f"{batch} at {self.log_end}"
+        self.batches.append(batch)
+        self.bases.append(batch.base)
+        self.log_end = batch.end
+        note_producer(self.producers, batch)
+
+    def synced(self, end: int, cuts: int) -> None:
+        """A sync that began when the log ended at `end` is over."""
+        if cuts == self.cuts:
+            self.durable_end = max(self.durable_end, end)
+
+    def truncate(self, end: int) -> None:
+        """Cut, synced; producer state rolls back with it."""
+        self.cuts += 1
+        keep = len(self.bases)
+        while keep and self.batches[keep - 1].end > end:
+            keep -= 1
+        self._keep(keep, end)
+
+    def reset(self, start: int) -> None:
+        self.cuts += 1
+        self.log_start = start
+        self._keep(0, start)
+
+    def _keep(self, count: int, end: int) -> None:
+        del self.batches[count:]
+        del self.bases[count:]
+        self.log_end = self.batches[-1].end if self.batches else max(end, self.log_start)
+        self.durable_end = min(self.durable_end, self.log_end)
+        self.checkpoint = min(self.checkpoint, self.log_end)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self.producers = ProducerStates()
+        for batch in self.batches:
+            note_producer(self.producers, batch)
+
+    def check(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, last_sequence: int
+    ) -> StoredBatch | ErrorCode:
+        """Ask the producer state of now: a cut replaces it."""
+        return self.producers.check(producer_id, producer_epoch, base_sequence, last_sequence)
+
+    def read(self, start: int, end: int, batches_max: int) -> list[Batch]:
+        """Whole batches from the one that holds `start`, none that reaches past `end`."""
+        index = max(0, bisect_right(self.bases, start) - 1)
+        found: list[Batch] = []
+        while index < len(self.batches) and len(found) < batches_max:
+            batch = self.batches[index]
+            if batch.end > end:
+                break
+            if batch.end > start:
+                found.append(batch)
+            index += 1
+        return found
+
+    def value_at(self, offset: int) -> int | None:
+        index = bisect_right(self.bases, offset) - 1
+        if index < 0 or offset >= self.batches[index].end:
+            return None
+        return self.batches[index].values[offset - self.batches[index].base]
+
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """As recovery finds them in the batches' headers."""
+        found: list[tuple[int, int]] = []
+        for batch in self.batches:
+            if not found or found[-1][0] != batch.epoch:
+                found.append((batch.epoch, batch.base))
+        return tuple(found)
+
+    def opened(self) -> LogAtOpen:
+        """Recovery: scan, rebuild what is derived, trust the checkpoint as far as the log goes."""
+        self._rebuild()
+        return LogAtOpen(
+            log_start=self.log_start,
+            log_end=self.log_end,
+            durable_end=self.durable_end,
+            high_watermark=max(self.log_start, min(self.checkpoint, self.log_end)),
+            epochs=self.epochs(),
+        )
+
+    def lose_power(self, scheduler: Scheduler) -> int:
+        """Keep what was synced and a random prefix of the rest; returns how many records went."""
+        first = next(
+            (i for i, b in enumerate(self.batches) if b.end > self.durable_end), len(self.batches)
+        )
+        kept = scheduler.between(first, len(self.batches))
+        before = self.log_end
+        if kept < len(self.batches):
+            scheduler.counters["torn tails"] += scheduler.chance(0.5)
+            self.cuts += 1
+            self._keep(kept, self.durable_end)
+        return before - self.log_end
+
+
+@dataclass(slots=True)
+class Disk:
+    """One broker's data directory."""
+
+    logs: dict[TopicIdPartition, SimLog] = field(default_factory=dict)
+    clean_epoch: int | None = None  # the marker of a controlled shutdown
+    has_failed: bool = False  # the marker of a failed write
+    lost_power: bool = False  # another boot id
+    directory_id: bytes = b""
+
+
+def note_producer(producers: ProducerStates, batch: Batch) -> None:
+    """What the log does for each batch that it appends."""
+    if batch.producer_id < 0:
+        return
+    producers.note_batch(
+        batch.producer_id,
+        batch.producer_epoch,
+        StoredBatch(
+            base_sequence=batch.base_sequence,
+            last_sequence=batch.base_sequence + len(batch.values) - 1,
+            base_offset=batch.base,
+            last_offset=batch.end - 1,
+            timestamp_ms=0,
+        ),
+        is_transactional=False,
+    )

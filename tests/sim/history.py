@@ -1,0 +1,233 @@
+"""What clients did and saw, and what that must satisfy (P1-P7, P12), whatever happened inside.
+
+The checker knows nothing of brokers: it is given the operations of all clients, each with its
+outcome (`ok`, `fail`: definitely not done, `unknown`), and at the end what each replica of each
+partition shows below its high watermark. Names follow Jepsen's kafka workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+Partition = TypeVar("Partition")
+
+
+class Outcome(Enum):
+    """What the client knows of its operation."""
+
+    OK = "ok"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Send(Generic[Partition]):
+    """One batch of one producer; values are unique in a run."""
+
+    client: int
+    partition: Partition
+    values: tuple[int, ...]
+    producer_epoch: int
+    base_sequence: int
+    acks: int
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int = -1
+    is_duplicate_error: bool = False  # DUPLICATE_SEQUENCE_NUMBER, which five in flight never earn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll(Generic[Partition]):
+    """What a fetch at `position` brought: (offset, value), and the high watermark told."""
+
+    client: int
+    partition: Partition
+    position: int
+    records: tuple[tuple[int, int], ...]
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest(Generic[Partition]):
+    """The end offset that a leader told."""
+
+    client: int
+    partition: Partition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A property that does not hold, under Jepsen's name where it has one."""
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"
+
+
+Shown = Mapping[int, int]  # offset -> value, below one replica's high watermark
+
+
+@dataclass(slots=True)
+class History(Generic[Partition]):
+    """All operations of a run, each list in the order in which they ended."""
+
+    sends: list[Send[Partition]] = field(default_factory=list)
+    polls: list[Poll[Partition]] = field(default_factory=list)
+    latests: list[Latest[Partition]] = field(default_factory=list)
+    topics_acknowledged: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.sends) + len(self.polls) + len(self.latests)
+
+
+def check(
+    history: History[Partition],
+    final: Mapping[Partition, Mapping[int, Shown]],
+    *,
+    ignored: Iterable[Partition] = (),
+    topics_by_node: Mapping[int, Iterable[str]] | None = None,
+) -> list[Violation]:
+    """Judge a run. `final`: partition -> replica -> what it shows. `ignored`: partitions that lost
+    more copies at once than their durability promises to survive."""
+    skipped = set(ignored)
+    found: list[Violation] = []
+    for partition, replicas in final.items():
+        if partition in skipped:
+            continue
+        sends = [s for s in history.sends if s.partition == partition]
+        polls = [p for p in history.polls if p.partition == partition]
+        log = _one_value_each(partition, replicas, polls, found)
+        _nothing_lost(sends, log, found)
+        _nothing_refused(sends, log, found)
+        _no_duplicates(sends, log, found)
+        _in_order(sends, log, found)
+        _polls_follow(polls, found)
+        _watermarks_rise([x for x in history.latests if x.partition == partition], polls, found)
+    _topics_are_there(history.topics_acknowledged, topics_by_node or {}, found)
+    return found
+
+
+def _one_value_each(
+    partition: object,
+    replicas: Mapping[int, Shown],
+    polls: Iterable[Poll[Partition]],
+    found: list[Violation],
+) -> dict[int, int]:
+    """P2: an offset holds one value for ever, for each replica and reader."""
+    log: dict[int, int] = {}
+    views = [(f"replica {r}", shown.items()) for r, shown in replicas.items()]
+    views += [(f"reader {p.client}", p.records) for p in polls]  # type: ignore[misc]
+    for who, items in views:
+        for offset, value in items:
+            if log.setdefault(offset, value) != value:
+                text = f"{partition} offset {offset}: {log[offset]}, but {who} has {value}"
+                found.append(Violation(name="inconsistent-offsets", text=text))
+                break
+    return log
+
+
+def _nothing_lost(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
+    """P1: what acks=all acknowledged is there, at the offset that was told."""
+    for send in sends:
+        if send.outcome is not Outcome.OK or send.acks != -1:
+            continue
+        if send.is_duplicate_error:
+            text = f"client {send.client} sequence {send.base_sequence}: offset forgotten"
+            found.append(Violation(name="repeat-not-recognized", text=text))
+            continue
+        for offset, value in enumerate(send.values, send.offset):
+            if log.get(offset) != value:
+                text = f"{value} acknowledged at {offset}, there is {log.get(offset)}"
+                found.append(Violation(name="lost-write", text=text))
+                break
+
+
+def _nothing_refused(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
+    """P3: nothing is read of a send that definitely failed."""
+    shown = set(log.values())
+    for send in sends:
+        if send.outcome is Outcome.FAIL and not shown.isdisjoint(send.values):
+            text = f"client {send.client} was refused {send.values}, and they were read"
+            found.append(Violation(name="aborted-read", text=text))
+
+
+def _no_duplicates(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
+    """P4: each value at one offset."""
+    where: dict[int, int] = {}
+    for offset, value in sorted(log.items()):
+        if value in where:
+            text = f"{value} at {where[value]} and at {offset}"
+            found.append(Violation(name="duplicate", text=text))
+        where[value] = offset
+
+
+def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
+    """P4: one producer's records of one epoch keep their order."""
+    where = {value: offset for offset, value in log.items()}
+    last: dict[tuple[int, int], tuple[int, int]] = {}
+    ordered = sorted(sends, key=lambda s: (s.client, s.producer_epoch, s.base_sequence))
+    for send in ordered:
+        offset = where.get(send.values[0])
+        if offset is None:
+            continue
+        key = (send.client, send.producer_epoch)
+        before = last.get(key)
+        if before is not None and offset <= before[1]:
+            text = (
+                f"client {send.client}: sequence {send.base_sequence} at {offset}, before {before}"
+            )
+            found.append(Violation(name="nonmonotonic-send", text=text))
+        last[key] = (send.base_sequence, offset)
+
+
+def _polls_follow(polls: Iterable[Poll[Partition]], found: list[Violation]) -> None:
+    """P5: within a poll and between polls offsets rise by one; P6: nothing at or past the end."""
+    position: dict[int, int] = {}
+    for poll in polls:
+        expected = position.get(poll.client, poll.position)
+        if poll.position != expected:
+            name = "poll-skip" if poll.position > expected else "nonmonotonic-poll"
+            text = f"reader {poll.client} was at {expected}, reads at {poll.position}"
+            found.append(Violation(name=name, text=text))
+        expected = poll.position
+        for offset, _ in poll.records:
+            if offset != expected:
+                name = "int-poll-skip" if offset > expected else "int-nonmonotonic-poll"
+                text = f"reader {poll.client} got {offset} after {expected - 1}"
+                found.append(Violation(name=name, text=text))
+                break
+            expected += 1
+        if poll.records and poll.records[-1][0] >= poll.high_watermark:
+            text = f"reader {poll.client} got {poll.records[-1][0]} at {poll.high_watermark}"
+            found.append(Violation(name="read-past-watermark", text=text))
+        position[poll.client] = expected
+
+
+def _watermarks_rise(
+    latests: Iterable[Latest[Partition]],
+    polls: Iterable[Poll[Partition]],
+    found: list[Violation],
+) -> None:
+    """P6: one client never sees the end of a partition fall."""
+    seen: dict[int, int] = {}
+    for latest in latests:
+        if latest.offset < seen.get(latest.client, 0):
+            text = f"client {latest.client} saw {seen[latest.client]}, then {latest.offset}"
+            found.append(Violation(name="watermark-fell", text=text))
+        seen[latest.client] = latest.offset
+
+
+def _topics_are_there(
+    acknowledged: Iterable[str], by_node: Mapping[int, Iterable[str]], found: list[Violation]
+) -> None:
+    """P12: an acknowledged topic is on each node."""
+    wanted = set(acknowledged)
+    for node, topics in by_node.items():
+        for missing in sorted(wanted - set(topics)):
+            text = f"{missing} was created, node {node} does not know it"
+            found.append(Violation(name="lost-metadata", text=text))

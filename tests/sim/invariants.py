@@ -1,0 +1,214 @@
+"""What must hold after each event (I1-I10), told with what only the simulator can see.
+
+The oracle knows every disk, the committed metadata, and what was ever exposed or acknowledged. A
+partition whose promise is suspended (`suspend`) lost more copies at once than its durability
+covers; for it only what is independent of that is judged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Effect, Role
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.metadata.image import MetadataImage
+
+from tests.sim.scheduler import MS
+
+if TYPE_CHECKING:
+    from tests.sim.broker_process import BrokerProcess, Hosted
+    from tests.sim.client_shell import Answer
+    from tests.sim.cluster import Cluster
+    from tests.sim.disk import SimLog
+    from tests.sim.metadata_log import Entry
+
+LEASE_US_MAX = int(2_400 * MS * 1.08)  # clocks drift by up to 5 %
+
+
+class InvariantBroken(AssertionError):
+    """An invariant did not hold; `name` is its number."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+class Invariants:
+    """One per cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.committed: dict[TopicIdPartition, dict[int, int]] = {}
+        self.acked: dict[TopicIdPartition, dict[int, int]] = {}
+        self.suspended: set[TopicIdPartition] = set()
+        self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
+        self._hw_max: dict[TopicIdPartition, int] = {}
+        cluster.log.on_committed.append(self._metadata_committed)
+
+    def suspend(self, partition: TopicIdPartition) -> None:
+        """More copies were lost at once than were promised to be survived."""
+        self.suspended.add(partition)
+
+    def fail(self, name: str, text: str) -> None:
+        raise InvariantBroken(name, text)
+
+    # --- what a replica does ---------------------------------------------------------------------
+
+    def before_effect(self, broker: BrokerProcess, hosted: Hosted, effect: Effect) -> None:
+        match effect:
+            case fx.HighWatermarkMoved():
+                self._high_watermark_moves(broker, hosted, effect.high_watermark)
+            case fx.RoleChanged(role=Role.LEADER):
+                self._leader_begins(broker, hosted, effect.leader_epoch)
+            case fx.TruncateTo():
+                self._cut(broker, hosted, effect.end_offset)
+            case fx.ResetLog():
+                self._cut(broker, hosted, effect.start_offset)
+
+    def after_step(self, broker: BrokerProcess, hosted: Hosted) -> None:
+        """I2, and that core and log agree on where the log stands."""
+        replica = hosted.replica
+        if not replica.log_start <= replica.high_watermark <= replica.log_end:
+            self.fail("I2", f"{replica.log_start} {replica.high_watermark} {replica.log_end}")
+        if replica.log_end != hosted.log.log_end and replica.role is not Role.FAILED:
+            self.fail("I2", f"log ends at {hosted.log.log_end}, core thinks {replica.log_end}")
+
+    def _high_watermark_moves(self, broker: BrokerProcess, hosted: Hosted, moved_to: int) -> None:
+        """I2, I4 for all, I7 for a leader."""
+        partition, log = hosted.partition, hosted.log
+        is_leader = hosted.replica.role is Role.LEADER
+        highest = self._hw_max.get(partition, 0)
+        if is_leader:
+            self._hw_max[partition] = max(highest, moved_to)
+        elif moved_to > highest and partition not in self.suspended:
+            self.fail("I2", f"follower {broker.broker_id} at {moved_to}, leaders up to {highest}")
+        if partition in self.suspended:
+            return
+        self._expose(broker, hosted, moved_to)
+        if is_leader:
+            self._all_eligible_have(partition, log, moved_to, hosted.replica.leader_epoch)
+
+    def _expose(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
+        """I4: an offset once below a watermark holds one value for ever."""
+        committed = self.committed.setdefault(hosted.partition, {})
+        start = end
+        while start > 0 and start - 1 not in committed:
+            start -= 1
+        begin = max(hosted.log.log_start, min(start, end - 50))
+        for batch in hosted.log.read(begin, end, 1 << 30):
+            for offset, value in zip(range(batch.base, batch.end), batch.values, strict=True):
+                if committed.setdefault(offset, value) != value:
+                    self.fail(
+                        "I4",
+                        f"{hosted.partition} offset {offset} was {committed[offset]}, "
+                        f"broker {broker.broker_id} has {value}",
+                    )
+
+    def _all_eligible_have(
+        self, partition: TopicIdPartition, log: SimLog, end: int, leader_epoch: int
+    ) -> None:
+        """I7 with an oracle's eyes: whoever could be elected cleanly now holds what is exposed."""
+        state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
+        if state is None or state.recovering or state.leader_epoch < leader_epoch:
+            return
+        is_fsync = self._is_fsync(partition)
+        for broker_id in (*state.isr, *state.elr):
+            if broker_id in state.lost:
+                continue
+            disk = self.cluster.brokers[broker_id].disk
+            if disk.lost_power or disk.has_failed:
+                continue  # its next registration takes it out
+            other = disk.logs.get(partition)
+            held = 0 if other is None else other.durable_end if is_fsync else other.log_end
+            if held < end:
+                self.fail(
+                    "I7",
+                    f"{partition} watermark {end} in epoch {leader_epoch}, but broker "
+                    f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {held}",
+                )
+            assert other is not None
+            if end and other.value_at(end - 1) != log.value_at(end - 1):
+                self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
+
+    def _leader_begins(self, broker: BrokerProcess, hosted: Hosted, epoch: int) -> None:
+        """I1, I5."""
+        partition = hosted.partition
+        self.cluster.scheduler.counters["elections"] += 1
+        self.cluster.scheduler.note(f"broker {broker.broker_id} leads {hosted.partition.partition}")
+        me = (broker.broker_id, broker.incarnation)
+        if self._leaders.setdefault((partition, epoch), me) != me:
+            self.fail("I1", f"two leaders of {partition} in epoch {epoch}")
+        if partition in self.suspended:
+            return
+        recovering = hosted.state is not None and hosted.state.recovering
+        if recovering:
+            self.cluster.scheduler.counters["recoveries of the longest log"] += 1
+        for offset, value in self.acked.get(partition, {}).items():
+            if hosted.log.value_at(offset) != value and offset >= hosted.log.log_start:
+                self.fail(
+                    "I5",
+                    f"{partition} offset {offset} was acknowledged as {value}, the leader of epoch "
+                    f"{epoch}, broker {broker.broker_id}, has {hosted.log.value_at(offset)}",
+                )
+
+    def _cut(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
+        """I9."""
+        hw = hosted.replica.high_watermark
+        if end >= hw or hosted.partition in self.suspended:
+            return
+        self.fail("I9", f"broker {broker.broker_id} cuts {hosted.partition} at {end}, below {hw}")
+
+    # --- what clients are told -------------------------------------------------------------------
+
+    def acknowledged(
+        self, partition: TopicIdPartition, offset: int, values: tuple[int, ...]
+    ) -> None:
+        """acks=all was answered with success."""
+        acked = self.acked.setdefault(partition, {})
+        for at, value in enumerate(values, offset):
+            acked[at] = value
+
+    def answer_leaves(self, broker: BrokerProcess, hosted: Hosted, answer: Answer) -> None:
+        """I10: nothing leaves after the lease, by the only clock that is right."""
+        age_us = self.cluster.scheduler.now_us - broker.lease_sent_us
+        if age_us > LEASE_US_MAX:
+            self.fail(
+                "I10", f"broker {broker.broker_id} answers {age_us // MS} ms after its lease began"
+            )
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    def image_moves(self, broker: BrokerProcess, image: MetadataImage) -> None:
+        """I8: a broker's metadata never goes back."""
+        if image.offset < broker.image.offset:
+            self.fail("I8", f"broker {broker.broker_id} {broker.image.offset} to {image.offset}")
+
+    def _metadata_committed(self, offset: int, entry: Entry) -> None:
+        counters = self.cluster.scheduler.counters
+        for record in entry.records:
+            name = type(record).__name__
+            if name == "PartitionChange" and record.isr is not None:  # type: ignore[union-attr]
+                self._count_isr(record)
+            elif name == "BrokerRegistrationChange" and record.fenced:  # type: ignore[union-attr]
+                counters["fencings"] += 1
+
+    def _count_isr(self, record: object) -> None:
+        counters = self.cluster.scheduler.counters
+        key = (record.topic_id, record.partition)  # type: ignore[attr-defined]
+        before = self._isr_size.get(key)
+        after = len(record.isr)  # type: ignore[attr-defined]
+        if before is not None:
+            counters["ISR shrinks"] += after < before
+            counters["ISR expansions"] += after > before
+        self._isr_size[key] = after
+
+    @property
+    def _isr_size(self) -> dict[tuple[bytes, int], int]:
+        found: dict[tuple[bytes, int], int] = self.__dict__.setdefault("_isr_sizes", {})
+        return found
+
+    def _is_fsync(self, partition: TopicIdPartition) -> bool:
+        image = self.cluster.log.image
+        topic = image.topics.get(partition.topic_id)
+        return topic is not None and image.topic_config(topic.name, "durability") == "fsync"

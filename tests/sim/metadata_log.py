@@ -1,0 +1,223 @@
+"""The metadata quorum as a model: one committed log, and a leader that may be deposed.
+
+Raft itself has a simulator of its own; here its promises are taken for granted and its liberties
+used: a proposal commits when it has reached a majority of controllers, an isolated leader goes on
+believing in itself for a while, what it proposed meanwhile is lost, a leader's crash may hide that
+its proposal was committed, members apply what is committed at their own pace, and old entries give
+way to a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from odradek_protocol.metadata.image import MetadataImage, check_partition
+from odradek_protocol.metadata.records import MetadataRecord
+from odradek_protocol.metadata.snapshot import snapshot_bytes
+
+from tests.sim.network import Network
+from tests.sim.scheduler import MS, Process, Scheduler
+
+ELECTION_MIN_US = 500 * MS
+ELECTION_MAX_US = 1_000 * MS
+RETRY_US = 30 * MS
+
+
+class Member(Protocol):
+    """A controller, as the quorum sees it."""
+
+    controller_id: int
+    process: Process
+    applied: int
+    term: int | None  # the one it leads
+
+    def lead(self, term: int) -> None:
+        """It leads from now on; everything committed is applied."""
+
+    def step_down(self) -> None:
+        """It leads no longer."""
+
+    def apply_committed(self) -> None:
+        """More is committed than it has applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log; without records it is a leader's own mark."""
+
+    term: int
+    records: tuple[MetadataRecord, ...]
+
+
+@dataclass(slots=True)
+class _Proposal:
+    entry: Entry
+    reached: set[int] = field(default_factory=set)
+
+
+class MetadataLog:
+    """The log, who leads, and the image of all that is committed."""
+
+    def __init__(self, scheduler: Scheduler, network: Network) -> None:
+        self.scheduler = scheduler
+        self.network = network
+        self.members: dict[int, Member] = {}
+        self.term = 0
+        self.leader_id: int | None = None
+        self.entries: list[Entry] = []
+        self.image = MetadataImage()
+        self.trimmed = 0  # entries below are only in the snapshot
+        self.snapshot: bytes = b""
+        self.on_committed: list[Callable[[int, Entry], None]] = []
+        self._proposals: list[_Proposal] = []
+        self._leaderless_since_us: int | None = 0
+        self._patience_us = 0
+        self._replicating = False
+
+    def start(self) -> None:
+        self._watch()
+
+    # --- proposing -------------------------------------------------------------------------------
+
+    def propose(self, member: Member, term: int, records: tuple[MetadataRecord, ...]) -> bool:
+        """False if this member is known to lead no longer; a zombie's proposal is taken, in vain."""
+        if term != self.term:
+            return not self._knows(member)
+        proposal = _Proposal(Entry(term, records), {member.controller_id})
+        self._proposals.append(proposal)
+        self.scheduler.after(self.scheduler.between(200, 1500), self._replicate, term)
+        return True
+
+    def _replicate(self, term: int) -> None:
+        if term != self.term or not self._proposals:
+            return
+        leader = self.members[self.leader_id] if self.leader_id is not None else None
+        if leader is None or leader.term != term:
+            return
+        if leader.process.is_running:
+            reached = {m.controller_id for m in self._reachable(leader)}
+            if 2 * len(reached) > len(self.members):
+                proposals, self._proposals = self._proposals, []
+                for proposal in proposals:
+                    self._commit(proposal.entry)
+        if self._proposals:
+            self.scheduler.after(RETRY_US, self._replicate, term)
+
+    def _commit(self, entry: Entry) -> None:
+        offset = len(self.entries)
+        self.entries.append(entry)
+        touched = set()
+        for record in entry.records:
+            self.image.replay(offset, entry.term, record)
+            if (topic_id := getattr(record, "topic_id", None)) is not None:
+                touched.add((topic_id, getattr(record, "partition", None)))
+        if not entry.records:
+            self.image.advance(offset, entry.term)
+        for topic_id, index in sorted(t for t in touched if t[1] is not None):
+            state = self.image.partition(topic_id, index)
+            if state is not None:
+                check_partition(state, self.image.min_insync_replicas(state))
+        for listener in self.on_committed:
+            listener(offset, entry)
+        for member in self.members.values():
+            is_leader = member.controller_id == self.leader_id
+            delay = 0 if is_leader else self.scheduler.between(300, 20 * MS)
+            self.scheduler.after(delay, self._tell, member)
+
+    def _tell(self, member: Member) -> None:
+        if self._knows(member):
+            member.process.deliver(self._apply, member)
+
+    def _apply(self, member: Member) -> None:
+        if member.applied < len(self.entries):
+            member.apply_committed()
+
+    # --- leading ---------------------------------------------------------------------------------
+
+    def _reachable(self, member: Member) -> list[Member]:
+        """Members that this one can speak with, itself included."""
+        return [
+            other
+            for other in self.members.values()
+            if other.process.is_running
+            and (
+                other is member or self.network.both_ways(member.controller_id, other.controller_id)
+            )
+        ]
+
+    def has_majority(self, member: Member) -> bool:
+        return member.process.is_running and 2 * len(self._reachable(member)) > len(self.members)
+
+    def _knows(self, member: Member) -> bool:
+        """Whether it hears of what the present leader does."""
+        if self.leader_id is None or not member.process.is_alive:
+            return False
+        leader = self.members[self.leader_id]
+        return member is leader or (
+            leader.process.is_running
+            and self.network.both_ways(leader.controller_id, member.controller_id)
+        )
+
+    def _watch(self) -> None:
+        """Elections, and news for who lagged behind; every 50 ms."""
+        now_us = self.scheduler.now_us
+        leader = self.members.get(self.leader_id) if self.leader_id is not None else None
+        if leader is not None and leader.term == self.term and self.has_majority(leader):
+            self._leaderless_since_us = None
+        elif self._leaderless_since_us is None:
+            self._leaderless_since_us = now_us
+            self._patience_us = self.scheduler.between(ELECTION_MIN_US, ELECTION_MAX_US)
+        elif now_us - self._leaderless_since_us >= self._patience_us:
+            self._elect(None)
+        for member in self.members.values():
+            if self._knows(member) and member.applied < len(self.entries):
+                member.process.deliver(self._apply, member)
+        self.scheduler.after(50 * MS, self._watch)
+
+    def _elect(self, wanted: int | None) -> None:
+        able = [m for m in self.members.values() if self.has_majority(m)]
+        if wanted is not None:
+            able = [m for m in able if m.controller_id == wanted]
+        if not able:
+            return
+        candidate = self.scheduler.random.choice(able)
+        before = self.members.get(self.leader_id) if self.leader_id is not None else None
+        self.term += 1
+        self.leader_id = candidate.controller_id
+        self._proposals = []
+        self._leaderless_since_us = None
+        self.scheduler.counters["controller elections"] += 1
+        self.scheduler.note(f"controller {candidate.controller_id} leads term {self.term}")
+        if before is not None:
+            self._depose(before, self.scheduler.now_us + 1_500 * MS)
+        self._commit(Entry(self.term, ()))
+        candidate.process.deliver(self._lead, candidate, self.term)
+
+    def _depose(self, member: Member, deadline_us: int) -> None:
+        """The old leader hears of the new term, or gives up when it has no majority for long."""
+        if member.controller_id == self.leader_id:
+            member.process.deliver(member.step_down)
+        elif self._knows(member) or self.scheduler.now_us >= deadline_us:
+            member.process.deliver(member.step_down)
+        else:
+            self.scheduler.after(50 * MS, self._depose, member, deadline_us)
+
+    def _lead(self, member: Member, term: int) -> None:
+        if term == self.term:
+            self._apply(member)
+            member.lead(term)
+
+    def transfer(self, wanted: int) -> None:
+        """Leadership moves to this member, if it can have it."""
+        if wanted != self.leader_id:
+            self._elect(wanted)
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Write a snapshot of what is committed, and drop the entries that it holds."""
+        if self.entries:
+            self.trimmed = len(self.entries)
+            self.snapshot = snapshot_bytes(self.image)

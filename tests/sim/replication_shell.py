@@ -1,0 +1,403 @@
+"""The shell around a simulated broker's replicas: disk, streams to leaders, streams of followers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events
+from odradek_broker.partition.effects import Effect, Role
+from odradek_broker.partition.events import FollowerSession
+from odradek_metadata_quorum.controller.requests import (
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+from tests.sim.disk import Batch
+from tests.sim.network import Stream
+from tests.sim.scheduler import MS
+
+if TYPE_CHECKING:
+    from tests.sim.broker_process import BrokerProcess, Hosted
+
+BATCHES_PER_DATA_MAX = 8
+LATE_COPY_CHANCE = 0.02  # of a message that arrives again when its session is long over
+
+
+class ReplicationShell:
+    """Belongs to one BrokerProcess."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self.scheduler = broker.scheduler
+        self.network = broker.network
+        self._session_ids = 0
+        self._to_leaders: dict[int, tuple[int, Stream]] = {}
+        self._connecting: set[int] = set()
+        self._followers: dict[int, tuple[FollowerSession, Stream]] = {}
+        self._acks: dict[TopicIdPartition, fx.SendAck] = {}
+        self._push_due = False
+        self._dirty: dict[TopicIdPartition, None] = {}
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def carry_out(self, hosted: Hosted, event: events.Event, effect: Effect) -> bool:
+        """Do it if it is ours."""
+        match effect:
+            case fx.Append():
+                self._append(hosted, event, effect)
+            case fx.Sync():
+                self._sync(hosted)
+            case fx.TruncateTo():
+                self._later(hosted, self._truncate, effect.end_offset)
+            case fx.ResetLog():
+                self._later(hosted, self._reset, effect.start_offset)
+            case fx.AssignEpoch() | fx.AdvanceLogStart():
+                pass
+            case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
+                self._to_follower(effect.session, hosted, effect)
+                self._mark(hosted)
+            case fx.SendAttach() | fx.SendDetach():
+                self._to_leader(effect.session_id, hosted, effect)
+            case fx.SendAck():
+                if not self._acks:
+                    self.broker.process.after(self.scheduler.between(10, 300), self._flush_acks)
+                self._acks[hosted.partition] = effect
+            case fx.ProposeIsr():
+                self._propose(hosted, effect)
+            case fx.HighWatermarkMoved():
+                self._mark(hosted)
+            case fx.RoleChanged():
+                self._role_changed(hosted, effect)
+            case _:
+                return False
+        return True
+
+    def _append(self, hosted: Hosted, event: events.Event, effect: fx.Append) -> None:
+        broker = self.broker
+        if broker.node.is_disk_broken:
+            broker.step(hosted, events.StorageFailed(reason="EIO"))
+            return
+        if effect.request_id is not None:
+            batch = broker.clients.batch_of(effect.request_id)
+            hosted.log.append(batch.moved(effect.base_offset, effect.leader_epoch))
+        else:
+            for batch in self._arriving:
+                hosted.log.append(batch)
+        self._mark(hosted)
+        broker.step(hosted, events.Appended(end_offset=hosted.log.log_end))
+
+    def _sync(self, hosted: Hosted) -> None:
+        log = hosted.log
+        delay = self.scheduler.between(300, self.broker.node.sync_max_us)
+        self.broker.process.after(delay, self._synced, hosted, log.log_end, log.cuts)
+
+    def _synced(self, hosted: Hosted, end: int, cuts: int) -> None:
+        if self.broker.node.is_disk_broken:
+            self.broker.step(hosted, events.StorageFailed(reason="EIO at fdatasync"))
+            return
+        hosted.log.synced(end, cuts)
+        self.broker.step(hosted, events.Synced(durable_end=hosted.log.durable_end))
+
+    def flush_some(self) -> None:
+        """The background flush: now and then a log becomes durable up to where it was."""
+        for hosted in self.broker.hosted.values():
+            if self.scheduler.chance(0.02) and not self.broker.node.is_disk_broken:
+                hosted.log.synced(hosted.log.log_end, hosted.log.cuts)
+
+    def _later(self, hosted: Hosted, action: Any, offset: int) -> None:
+        delay = self.scheduler.between(200, self.broker.node.sync_max_us)
+        self.broker.process.after(delay, action, hosted, offset)
+
+    def _truncate(self, hosted: Hosted, end: int) -> None:
+        counters = self.scheduler.counters
+        counters["truncations"] += hosted.log.log_end > end
+        self.scheduler.note(f"broker {self.broker.broker_id} cuts {hosted.log.log_end} to {end}")
+        hosted.log.truncate(end)
+        self.broker.step(hosted, events.Truncated())
+
+    def _reset(self, hosted: Hosted, start: int) -> None:
+        self.scheduler.note(f"broker {self.broker.broker_id} resets its log to {start}")
+        hosted.log.reset(start)
+        self.broker.step(hosted, events.LogReset())
+
+    # --- to leaders ------------------------------------------------------------------------------
+
+    def _role_changed(self, hosted: Hosted, effect: fx.RoleChanged) -> None:
+        if effect.role is Role.FOLLOWER:
+            self.broker.process.after(
+                self.scheduler.between(0, 2 * MS), self._want_session, hosted, effect.leader
+            )
+
+    def _want_session(self, hosted: Hosted, leader: int) -> None:
+        found = self._to_leaders.get(leader)
+        if found is not None and found[1].is_open_for(self.broker.process):
+            self.broker.step(hosted, events.SessionReady(session_id=found[0], leader=leader))
+        elif leader not in self._connecting:
+            self._connecting.add(leader)
+            self._connect(leader)
+
+    def _connect(self, leader: int) -> None:
+        broker = self.broker
+        node = broker.cluster.brokers.get(leader)
+        target = node.life if node is not None else None
+        wanted = any(h.replica.leader == leader for h in broker.hosted.values())
+        if not wanted:
+            self._connecting.discard(leader)
+            return
+        if (
+            target is None
+            or not target.process.is_running
+            or not self.network.both_ways(broker.broker_id, leader)
+        ):
+            broker.process.after(self.scheduler.between(50, 500) * MS, self._connect, leader)
+            return
+        self._connecting.discard(leader)
+        self._session_ids += 1
+        session_id = self._session_ids
+        stream = Stream(self.network, broker.process, target.process)
+        self._to_leaders[leader] = (session_id, stream)
+
+        def on_message(message: tuple[TopicIdPartition, Any]) -> None:
+            self._from_leader(session_id, *message)
+            if self.scheduler.chance(LATE_COPY_CHANCE):
+                delay = self.scheduler.between(1, 5_000) * MS
+                broker.process.after(delay, self._from_leader, session_id, *message)
+
+        def on_closed() -> None:
+            for hosted in list(broker.hosted.values()):
+                broker.step(hosted, events.LeaderSessionClosed(session_id=session_id))
+            if self._to_leaders.get(leader, (0, None))[0] == session_id:
+                del self._to_leaders[leader]
+                if leader not in self._connecting:
+                    self._connecting.add(leader)
+                    delay = self.scheduler.between(50, 500) * MS
+                    broker.process.after(delay, self._connect, leader)
+
+        stream.on_message[0] = on_message
+        stream.on_closed[0] = on_closed
+        session = FollowerSession(
+            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, session_id=session_id
+        )
+        target.replication.accept(stream, session)
+        for hosted in list(broker.hosted.values()):
+            if hosted.replica.leader == leader:
+                broker.step(hosted, events.SessionReady(session_id=session_id, leader=leader))
+
+    def _to_leader(self, session_id: int, hosted: Hosted, effect: Effect) -> None:
+        for known, stream in self._to_leaders.values():
+            if known == session_id:
+                stream.send(self.broker.process, (hosted.partition, effect))
+
+    def _flush_acks(self) -> None:
+        acks, self._acks = self._acks, {}
+        for partition, ack in acks.items():
+            hosted = self.broker.hosted.get(partition)
+            if hosted is not None:
+                self._to_leader(ack.session_id, hosted, ack)
+
+    def _from_leader(self, session_id: int, partition: TopicIdPartition, message: Any) -> None:
+        hosted = self.broker.hosted.get(partition)
+        if hosted is None:
+            return
+        event: events.Event
+        match message:
+            case fx.SendAttached():
+                event = events.AttachedReceived(
+                    session_id=session_id,
+                    attach_seq=message.attach_seq,
+                    leader_epoch=message.leader_epoch,
+                    high_watermark=message.high_watermark,
+                    log_start=message.log_start,
+                )
+            case fx.SendDiverged():
+                event = events.DivergedReceived(
+                    session_id=session_id,
+                    attach_seq=message.attach_seq,
+                    leader_epoch=message.leader_epoch,
+                    for_log_end=message.for_log_end,
+                    for_last_epoch=message.for_last_epoch,
+                    epoch=message.epoch,
+                    end_offset=message.end_offset,
+                )
+            case fx.SendSnapshotless():
+                event = events.SnapshotlessReceived(
+                    session_id=session_id,
+                    attach_seq=message.attach_seq,
+                    leader_epoch=message.leader_epoch,
+                    log_start=message.log_start,
+                )
+            case fx.SendRefused():
+                event = events.RefusedReceived(
+                    session_id=session_id,
+                    attach_seq=message.attach_seq,
+                    error_code=message.error_code,
+                    leader_epoch=message.leader_epoch,
+                )
+            case _:
+                due, batches = message
+                self._arriving = batches
+                event = events.DataReceived(
+                    session_id=session_id,
+                    leader_epoch=due.leader_epoch,
+                    base_offset=due.from_offset,
+                    end_offset=batches[-1].end if batches else due.from_offset,
+                    high_watermark=due.high_watermark,
+                    log_start=due.log_start,
+                    epochs=_epochs(batches),
+                    is_intact=not self.scheduler.chance(0.001),
+                )
+        self.broker.step(hosted, event)
+
+    _arriving: list[Batch] = []  # noqa: RUF012  # replaced, never changed
+
+    # --- from followers --------------------------------------------------------------------------
+
+    def accept(self, stream: Stream, session: FollowerSession) -> None:
+        """A follower's stream; it ends the ones before it."""
+        broker = self.broker
+        before = self._followers.get(session.broker_id)
+        if before is not None:
+            self._ended(before[0])
+            before[1].close(broker.process)
+        self._followers[session.broker_id] = (session, stream)
+
+        def on_message(message: tuple[TopicIdPartition, Any]) -> None:
+            self._from_follower(session, *message)
+            if self.scheduler.chance(LATE_COPY_CHANCE) and isinstance(message[1], fx.SendAck):
+                delay = self.scheduler.between(1, 5_000) * MS
+                broker.process.after(delay, self._from_follower, session, *message)
+
+        def on_closed() -> None:
+            if self._followers.get(session.broker_id, (None,))[0] == session:
+                del self._followers[session.broker_id]
+            self._ended(session)
+
+        stream.on_message[1] = on_message
+        stream.on_closed[1] = on_closed
+
+    def _ended(self, session: FollowerSession) -> None:
+        for hosted in list(self.broker.hosted.values()):
+            self.broker.step(hosted, events.FollowerSessionClosed(session=session))
+
+    def _from_follower(
+        self, session: FollowerSession, partition: TopicIdPartition, message: Any
+    ) -> None:
+        hosted = self.broker.hosted.get(partition)
+        event: events.Event
+        match message:
+            case fx.SendAttach():
+                event = events.AttachReceived(
+                    session=session,
+                    attach_seq=message.attach_seq,
+                    leader_epoch=message.leader_epoch,
+                    log_end=message.log_end,
+                    last_epoch=message.last_epoch,
+                    log_start=message.log_start,
+                )
+            case fx.SendAck():
+                event = events.AckReceived(
+                    session=session, leader_epoch=message.leader_epoch, ack_to=message.ack_to
+                )
+            case _:
+                event = events.DetachReceived(session=session)
+        if hosted is not None:
+            self.broker.step(hosted, event)
+        elif isinstance(message, fx.SendAttach):
+            refusal = fx.SendRefused(
+                session=session,
+                attach_seq=message.attach_seq,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                leader_epoch=message.leader_epoch,
+            )
+            found = self._followers.get(session.broker_id)
+            if found is not None and found[0] == session:
+                found[1].send(self.broker.process, (partition, refusal))
+
+    def _to_follower(self, session: FollowerSession, hosted: Hosted, effect: Effect) -> None:
+        found = self._followers.get(session.broker_id)
+        if found is not None and found[0] == session:
+            found[1].send(self.broker.process, (hosted.partition, effect))
+
+    def _mark(self, hosted: Hosted) -> None:
+        """Something may be due to its followers."""
+        self._dirty[hosted.partition] = None
+        if not self._push_due:
+            self._push_due = True
+            self.broker.process.after(self.scheduler.between(20, 400), self._push)
+
+    def _push(self) -> None:
+        self._push_due = False
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            hosted = self.broker.hosted.get(partition)
+            if hosted is None or hosted.replica.role is not Role.LEADER:
+                continue
+            for session, stream in list(self._followers.values()):
+                self._push_to(hosted, session, stream)
+
+    def _push_to(self, hosted: Hosted, session: FollowerSession, stream: Stream) -> None:
+        due = hosted.replica.data_due(session)
+        if due is None:
+            return
+        batches = hosted.log.read(due.from_offset, due.log_end, BATCHES_PER_DATA_MAX)
+        assert bool(batches) == (due.from_offset < due.log_end), f"{due} reads {batches}"
+        end = batches[-1].end if batches else due.from_offset
+        stream.send(self.broker.process, (hosted.partition, (due, batches)))
+        self.broker.step(
+            hosted,
+            events.DataSent(session=session, end_offset=end, high_watermark=due.high_watermark),
+        )
+        if end < due.log_end:
+            self._mark(hosted)
+
+    # --- the ISR ---------------------------------------------------------------------------------
+
+    def _propose(self, hosted: Hosted, effect: fx.ProposeIsr) -> None:
+        broker = self.broker
+        request = AlterPartitionRequest(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.broker_epoch,
+            partitions=(
+                AlterPartitionItem(
+                    partition=hosted.partition,
+                    leader_epoch=effect.leader_epoch,
+                    partition_epoch=effect.partition_epoch,
+                    isr=effect.isr,
+                    recovering=effect.is_recovering,
+                ),
+            ),
+        )
+
+        def reply(response: AlterPartitionResponse | None) -> None:
+            if broker.hosted.get(hosted.partition) is not hosted:
+                return
+            code = ErrorCode.NOT_CONTROLLER
+            if response is not None:
+                code = response.error
+                if code is ErrorCode.STALE_BROKER_EPOCH:
+                    broker.exit_as_stale()
+                    return
+                if response.partitions:
+                    code = response.partitions[0].error
+            broker.step(
+                hosted,
+                events.IsrChangeAnswered(
+                    leader_epoch=effect.leader_epoch,
+                    partition_epoch=effect.partition_epoch,
+                    error_code=code,
+                ),
+            )
+
+        broker.call("handle_alter_partition", request, reply)
+
+
+def _epochs(batches: list[Batch]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for batch in batches:
+        if not found or found[-1][0] != batch.epoch:
+            found.append((batch.epoch, batch.base))
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""Simulated time: one queue of events, one source of randomness, one digest of what happened."""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+MS = 1_000  # simulated time is counted in microseconds
+SECOND = 1_000_000
+
+
+class Scheduler:
+    """Events in order of time; those of the same time in the order in which they were made.
+
+    Everything that happens in a run comes from `random` and this queue, so a seed is a run. The
+    `digest` covers each event's time and label: two runs with the same digest were the same.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now_us = 0
+        self.counters: Counter[str] = Counter()
+        self.digest = 0
+        self.recent: deque[str] = deque(maxlen=400)  # what a failing seed prints
+        self.is_verbose = False
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._made = 0
+
+    def at(self, time_us: int, action: Callable[..., None], *args: Any) -> None:
+        """Do it at this time, or now if that is past."""
+        self._made += 1
+        time_us = time_us if time_us > self.now_us else self.now_us
+        heapq.heappush(self._queue, (time_us, self._made, action, args))
+
+    def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        self.at(self.now_us + delay_us, action, *args)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return low + int(self.random.random() * (high - low + 1))
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def note(self, text: str) -> None:
+        """Something worth telling: part of the digest, and of what a failing seed prints."""
+        self.digest = zlib.crc32(f"{self.now_us} {text}".encode(), self.digest)
+        self.recent.append(f"{self.now_us / SECOND:9.4f}  {text}")
+        if self.is_verbose:
+            print(self.recent[-1])
+
+    def run(self, until_us: int) -> None:
+        """Let everything happen that is due before `until_us`."""
+        queue = self._queue
+        pop = heapq.heappop
+        while queue and queue[0][0] <= until_us:
+            time_us, made, action, args = pop(queue)
+            self.now_us = time_us
+            self.digest = zlib.crc32(b"%d.%d" % (time_us, made), self.digest)
+            action(*args)
+        self.now_us = until_us
+
+
+class Process:
+    """One life of a node: its timers and messages end with it, and wait while it is stopped."""
+
+    def __init__(self, scheduler: Scheduler, node_id: int) -> None:
+        self.scheduler = scheduler
+        self.node_id = node_id
+        self.is_alive = True
+        self.stalled_until_us = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_alive and self.scheduler.now_us >= self.stalled_until_us
+
+    def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """A timer of this process."""
+        self.scheduler.after(delay_us, self.deliver, action, *args)
+
+    def deliver(self, action: Callable[..., None], *args: Any) -> None:
+        """Run it now, after the stall, or never."""
+        if not self.is_alive:
+            return
+        if self.scheduler.now_us < self.stalled_until_us:
+            self.scheduler.at(self.stalled_until_us, self.deliver, action, *args)
+            return
+        action(*args)
+
+    def stall(self, duration_us: int) -> None:
+        """SIGSTOP, a collection of garbage, a virtual machine that is moved."""
+        self.stalled_until_us = max(self.stalled_until_us, self.scheduler.now_us + duration_us)
+
+    def kill(self) -> None:
+        self.is_alive = False

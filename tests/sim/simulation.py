@@ -1,0 +1,213 @@
+"""One seed: a cluster, clients and faults; then all is healed, and everything must work again."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+
+from odradek_metadata_quorum.controller.requests import NewTopic
+from odradek_protocol.identity import TopicIdPartition
+
+from tests.sim.clients import Admin, Consumer, Producer
+from tests.sim.cluster import FIRST_CLIENT, Cluster
+from tests.sim.history import History, Violation, check
+from tests.sim.invariants import InvariantBroken
+from tests.sim.nemesis import Nemesis
+from tests.sim.scheduler import MS, SECOND, Scheduler
+
+STORM_US = 24 * SECOND
+RECOVERY_US_MAX = 30 * SECOND  # P15: all partitions take writes
+FULL_ISR_US_MAX = 120 * SECOND  # P15: and have their full ISR
+START_US_MAX = 20 * SECOND
+OPERATIONS_MIN = 300
+FAULTS_MIN = 8
+
+TOPICS = (
+    NewTopic(
+        name="replicated",
+        partition_count=2,
+        replication_factor=3,
+        configs=(("min.insync.replicas", "2"),),
+    ),
+    NewTopic(
+        name="synced",
+        partition_count=1,
+        replication_factor=3,
+        configs=(("min.insync.replicas", "2"), ("durability", "fsync")),
+    ),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a seed came to."""
+
+    seed: int
+    violations: list[Violation] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    faults: int = 0
+    digest: int = 0
+    simulated_s: float = 0.0
+    story: list[str] = field(default_factory=list)
+    trace: str = ""
+
+
+class Simulation:
+    """See the module's text; `run` gives the result and raises nothing."""
+
+    def __init__(self, seed: int, *, is_verbose: bool = False, storm_us: int = STORM_US) -> None:
+        self.scheduler = Scheduler(seed)
+        self.scheduler.is_verbose = is_verbose
+        self.storm_us = storm_us
+        self.cluster = Cluster(self.scheduler)
+        for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
+            node.drift = 0.95 + self.scheduler.random.random() * 0.1
+        self.history: History[TopicIdPartition] = History()
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.admin: Admin | None = None
+        self.nemesis: Nemesis | None = None
+
+    def run(self) -> Result:
+        result = Result(seed=self.scheduler.seed)
+        try:
+            self._start()
+            self._storm()
+            self._recover()
+            result.violations += self._judge()
+        except InvariantBroken as broken:
+            result.violations.append(Violation(name=broken.name, text=str(broken)))
+        except AssertionError as bug:
+            text = f"{type(bug).__name__}: {bug}"
+            result.violations.append(Violation(name="assertion", text=text))
+            result.trace = traceback.format_exc()
+        result.counters = self.scheduler.counters
+        result.operations = len(self.history)
+        result.faults = self.nemesis.faults if self.nemesis is not None else 0
+        result.digest = self.scheduler.digest
+        result.simulated_s = self.scheduler.now_us / SECOND
+        result.story = list(self.scheduler.recent)
+        return result
+
+    # --- the acts --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.cluster.start()
+        self.cluster.create_topics(*TOPICS)
+        self._run_until(self._is_whole, START_US_MAX, "the cluster does not start")
+        values = itertools.count(1)
+        client = FIRST_CLIENT
+        for partition in self._partitions():
+            for acks in (-1, -1 if self.scheduler.chance(0.6) else 1):
+                pace = self.scheduler.between(120, 400) * MS
+                self.producers.append(
+                    Producer(
+                        self.cluster,
+                        self.history,
+                        client,
+                        partition,
+                        values,
+                        acks=acks,
+                        pace_us=pace,
+                    )
+                )
+                client += 1
+            pace = self.scheduler.between(150, 500) * MS
+            self.consumers.append(
+                Consumer(self.cluster, self.history, client, partition, pace_us=pace)
+            )
+            client += 1
+        self.admin = Admin(self.cluster, self.history, pace_us=4 * SECOND)
+
+    def _storm(self) -> None:
+        clients = [p.client_id for p in self.producers] + [c.client_id for c in self.consumers]
+        self.nemesis = Nemesis(self.cluster, clients)
+        self.scheduler.run(self.scheduler.now_us + self.storm_us)
+        while self.nemesis.faults < FAULTS_MIN or len(self.history) < OPERATIONS_MIN:
+            self.scheduler.run(self.scheduler.now_us + SECOND)
+            assert self.scheduler.now_us < 10 * self.storm_us, "clients make no progress"
+
+    def _recover(self) -> None:
+        """P15: after the last fault everything works again, in bounded time."""
+        assert self.nemesis is not None
+        self.nemesis.heal()
+        healed_us = self.scheduler.now_us
+        self.scheduler.note("healed")
+        committing = [p for p in self.producers if p.acks == -1]
+        self._run_until(
+            lambda: all(p.last_success_us > healed_us for p in committing),
+            RECOVERY_US_MAX,
+            "a partition takes no writes",
+        )
+        self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
+        assert self.admin is not None
+        self.admin.is_stopped = True
+        for client in (*self.producers, *self.consumers):
+            client.is_stopped = True
+        self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
+
+    def _run_until(self, condition: object, limit_us: int, what: str) -> None:
+        deadline_us = self.scheduler.now_us + limit_us
+        while not condition():  # type: ignore[operator]
+            if self.scheduler.now_us >= deadline_us:
+                raise InvariantBroken("P15", f"{what} within {limit_us // SECOND} s")
+            self.scheduler.run(self.scheduler.now_us + 100 * MS)
+
+    def _partitions(self) -> list[TopicIdPartition]:
+        image = self.cluster.log.image
+        names = [t.name for t in TOPICS]
+        topics = [t for name in names if (t := image.topic(name)) is not None]
+        return [TopicIdPartition(t.topic_id, s.partition) for t in topics for s in t.partitions]
+
+    def _is_whole(self) -> bool:
+        image = self.cluster.log.image
+        partitions = self._partitions()
+        return bool(partitions) and all(
+            state is not None and len(state.isr) == 3 and state.leader >= 0 and not state.recovering
+            for state in (image.partition(p.topic_id, p.partition) for p in partitions)
+        )
+
+    def _is_quiet(self) -> bool:
+        """No producer waits, and all replicas show all they have."""
+        for partition in self._partitions():
+            ends = set()
+            for node in self.cluster.brokers.values():
+                hosted = node.life.hosted.get(partition) if node.life is not None else None
+                if hosted is None or hosted.replica.high_watermark != hosted.replica.log_end:
+                    return False
+                ends.add(hosted.replica.log_end)
+            if len(ends) > 1:
+                return False
+        nodes = self.cluster.brokers.values()
+        behind = any(n.life and n.life.image.offset < self.cluster.log.image.offset for n in nodes)
+        return not behind and not any(p._window for p in self.producers)
+
+    def _judge(self) -> list[Violation]:
+        final: dict[TopicIdPartition, dict[int, dict[int, int]]] = {}
+        for partition in self._partitions():
+            for broker_id, node in self.cluster.brokers.items():
+                assert node.life is not None
+                hosted = node.life.hosted[partition]
+                shown = final.setdefault(partition, {}).setdefault(broker_id, {})
+                end = hosted.replica.high_watermark
+                for batch in hosted.log.read(0, end, 1 << 30):
+                    shown.update(zip(range(batch.base, batch.end), batch.values, strict=True))
+        topics = {
+            broker_id: [t.name for t in node.life.image.topics.values()]
+            for broker_id, node in self.cluster.brokers.items()
+            if node.life is not None
+        }
+        return check(
+            self.history,
+            final,
+            ignored=self.cluster.invariants.suspended,
+            topics_by_node=topics,
+        )
+
+
+def run_seed(seed: int, *, is_verbose: bool = False) -> Result:
+    """Run one seed from its beginning to its judgement."""
+    return Simulation(seed, is_verbose=is_verbose).run()
