@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -12,6 +13,8 @@ from odradek.transports.security import TlsOptions
 from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
+    from odradek.admin.admin import Admin
+    from odradek.consumer.consumer import Consumer, ConsumerArguments
     from odradek.producer.producer import Producer, ProducerArguments
 
 CONNECT_S_MAX = 30.0
@@ -68,6 +71,22 @@ class Client:
         from odradek.producer.producer import Producer
 
         return Producer(cluster=self._cluster, **arguments)
+
+    def consumer(self, *topics: str, **arguments: Unpack[ConsumerArguments]) -> Consumer:
+        """A consumer of all partitions of these topics, or of what it is assigned later.
+
+        Its arguments: `ConsumerOptions`.
+        """
+        from odradek.consumer.consumer import Consumer
+
+        return Consumer(*topics, cluster=self._cluster, **arguments)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, configs, access, the cluster."""
+        from odradek.admin.admin import Admin
+
+        return Admin(cluster=self._cluster)
 
     async def close(self) -> None:
         """Close all connections. May be called twice."""

@@ -213,6 +213,13 @@ class FetchPlanner:
         progress.lookup_ms = None
         progress.position = progress.fetch_offset = offset
 
+    def lookup_at_end(self, name: TopicPartition, lookup_ms: int) -> None:
+        """The answer to a lookup was that no record is that late: the log's end, then."""
+        progress = self.partitions.get(name)
+        if progress is not None and progress.lookup_ms == lookup_ms:
+            progress.lookup_ms = LATEST
+            progress.is_looking_up = False
+
     def lookup_failed(self, name: TopicPartition, lookup_ms: int) -> None:
         """Try again with the next `lookups`."""
         progress = self.partitions.get(name)
@@ -295,6 +302,8 @@ class FetchPlanner:
             self.buffered_bytes += size_bytes
             progress.buffered += 1
         progress.fetch_offset = max(progress.fetch_offset, news.next_offset)
+        if not progress.buffered:  # offsets that hold no records, as after compaction
+            progress.position = max(progress.position, progress.fetch_offset)
 
     def stream_broke(self, endpoint: str, now_ms: int) -> None:
         """Its partitions are fetched nowhere; what came of them is kept."""

@@ -1,0 +1,29 @@
+"""Record batches of several partitions as one Arrow table. Needs pyarrow: `odradek[arrow]`."""
+
+from __future__ import annotations
+
+from odradek.errors import MissingDependency
+from odradek.partitions import TopicPartition
+from odradek_protocol.records.columns import Column, ColumnBuilder
+
+try:
+    import pyarrow as pa
+except ImportError:
+    raise MissingDependency("pyarrow", "arrow") from None
+
+from odradek_protocol.records.arrow import to_record_batch
+
+
+def record_batch_of(name: TopicPartition, builder: ColumnBuilder) -> pa.RecordBatch:
+    """What was built, with the partition's name in each row."""
+    return to_record_batch(builder.finish(), topic=name.topic, partition=name.partition)
+
+
+def table_of(batches: list[pa.RecordBatch]) -> pa.Table:
+    """One table over them all; nothing is copied."""
+    return pa.Table.from_batches(batches)
+
+
+def empty_table(columns: Column) -> pa.Table:
+    """The same columns, no rows."""
+    return table_of([record_batch_of(TopicPartition("", 0), ColumnBuilder(columns))])

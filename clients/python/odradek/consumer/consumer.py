@@ -1,0 +1,500 @@
+"""The consumer as programs see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.connect import connect
+from odradek.cluster.metadata_cache import Change
+from odradek.cluster.offset_lookup import (
+    EARLIEST,
+    LATEST,
+    OffsetAndTimestamp,
+    look_up_offsets,
+)
+from odradek.consumer.assignment_source import AssignmentSource, FixedPartitions, WholeTopics
+from odradek.consumer.consumer_record import ConsumerRecord, DeserializedRecord
+from odradek.consumer.fetch_planner import FetchPlanner, ResetPolicy
+from odradek.consumer.fetcher import Fetcher
+from odradek.consumer.options import ConsumerOptions, Deserializer, IsolationLevel
+from odradek.errors import (
+    ClientClosed,
+    CorruptRecords,
+    NotAssigned,
+    RequestTimedOut,
+    SerializationFailed,
+)
+from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
+from odradek.transports.security import TlsOptions
+from odradek_protocol.records.columns import ALL_COLUMNS, Column, ColumnBuilder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RECORDS_MAX = 5_000
+ARROW_BYTES_MAX = 16 * 1024 * 1024
+_ITERATION_RECORDS_MAX = 1_000
+
+
+class ConsumerArguments(TypedDict, total=False):
+    """The fields of `ConsumerOptions`, as keyword arguments."""
+
+    auto_offset_reset: ResetPolicy
+    isolation_level: IsolationLevel
+    prefetch_bytes_max: int
+    fetch_message_bytes_max: int
+    fetch_bytes_min: int
+    fetch_wait_ms_max: int
+    client_rack: str
+    request_timeout_ms: int
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+
+
+class Consumer:
+    """Reads records. `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
+
+    Given topics it reads all their partitions; else those that `assign` says. Belongs to the event
+    loop that it is first used on. Iterate over it, or call `getmany` or `getarrow`; all of them begin
+    where the last one ended. It fetches ahead in the background, within `prefetch_bytes_max`, and finds
+    leaders that moved by itself.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap: str | Sequence[str] | None = None,
+        tls: TlsOptions | None = None,
+        cluster: Cluster | None = None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> None:
+        self.options = ConsumerOptions(**arguments)
+        self._cluster = connect(bootstrap, tls) if cluster is None else cluster
+        self._owns_cluster = cluster is None
+        self._planner = FetchPlanner(
+            reset=self.options.auto_offset_reset,
+            read_committed=self.options.isolation_level == "read_committed",
+        )
+        self._fetcher = Fetcher(self._cluster, self._planner, self.options)
+        self._source: AssignmentSource = WholeTopics(topics)
+        self._is_source_new = bool(topics)
+        self._seeks_to_come: int | None = None
+        self._iterated: deque[ConsumerRecord] = deque()
+        self._is_subscribed = False
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        if self._is_source_new:
+            await self._learn_topics()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop fetching. May be called twice; a read that waits raises ClientClosed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._cluster.unsubscribe(self._on_change)
+        await self._fetcher.close()
+        if self._owns_cluster:
+            await self._cluster.close()
+
+    # --- what is read -------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[PartitionLike]) -> None:
+        """Read exactly these partitions from now on; those already read keep their position."""
+        self._use(FixedPartitions(as_partitions(partitions)))
+
+    def subscribe(self, *topics: str) -> None:
+        """Read all partitions of these topics from now on, those to come included."""
+        self._use(WholeTopics(topics))
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is read at present."""
+        return list(self._planner.partitions)
+
+    def seek(self, partition: PartitionLike, offset: int) -> None:
+        """Read on from this offset. Raises NotAssigned."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative; see seek_to_beginning, seek_to_end")
+        name = self._assigned(partition)
+        self._planner.seek(name, offset)
+        self._dropped(name)
+
+    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
+        """Read these, or all that are assigned, from the first record that is still there."""
+        self._seek_to(EARLIEST, partitions)
+
+    def seek_to_end(self, *partitions: PartitionLike) -> None:
+        """Read these, or all that are assigned, from what is written from now on."""
+        self._seek_to(LATEST, partitions)
+
+    def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
+        """Read from the first record at or after the time, ms since the epoch; the end if none is."""
+        if timestamp_ms < 0:
+            raise ValueError(f"timestamp {timestamp_ms} ms is before 1970")
+        self._seek_to(timestamp_ms, partitions)
+
+    def pause(self, *partitions: PartitionLike) -> None:
+        """Read nothing of these, or of any, until `resume`; positions are kept."""
+        for name in self._assigned_or_all(partitions):
+            self._keep_position(name)
+            self._planner.pause(name)
+            self._dropped(name)
+
+    def resume(self, *partitions: PartitionLike) -> None:
+        """Go on reading these, or all."""
+        for name in self._assigned_or_all(partitions):
+            self._planner.resume(name)
+        self._fetcher.kick()
+
+    def paused(self) -> list[TopicPartition]:
+        """What is paused."""
+        return [name for name, p in self._planner.partitions.items() if p.is_paused]
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record; waits for it as long as it takes. Raises as `getmany`."""
+        if not self._iterated:
+            while not self._iterated:
+                self._iterated.extend(await self._read(None, _ITERATION_RECORDS_MAX))
+        return self._iterated.popleft()
+
+    async def getmany(
+        self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX
+    ) -> list[ConsumerRecord]:
+        """The next records, at most `max_records`: what is there, or else the first that come.
+
+        Empty when none came within `timeout_ms` (None: wait for ever). Within a partition they are in
+        order.
+
+        Raises:
+            OffsetOutOfRange: with auto_offset_reset="error".
+            UnknownTopic, AuthorizationFailed: a partition cannot be read.
+            CorruptRecords: a batch is damaged; reading again fetches it again.
+        """
+        if max_records < 1:
+            raise ValueError(f"max_records is {max_records}, not 1 or more")
+        if self._iterated:
+            taken = min(max_records, len(self._iterated))
+            return [self._iterated.popleft() for _ in range(taken)]
+        return await self._read(timeout_ms, max_records)
+
+    async def getarrow(
+        self,
+        timeout_ms: int | None = None,
+        *,
+        bytes_max: int = ARROW_BYTES_MAX,
+        columns: Column = ALL_COLUMNS,
+    ) -> pa.Table:
+        """The next records as one Arrow table: what is there, up to about `bytes_max` of batches.
+
+        Columns: topic, partition, offset, timestamp, key, value, headers, as far as `columns` has
+        them. No rows when none came within `timeout_ms`. Deserializers are not applied. Raises as `getmany`,
+        and MissingDependency without pyarrow.
+        """
+        from odradek.consumer.arrow_tables import empty_table, table_of
+
+        self._require_no_iteration()
+        deadline_s = _deadline_s(timeout_ms)
+        while True:
+            await self._ready()
+            batches = self._read_columns(bytes_max, columns)
+            if batches:
+                return table_of(batches)
+            if not await self._wait(deadline_s):
+                return empty_table(columns)
+
+    # --- positions ----------------------------------------------------------------------------------
+
+    async def position(self, partition: PartitionLike, timeout_ms: int = 30_000) -> int:
+        """Offset of the next record to be read; looked up first if it is not known yet."""
+        name = self._assigned(partition)
+        deadline_s = _deadline_s(timeout_ms)
+        while True:
+            await self._ready()
+            for record in self._iterated:
+                if (record.topic, record.partition) == name:
+                    return record.offset
+            position = self._planner.partitions[name].position
+            if position >= 0:
+                return position
+            if not await self._wait(deadline_s):
+                raise RequestTimedOut(
+                    f"the position of {name} was not known within {timeout_ms} ms"
+                )
+
+    async def beginning_offsets(
+        self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, int]:
+        """Offset of the first record that is still there, per partition (assigned or not)."""
+        return await self._ends(partitions, EARLIEST, timeout_ms)
+
+    async def end_offsets(
+        self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, int]:
+        """Offset after the last record that may be read, per partition (assigned or not)."""
+        return await self._ends(partitions, LATEST, timeout_ms)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[PartitionLike, int], timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time; None where there is none."""
+        found = await look_up_offsets(
+            self._cluster,
+            {as_partition(p): at for p, at in timestamps_ms.items()},
+            read_committed=self.options.isolation_level == "read_committed",
+            timeout_s=timeout_ms / 1000,
+        )
+        return {name: at if at.offset >= 0 else None for name, at in found.items()}
+
+    def high_watermark(self, partition: PartitionLike) -> int:
+        """As of the last answer of its broker; -1 before the first."""
+        return self._planner.partitions[self._assigned(partition)].high_watermark
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    async def _read(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
+        deadline_s = _deadline_s(timeout_ms)
+        await asyncio.sleep(0)  # what has arrived meanwhile, and the other tasks
+        while True:
+            await self._ready()
+            records = self._take(records_max)
+            if records:
+                return self._deserialized(records)
+            if not await self._wait(deadline_s):
+                return []
+
+    def _take(self, records_max: int) -> list[Any]:
+        planner = self._planner
+        records: list[Any] = []
+        while len(records) < records_max and (head := planner.next_chunk()) is not None:
+            chunk, progress = head
+            try:
+                piece = chunk.read(records_max - len(records), progress.position)
+            except CorruptRecords:
+                planner.reject_chunk()
+                self._fetcher.kick()
+                if records:
+                    break
+                raise
+            if piece:
+                progress.position = piece[-1].offset + 1
+                progress.last_epoch = piece[-1].leader_epoch
+                records = piece if not records else records + piece
+            else:
+                planner.finish_chunk()
+        self._after_read()
+        return records
+
+    def _read_columns(self, bytes_max: int, columns: Column) -> list[pa.RecordBatch]:
+        from odradek.consumer.arrow_tables import record_batch_of
+
+        planner = self._planner
+        builders: dict[TopicPartition, ColumnBuilder] = {}
+        taken_bytes = 0
+        while taken_bytes < bytes_max and (head := planner.next_chunk()) is not None:
+            chunk, progress = head
+            builder = builders.get(chunk.name)
+            if builder is None:
+                builder = builders[chunk.name] = ColumnBuilder(columns)
+            try:
+                chunk.read_columns(builder, progress.position)
+            except CorruptRecords:
+                planner.reject_chunk()
+                self._fetcher.kick()
+                if any(b.row_count for b in builders.values()):
+                    break
+                raise
+            taken_bytes += chunk.size_bytes
+            planner.finish_chunk()
+        self._after_read()
+        return [
+            record_batch_of(name, builder)
+            for name, builder in builders.items()
+            if builder.row_count
+        ]
+
+    def _after_read(self) -> None:
+        self._fetcher.return_credit()
+        if not self._planner.chunks:
+            self._fetcher.kick()
+
+    def _deserialized(self, records: list[Any]) -> list[ConsumerRecord]:
+        of_key, of_value = self.options.key_deserializer, self.options.value_deserializer
+        if of_key is None and of_value is None:
+            return records
+        made: list[ConsumerRecord] = []
+        for index, r in enumerate(records):
+            try:
+                key = r.key if of_key is None else of_key(r.key)
+                value = r.value if of_value is None else of_value(r.value)
+            except Exception as error:
+                if made:
+                    self._put_back(records[index:])
+                    return made
+                self._put_back(records[index + 1 :])
+                raise SerializationFailed(
+                    f"the record at offset {r.offset} of {r.topic}-{r.partition} cannot be"
+                    f" deserialized: {error!r}",
+                    hint="it is passed over if you read on",
+                ) from error
+            made.append(
+                DeserializedRecord(
+                    key,
+                    value,
+                    r.headers,
+                    r.timestamp_ms,
+                    r.offset,
+                    r.topic,
+                    r.partition,
+                    r.leader_epoch,
+                    r.timestamp_type,
+                )
+            )
+        return made
+
+    def _put_back(self, records: list[Any]) -> None:
+        """Records that were taken but are not handed out are to be read again."""
+        firsts: dict[TopicPartition, int] = {}
+        for record in records:
+            firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        for name, offset in firsts.items():
+            self._planner.seek(name, offset)
+        self._fetcher.kick()
+
+    async def _ready(self) -> None:
+        """The source's partitions are assigned; an error that waits is raised."""
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+        if self._is_source_new:
+            await self._learn_topics()
+        if self._planner.errors and not self._planner.chunks:
+            raise self._planner.errors.popleft()
+
+    async def _wait(self, deadline_s: float | None) -> bool:
+        """Wait until something arrives; False when time is up."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._fetcher.arrival()
+        except TimeoutError:
+            return False
+        return True
+
+    def _use(self, source: AssignmentSource) -> None:
+        self._source = source
+        self._seeks_to_come = None
+        if isinstance(source, FixedPartitions):
+            self._is_source_new = False
+            self._assign_from_source()
+        else:
+            self._is_source_new = bool(source.topics)
+            if not source.topics:
+                self._assign_from_source()
+
+    async def _learn_topics(self) -> None:
+        self._is_source_new = False
+        self._cluster.start()
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self._cluster.subscribe(self._on_change)
+        source = self._source
+        try:
+            for topic in sorted(source.topics):
+                await self._cluster.topic(topic, timeout_s=self.options.request_timeout_ms / 1000)
+        except BaseException:
+            self._is_source_new = True
+            raise
+        if self._source is source:
+            self._assign_from_source()
+
+    def _assign_from_source(self) -> None:
+        before = set(self._planner.partitions)
+        self._planner.assign(self._source.partitions(self._cluster.cache))
+        now = set(self._planner.partitions)
+        if self._seeks_to_come is not None:
+            for name in now - before:
+                self._planner.seek_to_timestamp(name, self._seeks_to_come)
+        if isinstance(self._source, WholeTopics) and before:
+            for name in now - before:  # a partition that was added is read from its beginning
+                if any(other.topic == name.topic for other in before):
+                    self._planner.seek_to_timestamp(name, EARLIEST)
+        for name in before - now:
+            self._dropped(name)
+        self._fetcher.kick()
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(self._source, FixedPartitions) or self._is_source_new:
+            return
+        if change.topics & self._source.topics:
+            self._assign_from_source()
+
+    def _seek_to(self, timestamp_ms: int, partitions: Sequence[PartitionLike]) -> None:
+        if not partitions and self._is_source_new:
+            self._seeks_to_come = timestamp_ms
+            return
+        for name in self._assigned_or_all(partitions):
+            self._planner.seek_to_timestamp(name, timestamp_ms)
+            self._dropped(name)
+
+    def _assigned(self, partition: PartitionLike) -> TopicPartition:
+        name = as_partition(partition)
+        if name not in self._planner.partitions:
+            raise NotAssigned(f"{name} is not assigned to this consumer")
+        return name
+
+    def _assigned_or_all(self, partitions: Sequence[PartitionLike]) -> list[TopicPartition]:
+        if not partitions:
+            return list(self._planner.partitions)
+        return [self._assigned(partition) for partition in partitions]
+
+    def _keep_position(self, name: TopicPartition) -> None:
+        """Records decoded for iteration but not handed out are to be read again later."""
+        self._put_back([r for r in self._iterated if (r.topic, r.partition) == name])
+
+    def _dropped(self, name: TopicPartition) -> None:
+        if self._iterated:
+            kept = [r for r in self._iterated if (r.topic, r.partition) != name]
+            self._iterated = deque(kept)
+        self._fetcher.kick()
+
+    def _require_no_iteration(self) -> None:
+        if self._iterated:
+            self._put_back(list(self._iterated))
+            self._iterated.clear()
+
+    async def _ends(
+        self, partitions: Iterable[PartitionLike], which: int, timeout_ms: int
+    ) -> dict[TopicPartition, int]:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+        found = await look_up_offsets(
+            self._cluster,
+            dict.fromkeys(as_partitions(partitions), which),
+            read_committed=self.options.isolation_level == "read_committed",
+            timeout_s=timeout_ms / 1000,
+        )
+        return {name: at.offset for name, at in found.items()}
+
+
+def _deadline_s(timeout_ms: int | None) -> float | None:
+    """On the running loop's clock."""
+    if timeout_ms is None:
+        return None
+    return asyncio.get_running_loop().time() + timeout_ms / 1000

@@ -1,0 +1,274 @@
+"""The consumer's shell: brings the planner's wishes to the brokers, and what they send to the planner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import Final
+
+from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.metadata_cache import Change
+from odradek.cluster.offset_lookup import end_of_epoch, look_up_offsets
+from odradek.consumer.fetch_planner import FetchPlanner
+from odradek.consumer.fetch_stream import FetchStream
+from odradek.consumer.options import ConsumerOptions
+from odradek.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    OdradekError,
+    UnsupportedOperation,
+)
+from odradek.partitions import TopicPartition
+from odradek.transports.fetch_decoding import FetchedPartition
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+VALIDATION_S_MAX: Final = 5.0
+_FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
+
+_log = logging.getLogger(__name__)
+
+
+def monotonic_ms() -> int:
+    """The clock of all time-outs here."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Fetcher:
+    """Belongs to one consumer and its loop. `kick` after any change to the planner."""
+
+    def __init__(self, cluster: Cluster, planner: FetchPlanner, options: ConsumerOptions) -> None:
+        self._cluster = cluster
+        self._planner = planner
+        self._options = options
+        self._streams: dict[str, FetchStream] = {}
+        self._streams_opened = 0
+        self._asked_topics: set[str] = set()
+        self._tasks = BackgroundTasks("consumer")
+        self._arrival = asyncio.Event()
+        self._handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_started = False
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """End all streams. May be called twice."""
+        self._is_closed = True
+        self._cluster.unsubscribe(self._on_change)
+        for handle in (self._handle, self._timer):
+            if handle is not None:
+                handle.cancel()
+        await self._tasks.stop()
+        self._arrived()
+
+    def kick(self) -> None:
+        """Bring fetching in line with the planner soon."""
+        if self._handle is None and not self._is_closed:
+            if not self._is_started:
+                self._is_started = True
+                self._cluster.start()
+                self._cluster.subscribe(self._on_change)
+            self._handle = asyncio.get_running_loop().call_soon(self._plan)
+
+    async def arrival(self) -> None:
+        """Wait until something came: records, an error, a position."""
+        await self._arrival.wait()
+
+    def return_credit(self) -> None:
+        """Let the streams send as much as was read."""
+        for stream in self._streams.values():
+            due_bytes = self._planner.credit_due(stream.number, stream.window_bytes // 8)
+            if due_bytes:
+                stream.give_credit(due_bytes)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        self._handle = None
+        if self._is_closed:
+            return
+        planner = self._planner
+        now_ms = monotonic_ms()
+        self._ask_for_topics()
+        lookups = planner.lookups()
+        if lookups:
+            self._tasks.start(self._look_up(lookups), "look up offsets")
+        for name, epoch in planner.validations(self._leader_of).items():
+            self._tasks.start(self._validate(name, epoch), f"validate {name}")
+        for endpoint, change in planner.plan(self._leader_of, now_ms).items():
+            stream = self._streams.get(endpoint)
+            if stream is None:
+                if not change.add:
+                    continue
+                stream = self._open(endpoint)
+            stream.tell(change)
+        if planner.errors:
+            self._arrived()
+        if planner.wants_refresh:
+            planner.wants_refresh = False
+            self._cluster.refresh_soon()
+        self.return_credit()
+        self._set_timer(now_ms)
+
+    def _set_timer(self, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_ms = self._planner.wake_ms(now_ms)
+        if wake_ms is not None:
+            self._timer = asyncio.get_running_loop().call_later(
+                max(wake_ms - now_ms, 1) / 1000, self._plan
+            )
+
+    def _leader_of(self, name: TopicPartition) -> tuple[str, int] | None:
+        leader = self._cluster.cache.leader_endpoint(name)
+        known = self._cluster.cache.partition(name)
+        if leader is None or known is None:
+            return None
+        return leader[1], known.leader_epoch
+
+    def _ask_for_topics(self) -> None:
+        for name in {p.topic for p in self._planner.partitions} - self._asked_topics:
+            self._asked_topics.add(name)
+            self._tasks.start(self._ask_for_topic(name), f"metadata of {name}")
+
+    async def _ask_for_topic(self, topic: str) -> None:
+        highest = max(
+            (p.partition for p in self._planner.partitions if p.topic == topic), default=0
+        )
+        try:
+            await self._cluster.topic(
+                topic, timeout_s=self._options.request_timeout_ms / 1000, partition=highest
+            )
+        except OdradekError as error:
+            self._asked_topics.discard(topic)
+            if any(p.topic == topic for p in self._planner.partitions):
+                self._planner.errors.append(error)
+                self._arrived()
+                await asyncio.sleep(1.0)
+        self.kick()
+
+    def _open(self, endpoint: str) -> FetchStream:
+        options = self._options
+        self._streams_opened += 1
+        brokers = max(1, len(self._cluster.cache.brokers))
+        stream = FetchStream(
+            self._streams_opened,
+            endpoint,
+            self._cluster.transport,
+            settings=pb.FetchSettings(
+                read_committed=options.isolation_level == "read_committed",
+                message_bytes_max=options.fetch_message_bytes_max,
+                rack=options.client_rack,
+                bytes_min=options.fetch_bytes_min,
+                wait_ms_max=options.fetch_wait_ms_max,
+            ),
+            window_bytes=max(
+                options.prefetch_bytes_max // brokers, min(1 << 20, options.prefetch_bytes_max)
+            ),
+            on_data=self._on_data,
+            on_end=self._on_end,
+        )
+        self._streams[endpoint] = stream
+        self._tasks.start(stream.run(), f"fetch from {endpoint}")
+        return stream
+
+    def _on_data(self, stream: FetchStream, entries: list[FetchedPartition]) -> None:
+        now_ms = monotonic_ms()
+        planner = self._planner
+        needs_plan = False
+        for entry in entries:
+            news = entry.news
+            planner.fetched(stream.number, entry, now_ms)
+            if news.error_code:
+                needs_plan = True
+                if news.HasField("leader"):
+                    name = TopicPartition(news.topic, news.partition)
+                    self._cluster.hint(name, news.leader)
+            elif news.preferred_read_replica > 0 and self._options.client_rack:
+                self._follow(TopicPartition(news.topic, news.partition), news)
+                needs_plan = True
+        if needs_plan:
+            self.kick()
+        self._arrived()
+
+    def _follow(self, name: TopicPartition, news: pb.FetchPartitionData) -> None:
+        progress = self._planner.partitions.get(name)
+        endpoint = self._cluster.cache.endpoint(news.preferred_read_replica)
+        if progress is None or progress.fetch_id != news.fetch_id or endpoint is None:
+            return
+        if progress.endpoint is not None and progress.endpoint != endpoint:
+            self._planner.use_replica(name, endpoint, progress.fetch_epoch)
+            progress.preferred_replica = news.preferred_read_replica
+
+    def _on_end(self, stream: FetchStream, error: OdradekError) -> None:
+        if self._streams.get(stream.endpoint) is stream:
+            del self._streams[stream.endpoint]
+        if self._is_closed:
+            return
+        self._planner.forget_source(stream.number)
+        self._planner.stream_broke(stream.endpoint, monotonic_ms())
+        error = self._cluster.explained(error)
+        _log.info("fetch stream from %s ended: %s", stream.endpoint, error)
+        if isinstance(error, _FINAL):
+            self._planner.errors.append(error)
+            self._arrived()
+        self._cluster.refresh_soon()
+        self.kick()
+
+    def _on_change(self, change: Change) -> None:
+        planner = self._planner
+        touched = False
+        for name in change.leaders:
+            progress = planner.partitions.get(name)
+            if progress is not None:
+                progress.not_before_ms = 0
+                touched = True
+        self._asked_topics -= change.topics - set(self._cluster.cache.topics)
+        if touched:
+            self.kick()
+
+    def _arrived(self) -> None:
+        arrival, self._arrival = self._arrival, asyncio.Event()
+        arrival.set()
+
+    async def _look_up(self, lookups: dict[TopicPartition, int]) -> None:
+        try:
+            found = await look_up_offsets(
+                self._cluster,
+                lookups,
+                read_committed=self._options.isolation_level == "read_committed",
+                timeout_s=self._options.request_timeout_ms / 1000,
+            )
+            for name, at in found.items():
+                if at.offset >= 0:
+                    self._planner.position_found(name, lookups[name], at.offset)
+                else:  # no record is that late: the end
+                    self._planner.lookup_at_end(name, lookups[name])
+        except OdradekError as error:
+            for name, lookup_ms in lookups.items():
+                self._planner.lookup_failed(name, lookup_ms)
+            self._planner.errors.append(error)
+            self._arrived()
+            await asyncio.sleep(0.2)
+        self._arrived()
+        self.kick()
+
+    async def _validate(self, name: TopicPartition, last_epoch: int) -> None:
+        target = self._leader_of(name)
+        end: tuple[int, int] | None = None
+        try:
+            end = await end_of_epoch(self._cluster, name, last_epoch, timeout_s=VALIDATION_S_MAX)
+        except UnsupportedOperation:
+            end = (-1, -1)
+        except OdradekError as error:
+            _log.debug("checking %s for truncation failed: %s", name, error)
+        if end is None or target is None:
+            await asyncio.sleep(0.02 + 0.05 * random.random())
+            self._cluster.refresh_soon()
+        self._planner.validated(
+            name, last_epoch, None if end is None else end[1], -1 if target is None else target[1]
+        )
+        self.kick()
