@@ -116,6 +116,7 @@ class RecordBuffer:
         up to 2 GiB. `offset_delta` -1 is the next one; others must rise. Raises TypeError for
         anything but bytes, ValueError for numbers out of range.
         """
+        pairs = tuple(headers or ())  # first, as a sequence may run code that appends here
         delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
         if not self.last_offset_delta < delta <= _BYTES_MAX:
             raise ValueError(f"offset delta {delta} after {self.last_offset_delta}")
@@ -129,8 +130,8 @@ class RecordBuffer:
         write_varint(body, delta)
         _write_bytes(body, key, "a key")
         _write_bytes(body, value, "a value")
-        write_varint(body, len(headers) if headers else 0)
-        for name, header_value in headers or ():
+        write_varint(body, len(pairs))
+        for name, header_value in pairs:
             if not isinstance(name, str):
                 raise TypeError(f"a header's key is {type(name).__name__}, not str")
             _write_bytes(body, name.encode("utf-8", "surrogateescape"), "a header's key")
