@@ -14,6 +14,8 @@ ENV_PREFIX: Final = "ODRADEK_BROKER_"
 KAFKA: Final = "KAFKA"
 GRPC: Final = "GRPC"
 REPLICATION: Final = "REPLICATION"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _HOUR_MS: Final = 3_600_000
 _INT32_MAX: Final = (1 << 31) - 1
 _INT64_MAX: Final = (1 << 63) - 1
@@ -33,6 +35,29 @@ def _policies(text: str) -> str:
     if not {part.strip() for part in text.split(",")} <= {"delete", "compact"}:
         raise ValueError("delete, compact, or both")
     return text
+
+
+def is_kafka_listener(name: str) -> bool:
+    """Whether clients speak Kafka's protocol on a listener of that name: KAFKA, KAFKA_EXTERNAL, ..."""
+    return name == KAFKA or name.startswith(KAFKA + "_")
+
+
+def _parse_protocols(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = entry.partition(":")
+        if not colon or protocol.strip().upper() not in _PROTOCOLS:
+            raise ValueError(f"{entry!r} is not NAME:PROTOCOL with one of {', '.join(_PROTOCOLS)}")
+        found.append((name.strip().upper(), protocol.strip().upper()))
+    return tuple(found)
+
+
+def _parse_principals(text: str) -> tuple[str, ...]:
+    principals = tuple(filter(None, (part.strip() for part in text.split(";"))))
+    for principal in principals:
+        if ":" not in principal:
+            raise ValueError(f"{principal!r} is not TYPE:NAME, as User:alice")
+    return principals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +130,31 @@ class BrokerSettings:
         "Whether clients must show a certificate.",
         default="none",
         choices=("none", "required"),
+    )
+
+    security_protocols: tuple[tuple[str, str], ...] = setting(
+        "listener.security.protocol.map",
+        "NAME:PROTOCOL of Kafka listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; what is not"
+        " named follows from the certificate and sasl.enabled.mechanisms.",
+        default=(),
+        parse=_parse_protocols,
+    )
+    sasl_mechanisms: tuple[str, ...] = setting(
+        "sasl.enabled.mechanisms",
+        "How clients of SASL listeners log in: PLAIN (under TLS only), SCRAM-SHA-256, SCRAM-SHA-512.",
+        default=(),
+    )
+    authorizer: str = setting(
+        "authorizer.class.name",
+        "acl: nobody may do what no entry allows; empty: everybody may do everything.",
+        default="",
+        choices=("", "acl", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    )
+    super_users: tuple[str, ...] = setting(
+        "super.users",
+        "Principals that may do everything, as User:alice, separated by semicolons.",
+        default=(),
+        parse=_parse_principals,
     )
 
     # --- topics --------------------------------------------------------------------------------
@@ -503,6 +553,19 @@ class BrokerSettings:
         unit="ms",
         minimum=1,
     )
+    connections_max_per_ip: int = setting(
+        "max.connections.per.ip",
+        "Most client connections of the Kafka listeners from one address.",
+        default=_INT32_MAX,
+        minimum=1,
+    )
+    connections_max_reauth_ms: int = setting(
+        "connections.max.reauth.ms",
+        "How long a SASL login holds before the client must log in again; 0: for ever.",
+        default=0,
+        unit="ms",
+        minimum=0,
+    )
     socket_request_bytes_max: int = setting(
         "socket.request.max.bytes",
         "Largest request of the Kafka listener.",
@@ -538,10 +601,19 @@ class BrokerSettings:
                 raise SettingsError(
                     f"listeners has no {needed} listener: add {needed}://127.0.0.1:0"
                 )
-        if unknown := names - {KAFKA, GRPC, REPLICATION}:
+        unknown = {n for n in names - {GRPC, REPLICATION} if not is_kafka_listener(n)}
+        if unknown:
             raise SettingsError(
-                f"listeners names {', '.join(sorted(unknown))}; there are KAFKA, GRPC, REPLICATION"
+                f"listeners names {', '.join(sorted(unknown))}; there are GRPC, REPLICATION, KAFKA,"
+                f" and any number more for Kafka's clients that begin with KAFKA_"
             )
+        if strange := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
+            raise SettingsError(
+                f"sasl.enabled.mechanisms names {', '.join(sorted(strange))}; there are"
+                f" {', '.join(_SASL_MECHANISMS)}"
+            )
+        for name in filter(is_kafka_listener, names):
+            self._check_protocol(name)
         for one in self.advertised_listeners:
             if one.name not in names:
                 raise SettingsError(f"advertised.listeners names {one.name}, listeners does not")
@@ -557,6 +629,28 @@ class BrokerSettings:
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise SettingsError(
                 "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"
+            )
+
+    def security_protocol(self, name: str) -> str:
+        """Of a Kafka listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        told = dict(self.security_protocols).get(name)
+        if told is not None:
+            return told
+        base = "SSL" if self.ssl_certificate else "PLAINTEXT"
+        return f"SASL_{base}" if self.sasl_mechanisms else base
+
+    def _check_protocol(self, name: str) -> None:
+        protocol = self.security_protocol(name)
+        if protocol.endswith("SSL") and not self.ssl_certificate:
+            raise SettingsError(f"listener {name} is {protocol}: set ssl.certificate.location")
+        if not protocol.startswith("SASL"):
+            return
+        if not self.sasl_mechanisms:
+            raise SettingsError(f"listener {name} is {protocol}: set sasl.enabled.mechanisms")
+        if protocol == "SASL_PLAINTEXT" and self.sasl_mechanisms == ("PLAIN",):
+            raise SettingsError(
+                f"listener {name} is {protocol}, and PLAIN is offered under TLS only: use SASL_SSL,"
+                f" or enable SCRAM-SHA-256"
             )
 
     def retention_ms(self) -> int:

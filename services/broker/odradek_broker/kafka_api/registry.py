@@ -21,16 +21,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions
-from odradek_protocol.kafka.messages import decode_request
-from odradek_protocol.primitives.varint import ByteBuffer
-
 from odradek_broker.kafka_api.request import Encoded, NoAnswer, Request
 from odradek_broker.kafka_api.services import Services
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions
+from odradek_protocol.kafka.messages import decode_request
 
 Reply = Any  # the library's response message, Encoded, or NoAnswer
 Handle = Callable[[Request], "Reply | Awaitable[Reply]"]
-Decode = Callable[[int, ByteBuffer], Any]
+Decode = Callable[[int, memoryview], Any]  # version, message; a writable view of the frame
 H = TypeVar("H", bound=Callable[..., Any])
 
 __all__ = ["Encoded", "Handler", "NoAnswer", "Registry", "Reply", "handles", "load_handlers"]
@@ -93,6 +91,7 @@ class Registry:
             for key, handler in sorted(load_handlers().items())
             if handler.needs(services)
         }
+        services.advertised = self.advertised
 
     def find(self, key: int, version: int) -> Handler | None:
         """The handler of a request, None if it is unknown or not in this version."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.primitives.varint import ByteBuffer
-
 from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import (
     ANONYMOUS,
@@ -17,6 +14,8 @@ from odradek_broker.security.rights import (
     ResourceType,
 )
 from odradek_broker.security.sasl import SaslExchange
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.primitives.varint import ByteBuffer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +32,7 @@ class ClientSession:
     principal: str = ANONYMOUS
     sasl: SaslExchange | None = None
     reauthenticate_at_ms: int | None = None
+    takes_raw_tokens: bool = False  # after SaslHandshake 0: frames without a header
     client_software: str = ""
 
     @property
@@ -53,6 +53,7 @@ class Request:
     session: ClientSession
     services: Services
     throttle_ms: int = 0
+    closes_connection: bool = False  # after the answer
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether who asks may do this."""

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
-from odradek_protocol.identity import ControllerId, ProducerId, TopicId
-from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.image import MetadataImage
 
+from odradek_broker.kafka_api.fetch_sessions import FetchSessions
+from odradek_broker.kafka_api.metadata_cache import MetadataCache
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.security.authorizer import Authorizer, EverybodyMay
 from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
 
 
 class Controllers(Protocol):
@@ -33,6 +35,13 @@ class ProducerIds(Protocol):
     """Gives out producer ids."""
 
     async def next(self) -> tuple[ErrorCode, ProducerId]: ...
+
+
+class TopicCreation(Protocol):
+    """Creates topics that somebody asked for."""
+
+    async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Create what is missing and wait until the image has it; errors of those that failed."""
 
 
 class LocalLog(NamedTuple):
@@ -60,16 +69,20 @@ class Services:
     """The broker's side of every handler. `groups` is set by who hosts the group coordinator."""
 
     settings: BrokerSettings
+    broker_id: BrokerId
     cluster_id: str
     partitions: PartitionService
     controllers: Controllers
     producer_ids: ProducerIds
+    topic_creation: TopicCreation | None = None  # None: nothing is created unasked
     inventory: LogInventory | None = None
     authorizer: Authorizer = field(default_factory=EverybodyMay)
     quotas: Quotas = field(default_factory=Quotas)
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
+    metadata_cache: MetadataCache = field(default_factory=MetadataCache)
+    advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
     groups: Any = None  # its type belongs to the group handlers, which check it with `needs`
     transactions: Any = None  # likewise
-    watch_image: Callable[[Callable[[MetadataImage], None]], Callable[[], None]] | None = None
 
     @property
     def image(self) -> MetadataImage:

@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from odradek_protocol.metadata.image import QuotaEntity
-
 from odradek_broker.quotas.token_bucket import TokenBucket
+from odradek_protocol.metadata.image import QuotaEntity
 
 PRODUCE_RATE: Final = "producer_byte_rate"
 FETCH_RATE: Final = "consumer_byte_rate"

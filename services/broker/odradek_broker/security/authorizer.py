@@ -17,8 +17,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from odradek_protocol.metadata.records import AccessControlEntry
-
 from odradek_broker.security.rights import (
     IMPLIED_BY,
     OPERATIONS_OF,
@@ -28,6 +26,7 @@ from odradek_broker.security.rights import (
     Permission,
     ResourceType,
 )
+from odradek_protocol.metadata.records import AccessControlEntry
 
 _Key = tuple[int, str]
 _EVERYBODY = "User:*"

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any, Final
 
 import scramp
+
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
 PLAIN: Final = "PLAIN"

@@ -1,0 +1,334 @@
+"""Fetch, by hand: an answer is a list of buffers, the records among them as the log gave them.
+
+Versions 4 to 16; what each has is in FetchRequest.json and FetchResponse.json: 5 log start offsets,
+7 sessions (KIP-227), 9 leader epochs (KIP-320), 11 racks (KIP-392), 12 is flexible and tells of
+diverging epochs and leaders, 13 names topics by id (KIP-516), 15 replicas by state, 16 endpoints.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from odradek_protocol.identity import NO_TOPIC_ID, TopicId, TopicName
+from odradek_protocol.kafka.leader_hints import (
+    CurrentLeader,
+    NodeEndpoint,
+    write_current_leader,
+    write_node_endpoints,
+)
+from odradek_protocol.primitives.fields import (
+    read_compact_string,
+    read_string,
+    read_tagged_fields,
+    write_compact_string,
+    write_string,
+)
+from odradek_protocol.primitives.varint import (
+    ByteBuffer,
+    Malformed,
+    read_uvarint,
+    write_uvarint,
+)
+
+WITH_SESSIONS: Final = 7
+WITH_EPOCHS: Final = 9
+WITH_RACKS: Final = 11
+FLEXIBLE: Final = 12
+WITH_TOPIC_IDS: Final = 13
+WITH_REPLICA_STATE: Final = 15
+WITH_ENDPOINTS: Final = 16
+PARTITIONS_MAX: Final = 131_072
+INVALID_EPOCH: Final = -1
+
+_INT32: Final = struct.Struct(">i")
+_WAIT_BYTES_ISOLATION: Final = struct.Struct(">iiib")
+_SESSION: Final = struct.Struct(">ii")
+_DIVERGING: Final = struct.Struct(">iqb")
+_ABORTED: Final = struct.Struct(">qq")
+
+
+class FetchPartition(NamedTuple):
+    """What a client wants of one partition."""
+
+    partition: int
+    current_leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    bytes_max: int
+
+
+class FetchTopic(NamedTuple):
+    """Named by `name` below version 13, by `topic_id` from there on."""
+
+    name: TopicName | None
+    topic_id: TopicId
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    """Partitions that leave the session."""
+
+    name: TopicName | None
+    topic_id: TopicId
+    partitions: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """`replica_id` is -1 for consumers. A session epoch of -1 wants no session, 0 a new one."""
+
+    replica_id: int
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    rack: str
+
+
+class PartitionData(NamedTuple):
+    """What one partition gives. `aborted` is None, or (producer id, first offset) pairs."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None
+    preferred_read_replica: int
+    records: Sequence[ByteBuffer]
+    size_bytes: int
+    leader: CurrentLeader | None = None
+    diverging: tuple[int, int] | None = None  # epoch, end offset
+
+
+class TopicData(NamedTuple):
+    """Named as in the request."""
+
+    name: TopicName | None
+    topic_id: TopicId
+    partitions: Sequence[PartitionData]
+
+
+def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
+    """The message of a Fetch request, which must fill `body`. Raises Malformed."""
+    try:
+        return _Reader(version, body).request()
+    except (struct.error, IndexError):
+        raise Malformed(f"FetchRequest {version}: the bytes end within a field") from None
+
+
+class _Reader:
+    """Walks over one request."""
+
+    __slots__ = ("_at", "_body", "_flexible", "_left", "_version")
+
+    def __init__(self, version: int, body: ByteBuffer) -> None:
+        self._version = version
+        self._flexible = version >= FLEXIBLE
+        self._body = body
+        self._at = 0
+        self._left = PARTITIONS_MAX
+
+    def request(self) -> FetchRequest:
+        version = self._version
+        replica_id = -1
+        if version < WITH_REPLICA_STATE:
+            (replica_id,) = _INT32.unpack_from(self._body, self._at)
+            self._at += 4
+        wait_ms, bytes_min, bytes_max, isolation = _WAIT_BYTES_ISOLATION.unpack_from(
+            self._body, self._at
+        )
+        self._at += _WAIT_BYTES_ISOLATION.size
+        session_id, session_epoch = 0, -1
+        if version >= WITH_SESSIONS:
+            session_id, session_epoch = _SESSION.unpack_from(self._body, self._at)
+            self._at += _SESSION.size
+        topics = [self._topic() for _ in range(self._count(6))]
+        forgotten = []
+        if version >= WITH_SESSIONS:
+            forgotten = [self._forgotten() for _ in range(self._count(6))]
+        rack = ""
+        if version >= WITH_RACKS:
+            rack = self._string()
+        if self._flexible:
+            tags, self._at = read_tagged_fields(self._body, self._at)
+            if version >= WITH_REPLICA_STATE and 1 in tags:
+                (replica_id,) = _INT32.unpack_from(tags[1])
+        if self._at != len(self._body):
+            raise Malformed(f"the message ends at {self._at} of {len(self._body)} bytes")
+        return FetchRequest(
+            replica_id=replica_id,
+            wait_ms_max=wait_ms,
+            bytes_min=bytes_min,
+            bytes_max=bytes_max,
+            isolation_level=isolation,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=topics,
+            forgotten=forgotten,
+            rack=rack,
+        )
+
+    def _topic(self) -> FetchTopic:
+        name, topic_id = self._topic_name()
+        partitions = []
+        version = self._version
+        for _ in range(self._count(16)):
+            epoch = last_epoch = log_start = -1
+            if version >= FLEXIBLE:
+                index, epoch, offset, last_epoch, log_start, bytes_max = self._take(">iiqiqi", 32)
+                self._skip_tags()
+            elif version >= WITH_EPOCHS:
+                index, epoch, offset, log_start, bytes_max = self._take(">iiqqi", 28)
+            elif version >= 5:
+                index, offset, log_start, bytes_max = self._take(">iqqi", 24)
+            else:
+                index, offset, bytes_max = self._take(">iqi", 16)
+            partitions.append(
+                FetchPartition(index, epoch, offset, last_epoch, log_start, bytes_max)
+            )
+        self._skip_tags()
+        return FetchTopic(name, topic_id, partitions)
+
+    def _forgotten(self) -> ForgottenTopic:
+        name, topic_id = self._topic_name()
+        count = self._count(4)
+        indexes = list(self._take(f">{count}i", 4 * count))
+        self._skip_tags()
+        return ForgottenTopic(name, topic_id, indexes)
+
+    def _topic_name(self) -> tuple[TopicName | None, TopicId]:
+        if self._version >= WITH_TOPIC_IDS:
+            topic_id = bytes(self._body[self._at : self._at + 16])
+            if len(topic_id) < 16:
+                raise IndexError
+            self._at += 16
+            return None, TopicId(topic_id)
+        return TopicName(self._string()), NO_TOPIC_ID
+
+    def _string(self) -> str:
+        read = read_compact_string if self._flexible else read_string
+        text, self._at = read(self._body, self._at)
+        if text is None:
+            raise Malformed("a string is null that may not be")
+        return text
+
+    def _count(self, item_bytes_min: int) -> int:
+        if self._flexible:
+            count, self._at = read_uvarint(self._body, self._at)
+            count -= 1
+        else:
+            (count,) = _INT32.unpack_from(self._body, self._at)
+            self._at += 4
+        if not 0 <= count <= (len(self._body) - self._at) // item_bytes_min:
+            raise Malformed(f"{count} items in {len(self._body) - self._at} bytes")
+        self._left -= count
+        if self._left < 0:
+            raise Malformed(f"more than {PARTITIONS_MAX} items in a request")
+        return count
+
+    def _take(self, form: str, size: int) -> tuple[int, ...]:
+        values = struct.unpack_from(form, self._body, self._at)
+        self._at += size
+        return values
+
+    def _skip_tags(self) -> None:
+        if self._flexible:
+            if self._body[self._at] == 0:
+                self._at += 1
+            else:
+                _, self._at = read_tagged_fields(self._body, self._at)
+
+
+def encode_fetch_response(
+    version: int,
+    topics: Sequence[TopicData],
+    *,
+    throttle_ms: int,
+    error_code: int = 0,
+    session_id: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> tuple[list[ByteBuffer], int]:
+    """The message of a Fetch response as buffers to be written one after the other, and its size.
+
+    Records are not copied. `endpoints` of the leaders named in the answers.
+    """
+    flexible = version >= FLEXIBLE
+    buffers: list[ByteBuffer] = []
+    size = 0
+    out = bytearray(_INT32.pack(throttle_ms))
+    if version >= WITH_SESSIONS:
+        out += struct.pack(">hi", error_code, session_id)
+    _write_count(out, len(topics), flexible)
+    for topic in topics:
+        if version >= WITH_TOPIC_IDS:
+            out += topic.topic_id
+        elif flexible:
+            write_compact_string(out, topic.name)
+        else:
+            write_string(out, topic.name)
+        _write_count(out, len(topic.partitions), flexible)
+        for one in topic.partitions:
+            _write_partition(out, version, one)
+            if one.size_bytes:
+                buffers.append(out)
+                buffers.extend(one.records)
+                size += len(out) + one.size_bytes
+                out = bytearray()
+            if flexible:
+                _write_partition_tags(out, one)
+        if flexible:
+            out.append(0)
+    if flexible:
+        if endpoints and version >= WITH_ENDPOINTS:
+            out.append(1)
+            write_node_endpoints(out, 0, endpoints)
+        else:
+            out.append(0)
+    if out:
+        buffers.append(out)
+    return buffers, size + len(out)
+
+
+def _write_partition(out: bytearray, version: int, one: PartitionData) -> None:
+    flexible = version >= FLEXIBLE
+    if version >= 5:
+        out += struct.pack(">ihqqq", *one[:5])
+    else:
+        out += struct.pack(">ihqq", *one[:4])
+    if one.aborted is None:
+        _write_count(out, -1, flexible)
+    else:
+        _write_count(out, len(one.aborted), flexible)
+        for producer_id, first_offset in one.aborted:
+            out += _ABORTED.pack(producer_id, first_offset)
+            if flexible:
+                out.append(0)
+    if version >= WITH_RACKS:
+        out += _INT32.pack(one.preferred_read_replica)
+    _write_count(out, one.size_bytes, flexible)
+
+
+def _write_partition_tags(out: bytearray, one: PartitionData) -> None:
+    out.append((one.diverging is not None) + (one.leader is not None))
+    if one.diverging is not None:
+        out.append(0)
+        out.append(_DIVERGING.size)
+        out += _DIVERGING.pack(*one.diverging, 0)
+    if one.leader is not None:
+        write_current_leader(out, 1, one.leader)
+
+
+def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _INT32.pack(count)

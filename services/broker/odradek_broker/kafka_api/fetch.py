@@ -1,0 +1,179 @@
+"""Fetch: buffers of the log to the client, without a copy; waits for `min_bytes` or `max_wait`.
+
+Partitions are served in the client's order, each only to who may READ its topic. What clients ask
+for is clipped: `fetch.max.bytes` in all, a minute of waiting. A consumer's replica id is -1; nobody
+else fetches here, as followers have their own stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from odradek_broker.kafka_api.brokers import endpoints_of
+from odradek_broker.kafka_api.fetch_sessions import Begun, Wanted
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Encoded, Request
+from odradek_broker.quotas.quotas import FETCH_RATE
+from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.security.rights import Operation
+from odradek_protocol.identity import (
+    NO_BROKER,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.fetch import (
+    WITH_TOPIC_IDS,
+    FetchRequest,
+    PartitionData,
+    TopicData,
+    decode_fetch,
+    encode_fetch_response,
+)
+from odradek_protocol.kafka.leader_hints import CurrentLeader
+from odradek_runtime.clock import monotonic_ms
+
+WAIT_MS_MAX: Final = 60_000
+_READ_COMMITTED: Final = 1
+_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
+_INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
+
+
+@handles(ApiKey.FETCH, decode=decode_fetch)
+async def fetch(request: Request) -> Encoded:
+    """Read, wait if need be, and answer with what there is."""
+    message: FetchRequest = request.message
+    services = request.services
+    begun = services.fetch_sessions.begin(
+        message,
+        principal=request.session.principal,
+        uses_ids=request.version >= WITH_TOPIC_IDS,
+        now_ms=monotonic_ms(),
+    )
+    if begun.error is not ErrorCode.NONE:
+        return _encoded(request, begun, [], error=begun.error)
+    outcomes: list[ReadOutcome | None] = [
+        _INCONSISTENT if message.replica_id >= 0 else _refused(request, one) for one in begun.wanted
+    ]
+    wants = [
+        _want(one) for one, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
+    ]
+    bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
+    wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
+    if len(wants) < len(outcomes):
+        wait_ms = 0  # an error is told at once
+    read = iter(
+        await services.partitions.fetch(
+            wants,
+            bytes_min=max(0, min(message.bytes_min, bytes_max)),
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms,
+            read_committed=message.isolation_level == _READ_COMMITTED,
+            client_rack=message.rack,
+        )
+        if wants
+        else ()
+    )
+    return _encoded(request, begun, [one or next(read) for one in outcomes])
+
+
+def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
+    name = wanted.name
+    if name is None:
+        topic = request.services.image.topics.get(wanted.topic_id)
+        if topic is None:
+            return _UNKNOWN_TOPIC_ID
+        name = topic.name
+        if not request.allows_topic(Operation.READ, name):
+            # Who may not even see the topic is told what is told of a topic that is not there.
+            return (
+                _NOT_ALLOWED
+                if request.allows_topic(Operation.DESCRIBE, name)
+                else _UNKNOWN_TOPIC_ID
+            )
+        return None
+    return None if request.allows_topic(Operation.READ, name) else _NOT_ALLOWED
+
+
+def _want(wanted: Wanted) -> FetchWant:
+    one = wanted.partition
+    return FetchWant(
+        topic=wanted.name,
+        topic_id=wanted.topic_id if wanted.name is None else None,
+        partition=PartitionIndex(one.partition),
+        offset=Offset(one.offset),
+        bytes_max=max(0, one.bytes_max),
+        current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+        last_fetched_epoch=LeaderEpoch(one.last_fetched_epoch),
+    )
+
+
+def _encoded(
+    request: Request,
+    begun: Begun,
+    outcomes: Sequence[ReadOutcome],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+) -> Encoded:
+    """The answer; of an incremental session only what changed. The gate is asked here, last."""
+    topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
+    leaders: list[CurrentLeader] = []
+    size_bytes = 0
+    for wanted, ungated in zip(begun.wanted, outcomes, strict=True):
+        topic, index = wanted.key
+        outcome = request.services.partitions.gate_read(topic, index, ungated)
+        size_bytes += outcome.size_bytes
+        if begun.session is not None:
+            belongs = begun.session.note_answer(
+                wanted.key,
+                error=outcome.error,
+                high_watermark=outcome.high_watermark,
+                log_start_offset=outcome.log_start_offset,
+                has_records=outcome.size_bytes > 0,
+                says_more=outcome.preferred_read_replica != NO_BROKER
+                or outcome.diverging is not None,
+            )
+            if not belongs and begun.is_incremental:
+                continue
+        leader = None
+        if outcome.error in _MOVED:
+            now = request.services.partitions.leader_of(topic, index)
+            leader = CurrentLeader(now.broker_id, now.leader_epoch)
+            leaders.append(leader)
+        topics.setdefault(topic, (wanted, []))[1].append(_data(index, outcome, leader))
+    request.throttle_ms = request.services.quotas.throttle_ms(
+        FETCH_RATE, request.session.principal, request.client_id, size_bytes
+    )
+    buffers, size = encode_fetch_response(
+        request.version,
+        [TopicData(one.name, one.topic_id, data) for one, data in topics.values()],
+        throttle_ms=request.throttle_ms,
+        error_code=error,
+        session_id=begun.session.id if begun.session is not None else 0,
+        endpoints=endpoints_of(request, leaders) if leaders else (),
+    )
+    return Encoded(tuple(buffers), size)
+
+
+def _data(index: int, outcome: ReadOutcome, leader: CurrentLeader | None) -> PartitionData:
+    aborted = outcome.aborted
+    return PartitionData(
+        index,
+        outcome.error,
+        outcome.high_watermark,
+        outcome.last_stable_offset,
+        outcome.log_start_offset,
+        None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted],
+        outcome.preferred_read_replica,
+        outcome.records,
+        outcome.size_bytes,
+        leader,
+        outcome.diverging,
+    )

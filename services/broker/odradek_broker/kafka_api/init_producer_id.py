@@ -1,0 +1,53 @@
+"""InitProducerId: the identity of an idempotent producer (KIP-98).
+
+A producer that lost its place asks again with the id it has and gets the next epoch of it, or a new
+id when the epochs are used up (KIP-360). With a transactional id a transaction coordinator would
+have to answer; without one the answer is a fatal error at once, never one that is retried.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.security.rights import Operation, ResourceType
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import InitProducerIdResponse, Message
+
+_EPOCH_MAX: Final = (1 << 15) - 1
+
+
+@handles(ApiKey.INIT_PRODUCER_ID)
+async def init_producer_id(request: Request) -> Message:
+    """A fresh id, or the next epoch."""
+    message = request.message
+    transactional_id = message.transactional_id
+    if transactional_id is not None:
+        if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if request.services.transactions is None:
+            return _refused(ErrorCode.INVALID_REQUEST)
+        answer: Message = await request.services.transactions.init_producer_id(request)
+        return answer
+    if not request.allows_cluster(Operation.IDEMPOTENT_WRITE) and not request.allows_any_topic(
+        Operation.WRITE
+    ):
+        return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if message.producer_id >= 0 and 0 <= message.producer_epoch < _EPOCH_MAX:
+        return InitProducerIdResponse(
+            error_code=ErrorCode.NONE,
+            producer_id=message.producer_id,
+            producer_epoch=message.producer_epoch + 1,
+        )
+    code, producer_id = await request.services.producer_ids.next()
+    if code is not ErrorCode.NONE:
+        return _refused(code)
+    return InitProducerIdResponse(
+        error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+    )
+
+
+def _refused(code: ErrorCode) -> Message:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

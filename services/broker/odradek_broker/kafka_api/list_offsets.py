@@ -1,0 +1,73 @@
+"""ListOffsets: where a partition begins and ends, and what was first at or after a time.
+
+Timestamps below zero are questions of their own: -1 the end, -2 the start, -3 the record with the
+greatest timestamp (KIP-734), -4 the start of what is here rather than in remote storage, which for
+us is the start. The end is the high watermark, or the last stable offset to who reads committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.replication.outcomes import OffsetOutcome
+from odradek_broker.replication.partition_service import OFFSET_EARLIEST
+from odradek_broker.security.rights import Operation
+from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import ListOffsetsResponse, Message
+
+_EARLIEST_LOCAL: Final = -4
+_LOWEST_VERSION: Final = {-3: 7, -4: 8}
+_Topic: Final = ListOffsetsResponse.ListOffsetsTopicResponse
+_Partition: Final = _Topic.ListOffsetsPartitionResponse
+
+
+@handles(ApiKey.LIST_OFFSETS)
+async def list_offsets(request: Request) -> Message:
+    """Each partition at its leader."""
+    topics = []
+    for topic in request.message.topics:
+        may = request.allows_topic(Operation.DESCRIBE, topic.name)
+        topics.append(
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _answer(
+                        one.partition_index,
+                        await _look_up(request, TopicName(topic.name), one)
+                        if may
+                        else OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+                    )
+                    for one in topic.partitions
+                ],
+            )
+        )
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _look_up(request: Request, topic: TopicName, wanted: Any) -> OffsetOutcome:
+    timestamp_ms = wanted.timestamp
+    if timestamp_ms < -1 and request.version < _LOWEST_VERSION.get(timestamp_ms, 1):
+        return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp_ms == _EARLIEST_LOCAL:
+        timestamp_ms = OFFSET_EARLIEST
+    return await request.services.partitions.list_offsets(
+        topic,
+        PartitionIndex(wanted.partition_index),
+        timestamp_ms,
+        read_committed=request.message.isolation_level == 1,
+        current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+    )
+
+
+def _answer(index: int, outcome: OffsetOutcome) -> Any:
+    return _Partition(
+        partition_index=index,
+        error_code=outcome.error,
+        timestamp=outcome.timestamp_ms,
+        offset=outcome.offset,
+        leader_epoch=outcome.leader_epoch,
+    )

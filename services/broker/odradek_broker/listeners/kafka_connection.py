@@ -1,0 +1,465 @@
+"""One connection of a Kafka client: frames in, answers out in the order of the requests.
+
+    bytes -> FrameAssembler -> header -> Registry -> handler -> slot -> transport
+                                                       ^          |
+                                    one unordered at a time     head first
+
+Requests are begun one after the other. The next is begun only when there is room: nothing but
+`is_ordered` requests is under way, fewer than `IN_FLIGHT_MAX`, the client takes its answers, and no
+quota makes it wait. What cannot be begun stays unread in the socket (`pause_reading`), so a client
+that sends without reading fills its own buffers, not ours.
+
+Before the login has succeeded frames are at most 64 KiB and only the login itself is understood.
+What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
+connection; what it merely did wrong is a code in an answer. A lost connection cancels what it was
+waiting for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Coroutine
+from time import perf_counter
+from typing import Any, Final, Protocol, cast
+
+from odradek_broker.kafka_api.registry import Handler, Registry, Reply
+from odradek_broker.kafka_api.request import (
+    ClientSession,
+    CloseConnection,
+    Encoded,
+    NoAnswer,
+    Request,
+)
+from odradek_broker.listeners.kafka_frames import FrameAssembler, FrameRefused
+from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
+from odradek_broker.security.sasl import LoginFailed
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.frames import (
+    FRAME_SIZE,
+    RequestHeader,
+    read_request_header,
+    response_head,
+)
+from odradek_protocol.kafka.messages import ApiVersionsResponse, encode_message
+from odradek_protocol.primitives.varint import ByteBuffer, Malformed
+from odradek_runtime.logs import event_log
+
+UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
+IN_FLIGHT_MAX: Final = 5
+FIRST_FRAME_MS_MAX: Final = 10_000
+STALLED_FRAME_MS_MAX: Final = 30_000
+STALLED_WRITE_MS_MAX: Final = 30_000
+CLOSING_MS_MAX: Final = 5_000
+WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
+_LOGIN_KEYS: Final = frozenset(
+    {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+)
+_log = event_log(__name__)
+
+
+class ConnectionOwner(Protocol):
+    """The listener, as its connections see it."""
+
+    registry: Registry
+    scratch: bytearray
+    frame_bytes_max: int
+    idle_ms_max: int
+
+    def opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> ClientSession:
+        """Count it and say who is there; raises CloseConnection when there are too many."""
+
+    def closed(self, connection: KafkaConnection) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it in the listener's task group."""
+
+
+class _Slot:
+    """A request's place in the line of answers."""
+
+    __slots__ = ("buffers", "handler", "header", "request", "seconds", "work")
+
+    def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
+        self.header = header
+        self.handler = handler
+        self.request: Request | None = None
+        self.buffers: list[ByteBuffer] | None = None  # None: not answered yet
+        self.work: asyncio.Future[Any] | None = None
+        self.seconds = 0.0
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """See above. Lives on the event loop alone."""
+
+    def __init__(self, owner: ConnectionOwner, now_ms: int) -> None:
+        self._owner = owner
+        self._frames = FrameAssembler(
+            owner.scratch, frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX
+        )
+        self._slots: deque[_Slot] = deque()
+        self._unordered = 0
+        self._transport: asyncio.Transport | None = None
+        self._session: ClientSession | None = None
+        self._is_reading = True
+        self._is_write_paused = False
+        self._mute: asyncio.TimerHandle | None = None
+        self._is_advancing = False
+        self._is_closing = False
+        self._opened_at_ms = self._active_at_ms = self._written_at_ms = now_ms
+        self._unwritten_bytes = 0
+        self._has_spoken = False
+        self._takes_raw_tokens = False
+
+    # --- the transport calls -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        self._transport = stream
+        try:
+            self._session = self._owner.opened(self, stream)
+        except CloseConnection as refused:
+            self._close(str(refused))
+            return
+        stream.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        if self._session.is_authenticated:
+            self._frames.frame_bytes_max = self._owner.frame_bytes_max
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        if self._mute is not None:
+            self._mute.cancel()
+        for slot in self._slots:
+            if slot.work is not None:
+                slot.work.cancel()
+        self._slots.clear()
+        self._owner.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closing:
+            return
+        self._active_at_ms = _now_ms()
+        self._frames.received(nbytes)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        return False  # a client that sends no more wants no more
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._written_at_ms = _now_ms()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._advance()
+
+    # --- beginning requests --------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin what may be begun, then read or not, as there is room."""
+        if self._is_advancing or self._is_closing:
+            return
+        self._is_advancing = True
+        try:
+            while self._has_room() and (frame := self._frames.next_frame()) is not None:
+                self._begin(frame)
+            if not self._is_closing:
+                self._frames.settle()
+        except FrameRefused as refused:
+            self._close(str(refused))
+        finally:
+            self._is_advancing = False
+        if not self._is_closing:
+            self._regulate()
+
+    def _has_room(self) -> bool:
+        return (
+            not self._is_closing
+            and not self._unordered
+            and len(self._slots) < IN_FLIGHT_MAX
+            and not self._is_write_paused
+            and self._mute is None
+        )
+
+    def _regulate(self) -> None:
+        wants = self._has_room()
+        if wants == self._is_reading:
+            return
+        self._is_reading = wants
+        assert self._transport is not None
+        if wants:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _begin(self, frame: bytearray) -> None:
+        session = self._session
+        assert session is not None
+        self._has_spoken = True
+        if self._takes_raw_tokens:
+            self._begin_raw_token(bytes(frame))
+            return
+        view = memoryview(frame)
+        try:
+            header = read_request_header(view)
+            handler = self._owner.registry.find(header.api_key, header.version)
+            if not session.is_authenticated and header.api_key not in _LOGIN_KEYS:
+                raise CloseConnection(f"request {header.api_key} before the login")
+            if handler is None:
+                self._refuse_version(header)
+                return
+            slot = _Slot(header, handler)
+            request = slot.request = Request(
+                key=handler.key,
+                version=header.version,
+                client_id=header.client_id,
+                message=handler.decode(header.version, view[header.body :]),
+                session=session,
+                services=self._owner.registry.services,
+            )
+        except (Malformed, CloseConnection) as refused:
+            self._close(str(refused))
+            return
+        self._slots.append(slot)
+        began = perf_counter()
+        try:
+            reply = handler.handle(request)
+        except CloseConnection as closed:
+            self._close(str(closed))
+            return
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        slot.seconds = perf_counter() - began
+        if isinstance(reply, asyncio.Future):
+            slot.work = reply
+            reply.add_done_callback(lambda done: self._future_done(slot, done))
+            self._unordered += not handler.is_ordered
+        elif asyncio.iscoroutine(reply):
+            self._unordered += not handler.is_ordered
+            slot.work = self._owner.spawn(self._finish(slot, reply))
+        else:
+            self._answer(slot, reply)
+
+    def _refuse_version(self, header: RequestHeader) -> None:
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnection(f"request {header.api_key} version {header.version}")
+        # Every client can read this: version 0, with all keys, so that it need not guess (KIP-511).
+        slot = _Slot(header._replace(version=0), None)
+        body = encode_message(
+            ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[
+                    ApiVersionsResponse.ApiVersion(
+                        api_key=key, min_version=lowest, max_version=highest
+                    )
+                    for key, lowest, highest in self._owner.registry.advertised()
+                ],
+            ),
+            0,
+        )
+        self._slots.append(slot)
+        self._fill(slot, [body], len(body))
+        self._flush()
+
+    # --- answering -----------------------------------------------------------------------------
+
+    async def _finish(self, slot: _Slot, reply: Awaitable[Reply]) -> None:
+        """The root of an asynchronous request's task."""
+        try:
+            answer = await reply
+        except CloseConnection as closed:
+            self._close(str(closed))
+        except Exception as error:
+            self._fail(slot, error)
+        else:
+            self._unordered -= slot.handler is not None and not slot.handler.is_ordered
+            self._answer(slot, answer)
+
+    def _future_done(self, slot: _Slot, done: asyncio.Future[Reply]) -> None:
+        if done.cancelled() or self._is_closing:
+            return
+        assert slot.handler is not None
+        self._unordered -= not slot.handler.is_ordered
+        error = done.exception()
+        if error is not None:
+            self._fail(slot, error)
+        else:
+            self._answer(slot, done.result())
+
+    def _answer(self, slot: _Slot, reply: Reply) -> None:
+        """Encode, put into the line, and send what is at its head."""
+        request = slot.request
+        if self._is_closing or request is None:
+            return
+        slot.work = None
+        try:
+            if isinstance(reply, NoAnswer):
+                slot.buffers = []
+            elif isinstance(reply, Encoded):
+                self._fill(slot, reply.buffers, reply.size_bytes)
+            else:
+                self._count_time(slot, request)
+                if request.throttle_ms:
+                    reply.throttle_time_ms = request.throttle_ms
+                body = encode_message(reply, request.version)
+                self._fill(slot, [body], len(body))
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        if request.key in _LOGIN_KEYS:
+            self._login_advanced()
+        self._flush()
+        if request.closes_connection:
+            self._close("the login failed")
+            return
+        if request.throttle_ms:
+            self._mute_for(request.throttle_ms)
+        self._advance()
+
+    def _fill(self, slot: _Slot, buffers: Any, size_bytes: int) -> None:
+        header = slot.header
+        head = response_head(
+            ApiKey(header.api_key), header.version, header.correlation_id, size_bytes
+        )
+        slot.buffers = [head, *buffers]
+
+    def _flush(self) -> None:
+        """Write the answers at the head of the line."""
+        slots = self._slots
+        ready: list[ByteBuffer] = []
+        while slots and slots[0].buffers is not None:
+            ready.extend(slots.popleft().buffers or ())
+        if not ready or self._transport is None:
+            return
+        if len(ready) == 2 and len(ready[1]) < 4096:
+            self._transport.write(b"".join(ready))
+        else:
+            self._transport.writelines(ready)
+        self._active_at_ms = _now_ms()
+
+    def _count_time(self, slot: _Slot, request: Request) -> None:
+        wait_ms = request.services.quotas.throttle_ms(
+            REQUEST_PERCENTAGE, request.session.principal, request.client_id, slot.seconds * 100
+        )
+        request.throttle_ms = max(request.throttle_ms, wait_ms)
+
+    def _mute_for(self, wait_ms: int) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
+        self._mute = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self._advance()
+
+    def mute_for(self, wait_ms: int) -> None:
+        """Begin nothing for so long (connection quotas)."""
+        self._mute_for(wait_ms)
+
+    # --- logging in ----------------------------------------------------------------------------
+
+    def _login_advanced(self) -> None:
+        session = self._session
+        assert session is not None
+        if session.is_authenticated:
+            self._frames.frame_bytes_max = self._owner.frame_bytes_max
+        self._takes_raw_tokens = session.takes_raw_tokens
+
+    def _begin_raw_token(self, token: bytes) -> None:
+        """SaslHandshake 0: tokens follow in frames without a header, until the login is done."""
+        slot = _Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
+        self._slots.append(slot)
+        self._unordered += 1
+        slot.work = self._owner.spawn(self._raw_token(slot, token))
+
+    async def _raw_token(self, slot: _Slot, token: bytes) -> None:
+        session = self._session
+        assert session is not None
+        assert session.sasl is not None, session
+        try:
+            answer = await session.sasl.step(token)
+        except LoginFailed as failed:
+            _log.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
+            self._close("the login failed")
+            return
+        self._unordered -= 1
+        if session.sasl.is_complete:
+            session.principal = f"User:{session.sasl.user}"
+            session.takes_raw_tokens = False
+        slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
+        self._login_advanced()
+        self._flush()
+        self._advance()
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def check(self, now_ms: int) -> None:
+        """Close it if it is too slow or rests too long; the listener calls this every second."""
+        if self._transport is None or self._session is None:
+            return
+        if self._is_closing:
+            if now_ms - self._active_at_ms > CLOSING_MS_MAX:
+                self._transport.abort()
+            return
+        rested_ms = now_ms - self._active_at_ms
+        if self._is_write_paused:
+            unwritten = self._transport.get_write_buffer_size()
+            if unwritten != self._unwritten_bytes:
+                self._unwritten_bytes = unwritten
+                self._written_at_ms = now_ms
+            elif now_ms - self._written_at_ms > STALLED_WRITE_MS_MAX:
+                self._close("it does not take its answers")
+        elif not self._session.is_authenticated or not self._has_spoken:
+            if now_ms - self._opened_at_ms > FIRST_FRAME_MS_MAX and not self._slots:
+                self._close("no request, or no login, in time")
+        elif self._slots or self._mute is not None:
+            return
+        elif self._frames.is_mid_frame:
+            if rested_ms > STALLED_FRAME_MS_MAX:
+                self._close("a frame that does not arrive")
+        elif rested_ms > self._owner.idle_ms_max:
+            self._close("")
+
+    def abort(self) -> None:
+        """Close it now (the listener stops)."""
+        self._close("")
+
+    def _fail(self, slot: _Slot, error: BaseException) -> None:
+        """A bug: nothing sensible can be answered, so the client must ask anew."""
+        _log.error(
+            "A request failed",
+            exc=error,
+            api_key=slot.header.api_key,
+            version=slot.header.version,
+            client_id=slot.header.client_id,
+        )
+        self._close("")
+
+    def _close(self, reason: str) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._active_at_ms = _now_ms()
+        session = self._session
+        if reason:
+            _log.info(
+                "Closed a connection",
+                reason=reason,
+                host=session.host if session else "",
+                principal=session.principal if session else "",
+            )
+        transport = self._transport
+        assert transport is not None
+        if self._is_write_paused:
+            transport.abort()
+        else:
+            transport.close()  # what was answered before goes out
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

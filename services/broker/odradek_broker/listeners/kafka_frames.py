@@ -1,0 +1,124 @@
+"""Bytes of a connection to frames. No frame takes more memory than four times what was received.
+
+Two ways of receiving. Between frames the bytes go into `scratch`, a buffer that all connections of
+the loop share, because what is in it is taken out before anybody else receives: so an idle
+connection has no buffer at all. Within a frame that did not arrive whole they go straight into the
+frame's own memory, which grows as it fills, never by what the length field says (CVE-2022-34917).
+
+The owner calls `buffer`, fills it, `received`, then `next_frame` as often as it wants to begin
+requests, then `settle`, which moves what is left out of the scratch buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_protocol.kafka.frames import FRAME_SIZE, SIZE_BYTES
+
+SCRATCH_BYTES: Final = 128 * 1024
+_GROWTH: Final = 4
+_FIRST_BYTES: Final = 16 * 1024
+_EMPTY: Final = memoryview(b"")
+
+
+class FrameRefused(Exception):
+    """The length is negative or beyond the limit: nothing that follows can be understood."""
+
+
+class FrameAssembler:
+    """The receiving end of one connection. `frame_bytes_max` may be raised at any time."""
+
+    __slots__ = ("_filled", "_frame", "_head", "_is_own", "_rest", "_scratch", "_size",
+                 "frame_bytes_max")  # fmt: skip
+
+    def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._scratch = memoryview(scratch)
+        self._rest = _EMPTY  # received, not looked at
+        self._is_own = False  # whether `_rest` is ours, not in the scratch buffer
+        self._head = b""  # part of a length, 0 to 3 bytes
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._size = 0
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a frame has begun to arrive and is not whole."""
+        return self._frame is not None or bool(self._head)
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of bytes received and not handed out."""
+        return self._filled if self._frame is not None else len(self._rest) + len(self._head)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty. Release it before calling anything else."""
+        frame = self._frame
+        if frame is not None:
+            if self._filled == len(frame):
+                room = min(self._size, _GROWTH * self._filled)
+                frame.extend(bytes(room - len(frame)))
+            return memoryview(frame)[self._filled :]
+        kept = len(self._head)
+        if kept:
+            self._scratch[:kept] = self._head
+        return self._scratch[kept:]
+
+    def received(self, size_bytes: int) -> None:
+        """So many bytes were put into the buffer."""
+        if self._frame is not None:
+            self._filled += size_bytes
+            return
+        arrived = self._scratch[: len(self._head) + size_bytes]
+        self._head = b""
+        if self._rest:  # rare: the transport went on reading after it was told to pause
+            self._rest = memoryview(bytes(self._rest) + bytes(arrived))
+            self._is_own = True
+        else:
+            self._rest = arrived
+            self._is_own = False
+
+    def next_frame(self) -> bytearray | None:
+        """The content of the next whole frame, the caller's to keep; FrameRefused if it is none."""
+        frame = self._frame
+        if frame is not None:
+            if self._filled < self._size:
+                return None
+            self._frame = None
+            return frame
+        rest = self._rest
+        if len(rest) < SIZE_BYTES:
+            return None
+        end = SIZE_BYTES + self._size_of(rest)
+        if len(rest) < end:
+            return None
+        self._rest = rest[end:]
+        return bytearray(rest[SIZE_BYTES:end])
+
+    def settle(self) -> None:
+        """Keep what was not taken, outside of the scratch buffer."""
+        rest = self._rest
+        if self._frame is not None or not rest:
+            return
+        if len(rest) < SIZE_BYTES:
+            self._head = bytes(rest)
+            self._rest = _EMPTY
+            return
+        size = self._size_of(rest)
+        have = len(rest) - SIZE_BYTES
+        if have >= size:
+            if not self._is_own:
+                self._rest = memoryview(bytes(rest))
+                self._is_own = True
+            return
+        self._frame = bytearray(min(size, max(_GROWTH * have, _FIRST_BYTES)))
+        self._frame[:have] = rest[SIZE_BYTES:]
+        self._filled = have
+        self._size = size
+        self._rest = _EMPTY
+
+    def _size_of(self, rest: memoryview) -> int:
+        size: int = FRAME_SIZE.unpack_from(rest)[0]
+        if not 0 < size <= self.frame_bytes_max:
+            raise FrameRefused(f"a frame of {size} bytes, at most {self.frame_bytes_max}")
+        return size

@@ -1,0 +1,186 @@
+"""The Kafka listeners of a broker: ports, who may connect, and the connections that there are.
+
+`KafkaListeners` owns all of them (KAFKA, KAFKA_EXTERNAL, ...): `bind` takes the ports, because the
+registration tells them; `serve` accepts once the broker is ready, until it is cancelled. Every
+asynchronous request runs in its task group; the connections' time limits are checked every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.kafka_api.request import ClientSession, CloseConnection
+from odradek_broker.listeners.kafka_connection import KafkaConnection
+from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES
+from odradek_broker.security.principals import principal_of_certificate
+from odradek_broker.security.sasl import PLAIN, SaslExchange
+from odradek_broker.settings import BrokerSettings, is_kafka_listener
+from odradek_protocol.kafka.messages import warm_up
+from odradek_runtime.listeners import ListenerAddress, open_port
+from odradek_runtime.tls import TlsFiles
+
+_CHECK_INTERVAL_S: Final = 1.0
+_HANDSHAKE_TIMEOUT_S: Final = 5.0
+_BACKLOG: Final = 1024
+
+
+class KafkaListeners:
+    """See above."""
+
+    def __init__(self, settings: BrokerSettings, tls: TlsFiles | None) -> None:
+        self._settings = settings
+        self._tls = tls
+        self._sockets: dict[str, socket.socket] = {}
+
+    def bind(self) -> dict[str, int]:
+        """Take the ports; by listener's name. Raises ListenRefused."""
+        for address in self._settings.listeners:
+            if is_kafka_listener(address.name):
+                self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
+        return {name: one.getsockname()[1] for name, one in self._sockets.items()}
+
+    def close(self) -> None:
+        """Give the ports back; harmless after `serve`."""
+        for one in self._sockets.values():
+            one.close()
+
+    async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
+        """Accept until cancelled; `ready` is set when connections are taken."""
+        warm_up()
+        async with asyncio.TaskGroup() as tasks:
+            counts: Counter[str] = Counter()
+            shells = [
+                _Listener(
+                    address=address,
+                    settings=self._settings,
+                    registry=registry,
+                    tasks=tasks,
+                    counts=counts,
+                )
+                for address in self._settings.listeners
+                if address.name in self._sockets
+            ]
+            loop = asyncio.get_running_loop()
+            servers = [
+                await loop.create_server(
+                    one.new_connection,
+                    sock=self._sockets[one.name],
+                    ssl=self._ssl_context(one.name),
+                    ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
+                    if self._settings.security_protocol(one.name).endswith("SSL")
+                    else None,
+                )
+                for one in shells
+            ]
+            if ready is not None:
+                ready.set()
+            try:
+                while True:
+                    await asyncio.sleep(_CHECK_INTERVAL_S)
+                    for one in shells:
+                        one.check()
+            finally:
+                for server in servers:
+                    server.close()
+                for one in shells:
+                    one.close()
+
+    def _ssl_context(self, name: str) -> ssl.SSLContext | None:
+        if not self._settings.security_protocol(name).endswith("SSL"):
+            return None
+        assert self._tls is not None, "checked by the settings"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._tls.certificate, self._tls.key)
+        if self._settings.ssl_client_auth == "required":
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self._tls.ca)
+        return context
+
+
+class _Listener:
+    """One port's connections: implements ConnectionOwner."""
+
+    def __init__(
+        self,
+        *,
+        address: ListenerAddress,
+        settings: BrokerSettings,
+        registry: Registry,
+        tasks: asyncio.TaskGroup,
+        counts: Counter[str],
+    ) -> None:
+        self.name = address.name
+        self.registry = registry
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.frame_bytes_max = settings.socket_request_bytes_max
+        self.idle_ms_max = settings.connections_max_idle_ms
+        self._settings = settings
+        self._protocol = settings.security_protocol(address.name)
+        self._tasks = tasks
+        self._per_host = counts
+        self._connections: dict[KafkaConnection, str] = {}
+
+    def new_connection(self) -> KafkaConnection:
+        """For the server, one per accepted socket."""
+        return KafkaConnection(self, self._now_ms())
+
+    def opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> ClientSession:
+        """See ConnectionOwner."""
+        peer = transport.get_extra_info("peername")
+        host = str(peer[0]) if peer else "?"
+        if self._per_host.total() >= self._settings.connections_max:
+            raise CloseConnection(f"max.connections ({self._settings.connections_max}) are open")
+        if self._per_host[host] >= self._settings.connections_max_per_ip:
+            raise CloseConnection(
+                f"max.connections.per.ip ({self._settings.connections_max_per_ip}) are open"
+            )
+        self._per_host[host] += 1
+        self._connections[connection] = host
+        wait_ms = self.registry.services.quotas.connection_throttle_ms(host)
+        if wait_ms:
+            connection.mute_for(wait_ms)
+        is_encrypted = self._protocol.endswith("SSL")
+        session = ClientSession(listener=self.name, host=host, is_encrypted=is_encrypted)
+        if self._protocol.startswith("SASL"):
+            session.sasl = SaslExchange(
+                mechanisms=tuple(
+                    one for one in self._settings.sasl_mechanisms if one != PLAIN or is_encrypted
+                ),
+                credentials=lambda: self.registry.services.image.scram,
+            )
+        elif is_encrypted:
+            session.principal = principal_of_certificate(transport.get_extra_info("peercert"))
+        return session
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """See ConnectionOwner."""
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._per_host[host] -= 1
+            if not self._per_host[host]:
+                del self._per_host[host]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """See ConnectionOwner."""
+        return self._tasks.create_task(work)
+
+    def check(self) -> None:
+        """End what is too slow or rests too long."""
+        now_ms = self._now_ms()
+        for connection in tuple(self._connections):
+            connection.check(now_ms)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
