@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -136,6 +137,12 @@ class Broker:
         job = self.directory.begin_checkpoint()
         job.run()
         self.directory.finish_checkpoint(job)
+
+    def remove_files(self, *, now_ms: int = 1) -> None:
+        """Remove what was retired, as the upkeep does it: errors cost space, no more."""
+        for segment in self.log.take_retired(now_ms=now_ms):
+            with contextlib.suppress(OSError):
+                segment.remove_files()
 
     def read_all(self, *, bytes_max: int = 1 << 20) -> bytes:
         """Everything from the log start to the log end."""

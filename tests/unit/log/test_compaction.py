@@ -90,8 +90,7 @@ def compact(broker: Broker, *, now_ms: int = DAY_MS) -> CompactJob | None:
         log.install_compacted(job, now_ms=now_ms)
         slices += 1
     assert slices > 1
-    for segment in log.take_retired(now_ms=now_ms):
-        segment.remove_files()
+    broker.remove_files(now_ms=now_ms)
     return job
 
 
@@ -117,8 +116,7 @@ def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
 def headers(broker: Broker) -> list[tuple[int, int, int]]:
     """(base offset, last offset, count) of every batch."""
     return [
-        (h.base_offset, h.last_offset, h.record_count)
-        for _, h in iter_headers(broker.read_all())
+        (h.base_offset, h.last_offset, h.record_count) for _, h in iter_headers(broker.read_all())
     ]
 
 
@@ -350,8 +348,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
             while not job.is_done:
                 job.run_slice()
                 broker.log.install_compacted(job, now_ms=DAY_MS)
-            for segment in broker.log.take_retired(now_ms=DAY_MS):
-                segment.remove_files()
+            broker.remove_files(now_ms=DAY_MS)
             finished = True
         except Stopped:
             pass

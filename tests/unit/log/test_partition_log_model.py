@@ -98,8 +98,7 @@ class LogModel(RuleBasedStateMachine):
         log.set_high_watermark(log.log_end_offset)
         log.advance_log_start(Offset(data.draw(st.integers(log.log_start_offset, self.end))))
         log.apply_retention(now_ms=0)
-        for segment in log.take_retired(now_ms=1):
-            segment.remove_files()
+        self.broker.remove_files(now_ms=1)
 
     @rule(full=st.booleans())
     def sync(self, full: bool) -> None:

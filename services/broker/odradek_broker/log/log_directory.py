@@ -15,6 +15,7 @@ write or sync it is offline: `failure` says why, the next start is class POWER.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -69,7 +70,7 @@ __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
-FLUSHES_AT_ONCE_MAX: Final = 64
+FLUSHES_AT_ONCE_MAX: Final = 16
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -317,13 +318,10 @@ class LogDirectory:
         return removals
 
     def remove_tree(self, path: Path) -> None:
-        """Remove what `take_removals` gave (waits; may take long). Raises StorageFailed."""
-        try:
+        """Remove what `take_removals` gave (waits; may take long). Raises OSError: nothing is lost
+        but space, and the next start tries again."""
+        with contextlib.suppress(FileNotFoundError):
             self._storage.remove_tree(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self.health.fail(f"removing {path}", error) from error
 
     @property
     def size_bytes(self) -> int:
@@ -366,7 +364,7 @@ class LogDirectory:
     def begin_flushes(self, *, now_ms: int) -> list[tuple[PartitionLog, StorageJob]]:
         """Full syncs that are due, by bytes or age: run them in the pool, `log.finish` each.
 
-        Bounds what a restart must scan. At most 64 at once; call again when they are done.
+        Bounds what a restart must scan. At most 16 at once; call again when they are done.
         """
         candidates: list[tuple[int, int, PartitionLog]] = []
         total_bytes = 0

@@ -1,0 +1,215 @@
+"""Every system call fails once: nothing false is acknowledged, and the next life tells the truth."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.storage import StorageFailed, write_all
+from odradek_protocol.identity import LeaderEpoch, Offset
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import Broker, memory_broker
+
+CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
+
+
+class History:
+    """What a client and a follower were told while the disk was failing."""
+
+    def __init__(self) -> None:
+        self.appended: list[bytes] = []
+        self.durable_end = 0
+        self.failure: StorageFailed | None = None
+
+    def act(self, broker: Broker) -> None:
+        """Appends, rolls, syncs, epochs, a truncation, retention, checkpoints."""
+        log = broker.log
+        for number in range(12):
+            data = broker.append(3, value_bytes=40, leader_epoch=number // 4)
+            self.appended.append(data)
+            if number % 3 == 1:
+                broker.sync()
+                self.durable_end = log.durable_end_offset
+            if number % 5 == 4:
+                broker.checkpoint()
+                self.durable_end = log.durable_end_offset
+        log.set_high_watermark(Offset(30))
+        log.truncate_to(Offset(33))
+        self.appended = self.appended[:11]
+        self.durable_end = min(self.durable_end, 33)
+        log.assign_epoch(LeaderEpoch(9))
+        log.advance_log_start(Offset(9))
+        log.apply_retention(now_ms=0)
+        broker.remove_files(now_ms=0)
+        broker.sync(full=True)
+        self.durable_end = log.durable_end_offset
+
+
+def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callable[..., int | None]:
+    """A disk whose operation `number` fails, and all of its kind from then on (or once)."""
+    first = storage.operations + number
+    state = {"kind": ""}
+
+    def fault(operation: str, path: Path) -> int | None:
+        if operation == "read":
+            return None
+        if storage.operations == first:
+            state["kind"] = operation
+            if kind == "short" and operation == "write":
+                return 1
+            raise OSError(code, "injected", str(path))
+        if kind == "lasting" and operation == state["kind"]:
+            raise OSError(code, "injected", str(path))
+        if kind == "short" and state["kind"] == "write" and storage.operations == first + 1:
+            raise OSError(code, "injected", str(path))
+        return None
+
+    return fault
+
+
+@pytest.mark.parametrize("kind", ["once", "lasting", "short"])
+@pytest.mark.parametrize("code", list(ERRORS))
+@pytest.mark.parametrize("after", ["kill", "power"])
+def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_synced(
+    code: str, kind: str, after: str
+) -> None:
+    number = 0
+    failed = 0
+    while True:
+        number += 1
+        broker = memory_broker(CONFIG)
+        broker.checkpoint()
+        storage = broker.storage
+        assert isinstance(storage, MemoryStorage)
+        told: list[StorageFailed] = []
+        broker.directory.on_failure = told.append
+        history = History()
+        first = storage.operations + number
+        storage.fault = failing(storage, number, ERRORS[code], kind)
+        try:
+            history.act(broker)
+        except StorageFailed as failure:
+            history.failure = failure
+        storage.fault = None
+        if storage.operations < first:
+            break  # the history has fewer operations than that
+        if history.failure is None and broker.directory.failure is None:
+            continue  # a file that was not needed any more could not be removed
+        failed += 1
+        assert broker.directory.failure is not None, number
+        assert told == [broker.directory.failure], number
+        assert str(broker.directory.path) in str(broker.directory.failure), "it names the place"
+        with pytest.raises(StorageFailed):
+            broker.append()
+        with pytest.raises(StorageFailed):
+            broker.log.begin_sync()
+        if after == "kill":
+            broker.kill_and_start()
+        else:
+            broker.lose_power_and_start(Random(number))
+        assert broker.restart_class is RestartClass.POWER, number
+        end = broker.log.log_end_offset
+        assert end >= history.durable_end, (number, end, history.durable_end)
+        everything = b"".join(history.appended)
+        found = broker.read_all()
+        assert found in everything, number
+        broker.append(2)  # and life goes on
+        assert broker.log.log_end_offset == end + 2
+    assert failed > 60, f"only {failed} operations failed"
+
+
+def test_reads_go_on_after_a_failed_write() -> None:
+    broker = memory_broker(CONFIG)
+    data = broker.append(3)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.fault = failing(storage, 1, errno.ENOSPC, "lasting")
+    with pytest.raises(StorageFailed, match="injected"):
+        broker.append(3)
+    assert broker.log.log_end_offset == 3
+    assert broker.read_all() == data
+
+
+def test_a_failed_sync_is_never_tried_again() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    job = broker.log.begin_sync()
+    assert job is not None
+    storage.fault = failing(storage, 1, errno.EIO, "once")
+    job.run()
+    with pytest.raises(StorageFailed):
+        broker.log.finish(job)
+    assert broker.log.durable_end_offset == 0
+    with pytest.raises(StorageFailed):
+        broker.log.begin_sync()
+    assert storage.handles == 2, "the job's descriptor must be given back"
+
+
+def test_a_file_system_that_takes_single_bytes_is_written_to_all_the_same() -> None:
+    storage = MemoryStorage()
+    storage.fault = lambda operation, path: 1 if operation == "write" else None
+    file = storage.open(Path("/x"), create=True)
+    write_all(file, memoryview(b"segment"), 3)
+    assert storage.read(Path("/x")) == b"\0\0\0segment"
+    storage.fault = lambda operation, path: 0
+    with pytest.raises(OSError, match="no progress"):
+        write_all(file, b"segment", 0)
+
+
+def test_a_read_error_takes_the_directory_offline() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    broker.stop_and_start()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+
+    def fault(operation: str, path: Path) -> int | None:
+        if operation == "read":
+            raise OSError(errno.EIO, "injected")
+        return None
+
+    storage.fault = fault
+    with pytest.raises(StorageFailed):
+        broker.read_all()
+    assert broker.directory.failure is not None
+
+
+def test_a_header_that_is_none_is_never_served() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    broker.append(3)
+    broker.stop_and_start()
+    path = broker.files(".log")[0]
+    file = broker.storage.open(path)
+    file.pwrite(b"\xff" * 17, 0)
+    file.close()
+    with pytest.raises(StorageFailed, match="no batch"):
+        broker.read_all()
+    assert broker.directory.failure is not None
+
+
+def test_enospc_on_the_marker_itself_still_makes_the_next_start_class_power() -> None:
+    broker = memory_broker(CONFIG)
+    broker.checkpoint()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+
+    def fault(operation: str, path: Path) -> int | None:
+        if operation in ("write", "create", "rename"):
+            raise OSError(errno.ENOSPC, "injected")
+        return None
+
+    storage.fault = fault
+    with pytest.raises(StorageFailed):
+        broker.append(1)
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.POWER
