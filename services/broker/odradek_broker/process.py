@@ -27,6 +27,9 @@ from odradek_broker.cluster.registration import register, wire_listeners, wire_p
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.listeners.kafka_listener import KafkaListeners
+from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.listeners.servicers import (
     admin_servicer,
     broker_servicer,
@@ -42,12 +45,14 @@ from odradek_broker.log.log_directory import (
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.metrics import BrokerMetrics
 from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.follower_links import FollowerIdentity, FollowerLinks
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
-from odradek_broker.settings import GRPC, KAFKA, REPLICATION, BrokerSettings
+from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
+from odradek_broker.settings import GRPC, REPLICATION, BrokerSettings
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -64,7 +69,7 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
-from odradek_runtime.listeners import ListenerAddress, open_port, refuse_open_without_tls
+from odradek_runtime.listeners import ListenerAddress, refuse_open_without_tls
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 
@@ -95,6 +100,13 @@ class BrokerProcess:
         self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
+        self._may_serve_kafka = asyncio.Event()
+        self._serves_kafka = asyncio.Event()
+        self._kafka = KafkaListeners(settings, self._tls)
+        self._authorizer: Authorizer = (
+            AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()
+        )
+        self._quotas = Quotas()
         self._admin_http: AdminHttp | None = None
         self._ports: dict[str, int] = {}
 
@@ -185,6 +197,7 @@ class BrokerProcess:
             "compaction": upkeep.compact,
             "stalls": upkeep.watch_stalls,
             "groups": self._groups.run,
+            "kafka listeners": self._serve_kafka,
         }
 
     # --- starting --------------------------------------------------------------------------------
@@ -226,9 +239,7 @@ class BrokerProcess:
                 self._ports[REPLICATION] = bind(
                     self._replication_server, listener, tls, mutual=True
                 )
-            else:
-                self._kafka_socket = open_port(listener)
-                self._ports[KAFKA] = self._kafka_socket.getsockname()[1]
+        self._ports |= self._kafka.bind()
 
     async def _serve_admin_http(self) -> None:
         settings = self._settings
@@ -415,6 +426,8 @@ class BrokerProcess:
         await self._grpc_server.start()
 
     async def _become_ready(self) -> None:
+        self._may_serve_kafka.set()
+        await self._serves_kafka.wait()
         await self._health.set(is_live=True, is_ready=True)
         self._is_ready = True
         gc.collect()
@@ -422,11 +435,22 @@ class BrokerProcess:
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
 
+    async def _serve_kafka(self) -> None:
+        await self._may_serve_kafka.wait()
+        services = kafka_services(
+            self._context, self._table, authorizer=self._authorizer, quotas=self._quotas
+        )
+        await self._kafka.serve(Registry(services), ready=self._serves_kafka)
+
     # --- living ----------------------------------------------------------------------------------
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         self._table.apply(image, delta)
         self._partitions.image_changed()
+        if delta.acls:
+            self._authorizer.entries_changed(image.acls)
+        if delta.quotas:
+            self._quotas.quotas_changed(image.quotas)
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
             if delta.brokers:  # somebody who stops waits until all have heard of it
@@ -509,6 +533,7 @@ class BrokerProcess:
     async def _close(self, is_clean: bool) -> None:
         """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
         self._tick.stop()
+        self._kafka.close()
         await asyncio.gather(
             self._grpc_server.stop(_SERVER_GRACE_S), self._replication_server.stop(_SERVER_GRACE_S)
         )

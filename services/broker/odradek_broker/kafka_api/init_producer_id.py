@@ -1,13 +1,11 @@
 """InitProducerId: the identity of an idempotent producer (KIP-98).
 
-A producer that lost its place asks again with the id it has and gets the next epoch of it, or a new
-id when the epochs are used up (KIP-360). With a transactional id a transaction coordinator would
+Every call gives a new id, also to who names the one it has: next epochs are given out by a
+transaction coordinator alone (KIP-360). With a transactional id a transaction coordinator would
 have to answer; without one the answer is a fatal error at once, never one that is retried.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
@@ -16,12 +14,10 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import InitProducerIdResponse, Message
 
-_EPOCH_MAX: Final = (1 << 15) - 1
-
 
 @handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(request: Request) -> Message:
-    """A fresh id, or the next epoch."""
+    """A fresh id, with epoch 0."""
     message = request.message
     transactional_id = message.transactional_id
     if transactional_id is not None:
@@ -35,12 +31,6 @@ async def init_producer_id(request: Request) -> Message:
         Operation.WRITE
     ):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if message.producer_id >= 0 and 0 <= message.producer_epoch < _EPOCH_MAX:
-        return InitProducerIdResponse(
-            error_code=ErrorCode.NONE,
-            producer_id=message.producer_id,
-            producer_epoch=message.producer_epoch + 1,
-        )
     code, producer_id = await request.services.producer_ids.next()
     if code is not ErrorCode.NONE:
         return _refused(code)

@@ -54,6 +54,9 @@ class Authorizer(Protocol):
     ) -> bool:
         """Whether there is at least one resource of that type that it may do this to."""
 
+    def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
+        """The image has these entries now."""
+
 
 class EverybodyMay:
     """No authorizer is configured."""
@@ -74,6 +77,9 @@ class EverybodyMay:
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
         return True
+
+    def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
+        """Nobody asks for them."""
 
 
 class AclAuthorizer:
