@@ -24,7 +24,7 @@ from odradek_runtime.listeners import host_port
 from odradek_runtime.tls import TlsFiles
 
 Answer = TypeVar("Answer", bound=Message)
-_ATTEMPT_TIMEOUT_S: Final = 5.0
+_ATTEMPT_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.05
 _PASSING = frozenset(
     {
@@ -84,6 +84,8 @@ class ControllerClient:
         Raises NoController at the deadline.
         """
         deadline_ms = monotonic_ms() + int(timeout_s * 1000)
+        # A controller that hangs must not use up the time in which another would answer.
+        attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
         said: dict[ControllerId, str] = {}
         while True:
             for controller in self.candidates():
@@ -92,7 +94,7 @@ class ControllerClient:
                     raise NoController(self._complaint(method, said))
                 try:
                     answer = await self._stub(controller, is_admin, method)(
-                        request, timeout=min(left_s, _ATTEMPT_TIMEOUT_S)
+                        request, timeout=min(left_s, attempt_s)
                     )
                 except grpc.aio.AioRpcError as error:
                     if error.code() not in _PASSING:
