@@ -1,0 +1,149 @@
+"""What the admin takes and tells: topics, configs, partitions, the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from odradek.cluster.metadata_cache import Broker, Partition
+from odradek.errors import OdradekError
+from odradek.partitions import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to be. -1 partitions or replicas: the brokers' default.
+
+    `assignments`, one list of broker ids per partition (preferred leader first), goes without counts.
+    """
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[Sequence[int]] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOutcome:
+    """What became of one topic of a call that took several. `error` None: done."""
+
+    name: str
+    topic_id: bytes = b""
+    partitions: int = -1
+    replication_factor: int = -1
+    error: OdradekError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic and its partitions, by index."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[Partition, ...]
+
+
+class ConfigResourceType(IntEnum):
+    """What a config belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a config's value comes from; Kafka's numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    BROKER_DEFAULT = 3
+    STATIC = 4
+    BUILT_IN = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResource:
+    """A topic's name, a broker's id ("" for the default of all brokers), or a group's."""
+
+    type: ConfigResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower()} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """One config. `value` is None where it is a secret, or has none."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome:
+    """What became of one partition. `offset` is the new log start where records were deleted."""
+
+    partition: TopicPartition
+    offset: int = -1
+    error: OdradekError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerDescription:
+    """Where a broker listens."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDescription:
+    """One broker as the active controller knows it, fenced or not."""
+
+    broker_id: int
+    broker_epoch: int
+    listeners: tuple[ListenerDescription, ...]
+    rack: str
+    is_fenced: bool
+    is_in_shutdown: bool
+    leader_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster as its active controller knows it."""
+
+    cluster_id: str
+    active_controller_id: int
+    controller_epoch: int
+    controller_endpoints: tuple[str, ...]
+    brokers: tuple[BrokerDescription, ...]
+
+
+__all__ = [
+    "Broker",
+    "BrokerDescription",
+    "ClusterDescription",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ConfigSource",
+    "ConfigValue",
+    "ListenerDescription",
+    "NewTopic",
+    "Partition",
+    "PartitionOutcome",
+    "TopicDescription",
+    "TopicOutcome",
+]
