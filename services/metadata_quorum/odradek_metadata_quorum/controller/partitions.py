@@ -6,7 +6,10 @@ replicas that may be in sync: each by the broker epoch under which the leader kn
 replica that restarted, and may have lost bytes, is not taken for its former life.
 
 A success bumps the partition epoch, never the leader epoch. It answers that a change is coming; the
-leader adopts it from the image only (R18). A refusal is definite: the leader forgets its proposal.
+leader adopts it from the image only (R18). Each success bumps it, also that of an unchanged ISR:
+with such a proposal a leader withdraws one that was refused because a replica was not live just
+now. The refused one may have a copy under way that would be taken later, while the leader no longer
+counts that replica for its high watermark; a new partition epoch makes all copies void.
 """
 
 from __future__ import annotations
@@ -47,8 +50,7 @@ def _alter(work: Workspace, broker_id: BrokerId, item: AlterPartitionItem) -> Al
         return AlterPartitionResult(
             partition=item.partition, error=error, partition_epoch=state.partition_epoch
         )
-    if (change := _change(work, state, item)) is not None:
-        work.write(change)
+    work.write(_change(work, state, item))
     after = work.state_of(item.partition)
     assert after is not None, item
     return AlterPartitionResult(partition=item.partition, partition_epoch=after.partition_epoch)
@@ -79,9 +81,7 @@ def _refusal(
     return ErrorCode.NONE
 
 
-def _change(
-    work: Workspace, state: PartitionState, item: AlterPartitionItem
-) -> PartitionChange | None:
+def _change(work: Workspace, state: PartitionState, item: AlterPartitionItem) -> PartitionChange:
     minimum = work.image.min_insync_replicas(state)
     isr = tuple(member for member, _ in item.isr)
     elr = elr_after(state, isr, minimum)
@@ -89,13 +89,11 @@ def _change(
     moved = completed(work, state, isr, recovering=item.recovering)
     if moved is not None:
         return moved
-    change = PartitionChange(
+    return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
-        isr=None if isr == state.isr else isr,
+        isr=isr,
         elr=None if elr == state.elr else elr,
         lost=None if lost == state.lost else lost,
         recovering=None if item.recovering == state.recovering else item.recovering,
     )
-    is_same = (change.isr, change.elr, change.lost, change.recovering) == (None,) * 4
-    return None if is_same else change
