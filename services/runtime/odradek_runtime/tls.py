@@ -1,6 +1,6 @@
 """TLS material of a process: certificate, key and CA, for servers and channels alike.
 
-Identity: a node's certificate names it in a URI SAN, `odradek://broker/3`, `odradek://controller/1`;
+Identity: a node's certificate names it in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`;
 `peer_identity` reads it from an authenticated call. Files are read at each (re)load, so a renewed
 certificate needs no restart: gRPC servers ask again at each handshake.
 """
@@ -94,6 +94,8 @@ def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
         text = san.decode(errors="replace")
         if text.startswith("odradek://"):
             role, _, node = text.removeprefix("odradek://").partition("/")
-            if node.isdigit():
-                return role, int(node)
+        else:  # a DNS name, as `odradek tls issue broker-3` makes it
+            role, _, node = text.partition("-")
+        if role in ("broker", "controller") and node.isascii() and node.isdigit():
+            return role, int(node)
     return None

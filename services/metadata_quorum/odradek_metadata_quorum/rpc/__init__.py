@@ -1,1 +1,1 @@
-"""gRPC servicers: controller, admin, metadata feed."""
+"""The shell around the controller: gRPC servicers, the metadata feed, the host that proposes."""

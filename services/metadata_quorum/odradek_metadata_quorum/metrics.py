@@ -1,0 +1,118 @@
+"""What a scrape of /metrics finds: the quorum's state, and the cluster as the controller sees it.
+
+Read at the moment of the scrape; nothing is counted twice. Cluster-wide figures come from the
+committed image and are the same at every member; `active_controller` says whom to believe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
+from odradek_metadata_quorum.rpc.controller_host import ControllerHost
+from odradek_protocol.metadata.records import NO_LEADER
+
+PREFIX = "odradek_metadata_quorum_"
+
+
+class QuorumMetrics:
+    """Renders the metrics of one controller process."""
+
+    def __init__(self, host: ControllerHost, quorum: Quorum) -> None:
+        self._host = host
+        self._quorum = quorum
+        self._registry: Any = None  # prometheus_client is imported late: it costs start-up time
+
+    def render(self) -> tuple[str, bytes]:
+        """(content type, body) of a scrape."""
+        import prometheus_client as prometheus
+
+        if self._registry is None:
+            self._registry = prometheus.CollectorRegistry()
+            self._registry.register(self)
+            prometheus.ProcessCollector(registry=self._registry)
+            prometheus.GCCollector(registry=self._registry)
+        return prometheus.CONTENT_TYPE_LATEST, prometheus.generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Any]:
+        """The families, for prometheus_client."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._quorum.status()
+        for name, text, value in (*_quorum_gauges(status), *self._cluster_gauges()):
+            yield GaugeMetricFamily(PREFIX + name, text, value=value)
+        for name, text, total in (
+            ("log_syncs", "Writes of the Raft log that were synced.", status.sync.count),
+            (
+                "log_sync_seconds",
+                "Time spent in writes of the Raft log with fdatasync.",
+                status.sync.total_ns / 1e9,
+            ),
+            ("log_synced_bytes", "Bytes written to the Raft log.", status.sync.bytes),
+            (
+                "batches_committed",
+                "Metadata batches that this controller proposed and saw committed.",
+                self._host.batches_committed_total,
+            ),
+        ):
+            yield CounterMetricFamily(PREFIX + name, text, value=total)
+        lag = GaugeMetricFamily(
+            PREFIX + "peer_lag_entries",
+            "Entries that a voter is behind, as the leader knows.",
+            labels=["peer"],
+        )
+        for peer in status.peers if status.active else ():
+            lag.add_metric([str(peer.node_id)], status.log_last_offset - peer.match_index)
+        yield lag
+
+    def _cluster_gauges(self) -> Iterator[tuple[str, str, float]]:
+        image = self._host.controller.committed
+        offline = under_replicated = under_min_isr = not_preferred = partitions = 0
+        for state in image.partitions():
+            partitions += 1
+            offline += state.leader == NO_LEADER
+            under_replicated += len(state.isr) < len(state.replicas)
+            under_min_isr += len(state.isr) < image.min_insync_replicas(state)
+            not_preferred += state.leader != state.replicas[0]
+        yield (
+            "active_controller",
+            "1 where the active controller is.",
+            float(self._host.controller.is_active),
+        )
+        fenced = sum(broker.fenced for broker in image.brokers.values())
+        yield "fenced_brokers", "Registered brokers that are fenced.", float(fenced)
+        yield "active_brokers", "Brokers that are not fenced.", float(len(image.brokers) - fenced)
+        yield "topics", "Topics.", float(len(image.topics))
+        yield "partitions", "Partitions.", float(partitions)
+        yield "offline_partitions", "Partitions without a leader.", float(offline)
+        yield (
+            "under_replicated_partitions",
+            "Partitions with a replica out of sync.",
+            float(under_replicated),
+        )
+        yield (
+            "partitions_under_min_isr",
+            "Partitions that take no acks=all record.",
+            float(under_min_isr),
+        )
+        yield (
+            "preferred_replica_imbalance",
+            "Partitions that another than the preferred replica leads.",
+            float(not_preferred),
+        )
+
+
+def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
+    yield "raft_term", "Raft's current term.", float(status.term)
+    yield "raft_leader", "1 where Raft's leader is.", float(status.leader_id == status.node_id)
+    yield "commit_offset", "Last committed entry.", float(status.commit_index)
+    yield "applied_offset", "Last entry applied here.", float(status.applied)
+    yield "log_last_offset", "Last entry in the log here.", float(status.log_last_offset)
+    yield "log_start_offset", "First entry in the log here.", float(status.log_start_offset)
+    yield "log_bytes", "Size of the Raft log.", float(status.log_bytes)
+    yield "snapshot_offset", "Entry of the newest snapshot.", float(status.snapshot_offset)
+    yield "snapshot_bytes", "Size of the newest snapshot.", float(status.snapshot_bytes)
+    yield "pending_proposals", "Proposals that wait.", float(status.pending_proposals)
+    yield "log_sync_last_seconds", "Duration of the last sync.", status.sync.last_ns / 1e9
+    yield "log_sync_max_seconds", "Longest sync so far.", status.sync.max_ns / 1e9

@@ -1,0 +1,211 @@
+"""The controller process: its parts, the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from typing import Final
+
+import grpc.aio
+
+from odradek_metadata_quorum.controller import Controller
+from odradek_metadata_quorum.metrics import QuorumMetrics
+from odradek_metadata_quorum.quorum import (
+    CorruptStorage,
+    Quorum,
+    StorageMismatch,
+    check_storage,
+    format_storage,
+)
+from odradek_metadata_quorum.rpc.admin_servicer import AdminServicer
+from odradek_metadata_quorum.rpc.controller_host import ControllerHost
+from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer
+from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
+from odradek_metadata_quorum.rpc.peers import Peers
+from odradek_metadata_quorum.settings import CONTROLLER, QuorumProcessSettings
+from odradek_protocol.rpc.v1 import (
+    admin_service_pb2_grpc,
+    controller_service_pb2_grpc,
+)
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
+from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
+from odradek_runtime.listeners import ListenerAddress, host_port, refuse_open_without_tls
+from odradek_runtime.logs import event_log
+from odradek_runtime.tls import TlsFiles
+
+_SERVER_GRACE_S: Final = 0.2
+_STOP_TIMEOUT_S: Final = 5.0
+_TRANSFER_TIMEOUT_S: Final = 1.0
+_RPCS_MAX: Final = 2_000
+_log = event_log(__name__)
+
+
+class QuorumProcess:
+    """One controller, from start to end; `run` is its life."""
+
+    def __init__(self, settings: QuorumProcessSettings, *, insecure: bool) -> None:
+        settings.check()
+        self._settings = settings
+        self._tls = TlsFiles.from_paths(settings.ssl_certificate, settings.ssl_key, settings.ssl_ca)
+        refuse_open_without_tls(
+            settings.listeners, has_tls=self._tls is not None, insecure=insecure
+        )
+        self._insecure = insecure
+        self.ports: dict[str, int] = {}
+
+    async def run(self, stop: StopRequest) -> None:
+        """Live until `stop` is set, or something that cannot be mended happens."""
+        settings = self._settings
+        self._prepare_storage()
+        controller = Controller(settings.controller_settings(), random.SystemRandom())
+        self._host = host = ControllerHost(
+            controller,
+            monotonic_ms,
+            lambda error: stop.set("the controller cannot go on", failure=error),
+        )
+        quorum_settings = settings.quorum_settings(insecure=self._insecure)
+        machine = MetadataStateMachine(controller, host.on_applied)
+        self._quorum = quorum = Quorum(quorum_settings, machine)
+        host.connect(quorum)
+        quorum.add_leadership_listener(on_active=host.on_active, on_resigned=host.on_resigned)
+        server = self._server()
+        self._health = Health(server)
+        admin_http = self._admin_http()
+        self.ports["CONTROLLER"] = bind(
+            server, settings.listener(CONTROLLER), self._tls, mutual=self._tls is not None
+        )
+        async with asyncio.TaskGroup() as group:
+            ticking = group.create_task(host.run(), name="controller")
+            try:
+                await self._start(server, admin_http)
+                await stop.wait()
+                _log.info("Stops", reason=stop.reason)
+            finally:
+                await self._health.set(is_live=True, is_ready=False)
+                await bounded(
+                    quorum.transfer_leadership(_TRANSFER_TIMEOUT_S),
+                    _STOP_TIMEOUT_S,
+                    "the leadership to move",
+                )
+                await server.stop(_SERVER_GRACE_S)
+                await bounded(quorum.stop(), _STOP_TIMEOUT_S, "the quorum to stop")
+                await admin_http.stop()
+                ticking.cancel()
+
+    def _prepare_storage(self) -> None:
+        settings = self._settings
+        identity = {
+            "cluster_id": settings.cluster_id,
+            "node_id": settings.node_id,
+            "voters": [node for node, _, _ in settings.voters],
+        }
+        try:
+            if settings.storage_format_if_empty and _is_empty(settings):
+                format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # one dict
+            if not settings.log_dir.is_dir():
+                raise ProcessRefused(
+                    f"the data directory {settings.log_dir} does not exist: run `odradek storage "
+                    "format` for it before the first start"
+                )
+            check_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # one dict
+        except (StorageMismatch, CorruptStorage) as error:
+            raise ProcessRefused(str(error)) from None
+        except OSError as error:
+            raise ProcessRefused(
+                f"the data directory {settings.log_dir} cannot be used: {error}"
+            ) from None
+
+    def _server(self) -> grpc.aio.Server:
+        server = new_server(concurrent_rpcs_max=_RPCS_MAX)
+        peers = Peers(has_tls=self._tls is not None)
+        controller_service_pb2_grpc.add_ControllerServiceServicer_to_server(
+            ControllerServicer(self._host, self._quorum, peers, self._describe_quorum), server
+        )
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(self._host, peers, self._settings.cluster_id, self._describe_members),
+            server,
+        )
+        enable_reflection(server, ["odradek.v1.ControllerService", "odradek.v1.AdminService"])
+        return server
+
+    def _admin_http(self) -> AdminHttp:
+        metrics = QuorumMetrics(self._host, self._quorum)
+        return AdminHttp(
+            metrics=metrics.render,
+            liveness={"loop": lambda: ""},
+            readiness={"leader": lambda: "" if self._knows_leader() else "no leader is known"},
+        )
+
+    async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
+        settings = self._settings
+        try:
+            await self._quorum.start()
+        except (StorageMismatch, CorruptStorage) as error:
+            raise ProcessRefused(str(error)) from None
+        except OSError as error:
+            raise ProcessRefused(f"the quorum cannot start: {error}") from None
+        self.ports["RAFT"] = self._quorum.listen_port
+        if settings.metrics_port >= 0:
+            self.ports["METRICS"] = await admin_http.start(
+                ListenerAddress(
+                    name="METRICS", host=settings.metrics_host, port=settings.metrics_port
+                )
+            )
+        await server.start()
+        await self._health.set(is_live=True, is_ready=True)
+        gc.collect()
+        gc.freeze()
+        _log.info("Serves", node_id=settings.node_id, **self.ports)
+        announce_ready(
+            role="controller",
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            **self.ports,
+        )
+
+    # --- what is told
+
+    def _knows_leader(self) -> bool:
+        return self._quorum.leader_id is not None
+
+    def _describe_members(self) -> tuple[int, list[str]]:
+        leader_id = self._quorum.leader_id
+        endpoints = [host_port(host, port) for _, host, port in self._settings.rpc_endpoints]
+        return (-1 if leader_id is None else leader_id), endpoints
+
+    def _describe_quorum(self) -> pb.DescribeQuorumResponse:
+        status = self._quorum.status()
+        peers = {peer.node_id: peer for peer in status.peers}
+        rpc = {node: host_port(host, port) for node, host, port in self._settings.rpc_endpoints}
+        voters = []
+        for node, host, port in self._settings.voters:
+            peer = peers.get(node)
+            log_end = -1
+            if node == status.node_id:
+                log_end = status.log_last_offset + 1
+            elif peer is not None and status.active:
+                log_end = peer.match_index + 1
+            voters.append(
+                pb.QuorumVoter(
+                    controller_id=node,
+                    endpoint=host_port(host, port),
+                    log_end=log_end,
+                    last_heard_ms=-1 if peer is None else peer.last_response_age_ms,
+                    rpc_endpoint=rpc.get(node, ""),
+                )
+            )
+        return pb.DescribeQuorumResponse(
+            leader_id=-1 if status.leader_id is None else status.leader_id,
+            term=status.term,
+            commit_offset=status.commit_index + 1,
+            voters=voters,
+            answered_by=status.node_id,
+        )
+
+
+def _is_empty(settings: QuorumProcessSettings) -> bool:
+    return not settings.log_dir.is_dir() or not any(settings.log_dir.iterdir())

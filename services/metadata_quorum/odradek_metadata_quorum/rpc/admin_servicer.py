@@ -1,0 +1,318 @@
+"""Administration, on gRPC, for the brokers that pass on what their clients ask.
+
+The brokers have authorized the caller; here only members of the cluster may call. Everywhere but at
+the active controller a call ends with FAILED_PRECONDITION: ask another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import grpc
+
+from odradek_metadata_quorum.controller import Controller, Decision
+from odradek_metadata_quorum.controller.administration.access import find_acls
+from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.rpc import wire_admin as wire
+from odradek_metadata_quorum.rpc.config_descriptions import describe
+from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
+from odradek_protocol.identity import BrokerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
+from odradek_protocol.rpc.v1 import common_pb2
+
+T = TypeVar("T")
+ITEMS_MAX: Final = 20_000
+
+
+class AdminServicer(pb_grpc.AdminServiceServicer):
+    """One member's admin service."""
+
+    def __init__(
+        self,
+        host: ControllerHost,
+        peers: Peers,
+        cluster_id: str,
+        describe_members: Callable[[], tuple[int, list[str]]],
+    ) -> None:
+        """`describe_members` gives the active controller's id (-1: unknown) and all endpoints."""
+        self._host = host
+        self._peers = peers
+        self._cluster_id = cluster_id
+        self._describe_members = describe_members
+
+    # --- topics and partitions
+
+    async def CreateTopics(
+        self, request: pb.CreateTopicsRequest, context: Context
+    ) -> pb.CreateTopicsResponse:
+        """Answer once they are committed; brokers learn of them from the feed."""
+        wanted = wire.create_topics_request(request)
+        results = await self._decide(context, lambda c, _: c.handle_create_topics(wanted))
+        return pb.CreateTopicsResponse(topics=map(wire.topic_result, results))
+
+    async def DeleteTopics(
+        self, request: pb.DeleteTopicsRequest, context: Context
+    ) -> pb.DeleteTopicsResponse:
+        """Answer once it is committed."""
+        wanted = wire.delete_topics_request(request)
+        results = await self._decide(context, lambda c, _: c.handle_delete_topics(wanted))
+        return pb.DeleteTopicsResponse(topics=map(wire.topic_result, results))
+
+    async def CreatePartitions(
+        self, request: pb.CreatePartitionsRequest, context: Context
+    ) -> pb.CreatePartitionsResponse:
+        """Answer once they are committed."""
+        wanted = wire.create_partitions_request(request)
+        results = await self._decide(context, lambda c, _: c.handle_create_partitions(wanted))
+        return pb.CreatePartitionsResponse(topics=map(wire.topic_result, results))
+
+    async def ElectLeaders(
+        self, request: pb.ElectLeadersRequest, context: Context
+    ) -> pb.ElectLeadersResponse:
+        """Answer once the elections are committed."""
+        wanted = await self._parsed(context, lambda: wire.elect_leaders_request(request))
+        results = await self._decide(context, lambda c, _: c.handle_elect_leaders(wanted))
+        return pb.ElectLeadersResponse(partitions=map(wire.partition_result, results))
+
+    async def AlterPartitionReassignments(
+        self, request: pb.AlterPartitionReassignmentsRequest, context: Context
+    ) -> pb.AlterPartitionReassignmentsResponse:
+        """Answer once the moves have begun."""
+        wanted = wire.reassignments(request)
+        results = await self._decide(context, lambda c, _: c.handle_alter_reassignments(wanted))
+        return pb.AlterPartitionReassignmentsResponse(
+            partitions=map(wire.partition_result, results)
+        )
+
+    async def DeleteRecords(
+        self, request: pb.DeleteRecordsRequest, context: Context
+    ) -> pb.DeleteRecordsResponse:
+        """The leaders' business; metadata knows no offsets of records."""
+        await refuse(context, grpc.StatusCode.UNIMPLEMENTED, "ask the partitions' leaders")
+
+    # --- configs and features
+
+    async def DescribeConfigs(
+        self, request: pb.DescribeConfigsRequest, context: Context
+    ) -> pb.DescribeConfigsResponse:
+        """Configs that can be altered."""
+        image = await self._image(context)
+        return pb.DescribeConfigsResponse(
+            resources=[
+                describe(image, resource, with_documentation=request.include_documentation)
+                for resource in request.resources
+            ]
+        )
+
+    async def AlterConfigs(
+        self, request: pb.AlterConfigsRequest, context: Context
+    ) -> pb.AlterConfigsResponse:
+        """Answer once they are committed."""
+        wanted = await self._parsed(context, lambda: wire.alter_configs_request(request))
+        outcomes = await self._decide(context, lambda c, _: c.handle_alter_configs(wanted))
+        return pb.AlterConfigsResponse(
+            resources=[
+                pb.ConfigResourceResult(
+                    type=resource.type,
+                    name=resource.name,
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                )
+                for resource, outcome in zip(request.resources, outcomes, strict=True)
+            ]
+        )
+
+    async def UpdateFeatures(
+        self, request: pb.UpdateFeaturesRequest, context: Context
+    ) -> pb.UpdateFeaturesResponse:
+        """Answer once it is committed."""
+        outcome = await self._decide(
+            context,
+            lambda c, _: c.handle_update_feature(
+                request.name, request.level, allow_downgrade=request.allow_downgrade
+            ),
+        )
+        return pb.UpdateFeaturesResponse(error_code=outcome.error, error_message=outcome.message)
+
+    # --- access
+
+    async def CreateAcls(
+        self, request: pb.CreateAclsRequest, context: Context
+    ) -> pb.CreateAclsResponse:
+        """Answer once they are committed."""
+        await self._bounded(context, len(request.entries))
+        entries = tuple(map(wire.acl_entry, request.entries))
+        outcomes = await self._decide(context, lambda c, _: c.handle_create_acls(entries))
+        return pb.CreateAclsResponse(results=wire.item_results(outcomes))
+
+    async def DeleteAcls(
+        self, request: pb.DeleteAclsRequest, context: Context
+    ) -> pb.DeleteAclsResponse:
+        """Answer once they are gone."""
+        await self._bounded(context, len(request.filters))
+        filters = tuple(map(wire.acl_entry, request.filters))
+        results = await self._decide(context, lambda c, _: c.handle_delete_acls(filters))
+        return pb.DeleteAclsResponse(
+            results=[
+                pb.DeleteAclsResult(
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                    deleted=map(wire.acl_message, gone),
+                )
+                for outcome, gone in results
+            ]
+        )
+
+    async def DescribeAcls(
+        self, request: pb.DescribeAclsRequest, context: Context
+    ) -> pb.DescribeAclsResponse:
+        """All entries that the filter finds."""
+        image = await self._image(context)
+        found = find_acls(image, wire.acl_entry(request.filter))
+        return pb.DescribeAclsResponse(entries=map(wire.acl_message, found))
+
+    async def AlterScramUsers(
+        self, request: pb.AlterScramUsersRequest, context: Context
+    ) -> pb.AlterScramUsersResponse:
+        """Answer once they are committed."""
+        await self._bounded(context, len(request.upsertions) + len(request.deletions))
+        upsertions, deletions = wire.scram_upsertions(request), wire.scram_deletions(request)
+        results = await self._decide(
+            context, lambda c, _: c.handle_alter_scram_users(upsertions, deletions)
+        )
+        return pb.AlterScramUsersResponse(
+            results=[
+                pb.ScramUserResult(
+                    name=user, error_code=outcome.error, error_message=outcome.message
+                )
+                for user, outcome in results
+            ]
+        )
+
+    async def DescribeScramUsers(
+        self, request: pb.DescribeScramUsersRequest, context: Context
+    ) -> pb.DescribeScramUsersResponse:
+        """Users and their mechanisms, never their keys."""
+        image = await self._image(context)
+        return pb.DescribeScramUsersResponse(users=_scram_users(image, list(request.names)))
+
+    async def AlterQuotas(
+        self, request: pb.AlterQuotasRequest, context: Context
+    ) -> pb.AlterQuotasResponse:
+        """Answer once they are committed."""
+        await self._bounded(context, len(request.entries))
+        alterations = wire.quota_alterations(request)
+        outcomes = await self._decide(
+            context,
+            lambda c, _: c.handle_alter_quotas(alterations, validate_only=request.validate_only),
+        )
+        return pb.AlterQuotasResponse(results=wire.item_results(outcomes))
+
+    async def DescribeQuotas(
+        self, request: pb.DescribeQuotasRequest, context: Context
+    ) -> pb.DescribeQuotasResponse:
+        """All quotas."""
+        image = await self._image(context)
+        return pb.DescribeQuotasResponse(
+            entries=[
+                wire.quota_message(entity, key, value)
+                for entity, values in image.quotas.items()
+                for key, value in sorted(values.items())
+            ]
+        )
+
+    # --- the cluster
+
+    async def UnregisterBroker(
+        self, request: pb.UnregisterBrokerRequest, context: Context
+    ) -> pb.UnregisterBrokerResponse:
+        """Answer once it is forgotten."""
+        outcome = await self._decide(
+            context, lambda c, _: c.handle_unregister_broker(BrokerId(request.broker_id))
+        )
+        return pb.UnregisterBrokerResponse(error_code=outcome.error, error_message=outcome.message)
+
+    async def DescribeCluster(
+        self, request: pb.DescribeClusterRequest, context: Context
+    ) -> pb.DescribeClusterResponse:
+        """Brokers, fenced ones too, and controllers."""
+        image = await self._image(context)
+        active_id, endpoints = self._describe_members()
+        led = Counter(state.leader for state in image.partitions())
+        return pb.DescribeClusterResponse(
+            cluster_id=self._cluster_id,
+            brokers=[
+                pb.ClusterBroker(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    listeners=[
+                        common_pb2.Listener(
+                            name=endpoint.name,
+                            host=endpoint.host,
+                            port=endpoint.port,
+                            security_protocol=endpoint.security_protocol,
+                        )
+                        for endpoint in broker.endpoints
+                    ],
+                    rack=broker.rack or "",
+                    is_fenced=broker.fenced,
+                    is_in_shutdown=broker.in_shutdown,
+                    leader_count=led[broker.broker_id],
+                )
+                for _, broker in sorted(image.brokers.items())
+            ],
+            active_controller_id=active_id,
+            controller_epoch=image.epoch,
+            controller_endpoints=endpoints,
+        )
+
+    # --- below
+
+    async def _image(self, context: Context) -> MetadataImage:
+        """The committed image, with all that was decided before this call."""
+        return await self._decide(context, lambda c, _: Decision(response=c.committed))
+
+    async def _decide(
+        self, context: Context, handler: Callable[[Controller, int], Decision[T]]
+    ) -> T:
+        await self._peers.require_member(context)
+        try:
+            return await self._host.decide(handler)
+        except NotActive as error:
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"NOT_CONTROLLER: {error}")
+        except Overloaded as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except BatchTooLarge as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _bounded(self, context: Context, count: int) -> None:
+        if count > ITEMS_MAX:
+            message = f"{count} items in one request, at most {ITEMS_MAX}: split it"
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, message)
+
+    async def _parsed(self, context: Context, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except wire.BadRequest as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def _scram_users(image: MetadataImage, names: list[str]) -> list[pb.ScramUserResult]:
+    users: dict[str, list[pb.ScramCredentialInfo]] = {}
+    for (user, mechanism), credential in sorted(image.scram.items()):
+        info = pb.ScramCredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+        users.setdefault(user, []).append(info)
+    results = []
+    for name in names or users:
+        result = pb.ScramUserResult(name=name, credentials=users.get(name, ()))
+        if name not in users:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = f"user {name} has no SCRAM credential"
+        results.append(result)
+    return results

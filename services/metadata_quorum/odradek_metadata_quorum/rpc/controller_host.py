@@ -1,0 +1,180 @@
+"""Drives one controller on the event loop: turns requests into decisions, decisions into commits.
+
+The rule that all else serves: a decision is answered after its records, and those of every decision
+before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the
+order of the decisions. When leadership ends, whoever waits gets `NotActive`: the outcome of what
+was proposed is unknown to the caller, who asks again at the next active controller (all requests
+bear being done twice, or tell that they were).
+
+Heartbeats are decided at once and never wait for a commit: what they answer is committed by then
+(`is_fenced`), or harmless if it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from odradek_metadata_quorum.controller import Controller, Decision
+from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
+from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown, QuorumError
+from odradek_protocol.identity import BrokerId
+from odradek_runtime.logs import event_log
+
+T = TypeVar("T")
+IN_FLIGHT_MAX: Final = 2_000  # decisions that wait for their commit; the quorum takes 10,000
+TICK_S: Final = 0.05
+OPENING_WAIT_S: Final = 1.0
+PROPOSAL_TIMEOUT_S: Final = 30.0
+_log = event_log(__name__)
+
+
+class NotActive(Exception):
+    """This controller is not the active one, or stopped being it before the commit."""
+
+
+class Overloaded(Exception):
+    """Too many decisions wait for their commit; ask again later."""
+
+
+class Proposer(Protocol):
+    """What the host needs of the quorum."""
+
+    async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
+        """Commit an entry; see `Quorum.propose`."""
+
+
+class ControllerHost:
+    """The one owner of a controller on this loop."""
+
+    def __init__(
+        self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
+    ) -> None:
+        """`fail` is told of what must end the process: then the others elect another controller."""
+        self.controller = controller
+        self._clock_ms = clock_ms
+        self._fail = fail
+        self._quorum: Proposer | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._tail: asyncio.Task[bool] | None = None
+        self._in_flight = 0
+        self._opened = asyncio.Event()
+        self._resigned = asyncio.Event()
+        self._streams: dict[BrokerId, int] = {}
+        self.batches_committed_total = 0
+
+    def connect(self, quorum: Proposer) -> None:
+        """Tell where to propose; before `run`."""
+        self._quorum = quorum
+
+    async def run(self) -> None:
+        """Tick until cancelled; owns the tasks of all proposals."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while True:
+                await asyncio.sleep(TICK_S)
+                for _ in range(3):
+                    await asyncio.sleep(0)  # heartbeats that wait go first (R24)
+                for decision in self.controller.tick(self._clock_ms()):
+                    self._submit(decision)
+
+    # --- the quorum's side
+
+    def on_active(self, epoch: int) -> None:
+        """The quorum says that this member leads."""
+        _log.info("Became the active controller", epoch=epoch)
+        self._resigned.clear()
+        for decision in self.controller.became_active(epoch, self._clock_ms()):
+            self._submit(decision)
+
+    def on_resigned(self, epoch: int) -> None:
+        """The quorum says that this member leads no longer."""
+        _log.info("Is no longer the active controller", epoch=epoch)
+        self._opened.clear()
+        self._resigned.set()
+        self.controller.resigned()
+        self._tail = None
+
+    def on_applied(self) -> None:
+        """An entry was replayed: the first one of an epoch opens the controller."""
+        if self.controller.is_active:
+            self._opened.set()
+
+    # --- requests
+
+    async def decide(self, handler: Callable[[Controller, int], Decision[T]]) -> T:
+        """Decide and wait for the commit.
+
+        Raises:
+            NotActive: this member does not lead, or stopped to before the commit.
+            Overloaded: too much waits already.
+            BatchTooLarge: the request is too large for one batch; nothing was done.
+        """
+        await self._wait_until_open()
+        if self._in_flight >= IN_FLIGHT_MAX:
+            raise Overloaded(f"{self._in_flight} changes wait for their commit")
+        decision = handler(self.controller, self._clock_ms())
+        self._submit(decision)
+        tail = self._tail
+        if tail is not None and not await asyncio.shield(tail):
+            raise NotActive("stopped being the active controller before the commit")
+        if not self.controller.is_active:
+            raise NotActive("stopped being the active controller")
+        return decision.response
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Note a heartbeat, as the active controller or a standby; does not wait."""
+        decision = self.controller.handle_heartbeat(request, self._clock_ms())
+        self._submit(decision)
+        return decision.response
+
+    def stream_opened(self, broker_id: BrokerId) -> None:
+        """A heartbeat stream of a broker is there."""
+        self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
+
+    def stream_ended(self, broker_id: BrokerId) -> None:
+        """A heartbeat stream of a broker is gone; the last one counts as a break (D15)."""
+        left = self._streams[broker_id] - 1
+        if left:
+            self._streams[broker_id] = left
+            return
+        del self._streams[broker_id]
+        self.controller.stream_broken(broker_id, self._clock_ms())
+
+    async def _wait_until_open(self) -> None:
+        if not self.controller.is_active and self.controller.epoch is not None:
+            try:
+                async with asyncio.timeout(OPENING_WAIT_S):
+                    await self._opened.wait()
+            except TimeoutError:
+                pass
+        if not self.controller.is_active:
+            raise NotActive("not the active controller")
+
+    def _submit(self, decision: Decision[object]) -> None:
+        if decision.records:
+            assert self._tasks is not None, "a decision before run"
+            epoch = self.controller.epoch
+            assert epoch is not None, decision
+            self._in_flight += 1
+            self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
+
+    async def _propose(self, payload: bytes, epoch: int) -> bool:
+        """Whether it was committed. Tasks start in the order of their creation."""
+        assert self._quorum is not None, "a proposal before connect"
+        try:
+            await self._quorum.propose(payload, epoch=epoch, timeout_s=PROPOSAL_TIMEOUT_S)
+            self.batches_committed_total += 1
+            return True
+        except (NotLeader, OutcomeUnknown) as error:
+            _log.info("A proposal was not committed here", epoch=epoch, reason=str(error))
+            if isinstance(error, NotLeader) and self.controller.epoch == epoch:
+                # The log lacks a decision that later ones rest on, and nobody says we resigned.
+                self._fail(error)
+            return False
+        except QuorumError as error:
+            self._fail(error)  # as above: what is decided is not in the log
+            return False
+        finally:
+            self._in_flight -= 1

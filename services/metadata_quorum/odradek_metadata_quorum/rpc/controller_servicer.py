@@ -1,0 +1,144 @@
+"""What brokers ask of the controllers, on gRPC: registration, heartbeats, proposals, the feed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from odradek_metadata_quorum.controller import Controller, Decision
+from odradek_metadata_quorum.quorum import Quorum
+from odradek_metadata_quorum.rpc import wire
+from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
+from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
+from odradek_protocol.identity import BrokerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
+
+T = TypeVar("T")
+PARTITIONS_MAX: Final = 10_000
+
+
+class ControllerServicer(pb_grpc.ControllerServiceServicer):
+    """One member's controller service."""
+
+    def __init__(
+        self,
+        host: ControllerHost,
+        quorum: Quorum,
+        peers: Peers,
+        describe_quorum: Callable[[], pb.DescribeQuorumResponse],
+    ) -> None:
+        self._host = host
+        self._quorum = quorum
+        self._peers = peers
+        self._describe_quorum = describe_quorum
+
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
+        """Answer once the registration is committed."""
+        await self._peers.require_broker(context, request.broker_id)
+        wanted = wire.register_request(request)
+        response, error = await self._decide(lambda c, now_ms: c.handle_register(wanted, now_ms))
+        if response is None:
+            return pb.RegisterResponse(
+                error_code=error, broker_epoch=-1, active_controller_id=self._active_id()
+            )
+        return wire.register_response(response, self._active_id())
+
+    async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
+        self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
+    ) -> None:
+        """Answer each heartbeat; the end of the stream, however it comes, is told as a break.
+
+        Not a generator: a cancelled generator is closed whenever it is collected, and a death
+        must be noticed now.
+        """
+        broker_id: BrokerId | None = None
+        try:
+            async for message in request_iterator:
+                if broker_id is None:
+                    await self._peers.require_broker(context, message.broker_id)
+                    broker_id = BrokerId(message.broker_id)
+                    self._host.stream_opened(broker_id)
+                elif message.broker_id != broker_id:
+                    await refuse(
+                        context,
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        f"a stream is of one broker: {broker_id}, then {message.broker_id}",
+                    )
+                response = self._host.heartbeat(wire.heartbeat_request(message))
+                await context.write(wire.heartbeat_response(response, self._active_id()))
+                if response.error is ErrorCode.STALE_BROKER_EPOCH:
+                    return  # an earlier life: it must not count as the present one's stream
+        finally:
+            if broker_id is not None:
+                self._host.stream_ended(broker_id)
+
+    async def AlterPartition(
+        self, request: pb.AlterPartitionRequest, context: Context
+    ) -> pb.AlterPartitionResponse:
+        """Answer once the changes are committed."""
+        await self._peers.require_broker(context, request.broker_id)
+        wanted = wire.alter_partition_request(request)
+        response, error = await self._decide(lambda c, _: c.handle_alter_partition(wanted))
+        if response is None:
+            return pb.AlterPartitionResponse(error_code=error)
+        return wire.alter_partition_response(response)
+
+    async def MetadataFeed(
+        self, request: pb.MetadataFeedRequest, context: Context
+    ) -> AsyncIterator[pb.MetadataFeedResponse]:
+        """Stream until the reader goes."""
+        await self._peers.require_member(context)
+        try:
+            async for message in feed(self._quorum, request.from_offset, request.last_epoch):
+                yield message
+        except FeedMismatch as error:
+            await refuse(context, grpc.StatusCode.OUT_OF_RANGE, str(error))
+
+    async def ReportLogEnds(
+        self, request: pb.ReportLogEndsRequest, context: Context
+    ) -> pb.ReportLogEndsResponse:
+        """Take note."""
+        await self._peers.require_broker(context, request.broker_id)
+        if len(request.partitions) > PARTITIONS_MAX:
+            return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        wanted = wire.report_log_ends_request(request)
+        response, error = await self._decide(lambda c, _: c.handle_report_log_ends(wanted))
+        return pb.ReportLogEndsResponse(error_code=error if response is None else response)
+
+    async def AllocateProducerIds(
+        self, request: pb.AllocateProducerIdsRequest, context: Context
+    ) -> pb.AllocateProducerIdsResponse:
+        """Answer once the block is committed."""
+        await self._peers.require_broker(context, request.broker_id)
+        wanted = wire.allocate_request(request)
+        response, error = await self._decide(lambda c, _: c.handle_allocate_producer_ids(wanted))
+        if response is None:
+            return pb.AllocateProducerIdsResponse(error_code=error, producer_id_start=-1)
+        return wire.allocate_response(response)
+
+    async def DescribeQuorum(
+        self, request: pb.DescribeQuorumRequest, context: Context
+    ) -> pb.DescribeQuorumResponse:
+        """What this member knows of the quorum."""
+        await self._peers.require_member(context)
+        return self._describe_quorum()
+
+    async def _decide(
+        self, handler: Callable[[Controller, int], Decision[T]]
+    ) -> tuple[T | None, ErrorCode]:
+        try:
+            return await self._host.decide(handler), ErrorCode.NONE
+        except NotActive:
+            return None, ErrorCode.NOT_CONTROLLER
+        except Overloaded:
+            return None, ErrorCode.REQUEST_TIMED_OUT
+
+    def _active_id(self) -> int:
+        leader_id = self._quorum.leader_id
+        return -1 if leader_id is None else leader_id

@@ -1,0 +1,117 @@
+"""The metadata feed: committed entries from an offset on, or a snapshot and what follows it.
+
+Every member serves it, standbys too, and serves only what it has applied (RAFT.md section 11: what
+is applied is committed). Order is the log's, nothing is left out but the inside of a snapshot, and
+nothing is sent before an offset that was already sent: the feed never goes backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Protocol
+
+from odradek_metadata_quorum.quorum import CommittedEntry, StateSnapshot
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+
+ENTRIES_BYTES_MAX: Final = 256 << 10
+CHUNK_BYTES: Final = 256 << 10
+IDLE_WAIT_S: Final = 5.0
+STOPPING_PAUSE_S: Final = 0.01
+
+
+class FeedSource(Protocol):
+    """What the feed needs of the quorum."""
+
+    @property
+    def applied(self) -> int:
+        """The last entry applied."""
+
+    async def wait_applied(self, offset: int, timeout_s: float) -> int:
+        """Wait for an entry to be applied, at most so long."""
+
+    def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
+        """Applied entries; None where the log is trimmed."""
+
+    async def latest_snapshot(self) -> StateSnapshot | None:
+        """The newest snapshot."""
+
+
+class FeedMismatch(Exception):
+    """The reader's history is not this log's: it followed another cluster."""
+
+
+async def feed(
+    source: FeedSource, from_offset: int, last_epoch: int
+) -> AsyncIterator[pb.MetadataFeedResponse]:
+    """Messages for one reader, for ever; first, at once, where it stands.
+
+    Raises:
+        FeedMismatch: the entry before `from_offset` has another epoch here.
+    """
+    position = max(from_offset, 0)
+    _check_history(source, position, last_epoch)
+    is_first = True
+    while True:
+        entries = source.entries(position, ENTRIES_BYTES_MAX)
+        if entries is None:
+            snapshot = await source.latest_snapshot()
+            if snapshot is None or snapshot.offset < position:
+                raise FeedMismatch(f"entry {position} is trimmed and in no snapshot")
+            for message in _chunks(snapshot):
+                yield message
+                await asyncio.sleep(0)
+            position = snapshot.offset + 1
+            continue
+        if entries or is_first:
+            yield _batches(entries, source.applied + 1)
+            is_first = False
+        if entries:
+            position = entries[-1].offset + 1
+        else:
+            wanted = max(position, source.applied + 1)
+            if await source.wait_applied(wanted, IDLE_WAIT_S) < wanted:
+                await asyncio.sleep(STOPPING_PAUSE_S)  # a quorum that stops does not wait
+
+
+def _check_history(source: FeedSource, position: int, last_epoch: int) -> None:
+    if position == 0 or last_epoch == 0 or position - 1 > source.applied:
+        return  # nothing to compare, or the reader is ahead of this member: it waits
+    before = source.entries(position - 1, 1)
+    if before and before[0].offset == position - 1 and before[0].epoch != last_epoch:
+        raise FeedMismatch(
+            f"entry {position - 1} has epoch {before[0].epoch} here and {last_epoch} at the reader"
+        )
+
+
+def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataFeedResponse:
+    return pb.MetadataFeedResponse(
+        batches=pb.MetadataBatches(
+            batches=[
+                pb.MetadataBatch(
+                    offset=entry.offset, controller_epoch=entry.epoch, payload=entry.payload
+                )
+                for entry in entries
+            ],
+            end_offset=end_offset,
+        )
+    )
+
+
+def _chunks(snapshot: StateSnapshot) -> list[pb.MetadataFeedResponse]:
+    checksum = crc32c(snapshot.data)
+    starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)
+    return [
+        pb.MetadataFeedResponse(
+            snapshot=pb.MetadataSnapshotChunk(
+                offset=snapshot.offset,
+                controller_epoch=snapshot.epoch,
+                position=start,
+                data=snapshot.data[start : start + CHUNK_BYTES],
+                is_last=start == starts[-1],
+                crc32c=checksum if start == starts[-1] else 0,
+            )
+        )
+        for start in starts
+    ]

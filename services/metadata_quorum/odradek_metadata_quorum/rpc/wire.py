@@ -1,0 +1,182 @@
+"""Between the messages of the controller service and the controller's own values."""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.controller.requests import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LogEnd,
+    RegisterRequest,
+    RegisterResponse,
+    ReportLogEndsRequest,
+)
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    IncarnationId,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import Endpoint, RestartClass
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+
+_RESTART_CLASSES = {
+    pb.RESTART_CLASS_CLEAN: RestartClass.CLEAN,
+    pb.RESTART_CLASS_PROCESS: RestartClass.PROCESS,
+}
+
+
+def register_request(message: pb.RegisterRequest) -> RegisterRequest:
+    """What is not said counts as the worst: class POWER."""
+    return RegisterRequest(
+        cluster_id=message.cluster_id,
+        broker_id=BrokerId(message.broker_id),
+        incarnation_id=IncarnationId(message.incarnation_id),
+        directory_ids=tuple(map(DirectoryId, message.directory_ids)),
+        restart_class=_RESTART_CLASSES.get(message.restart_class, RestartClass.POWER),
+        previous_broker_epoch=BrokerEpoch(message.previous_broker_epoch),
+        endpoints=tuple(
+            Endpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol or "PLAINTEXT",
+            )
+            for listener in message.listeners
+        ),
+        rack=message.rack or None,
+        features=tuple(sorted(message.features.items())),
+        lost_partitions=frozenset(map(partition, message.lost_partitions)),
+    )
+
+
+def register_response(response: RegisterResponse, active_id: int) -> pb.RegisterResponse:
+    """As the wire has it."""
+    return pb.RegisterResponse(
+        error_code=response.outcome.error,
+        error_message=response.outcome.message,
+        broker_epoch=response.broker_epoch,
+        active_controller_id=active_id,
+    )
+
+
+def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
+    """As the controller takes it; the age of the loop is judged by the broker itself."""
+    return HeartbeatRequest(
+        broker_id=BrokerId(message.broker_id),
+        broker_epoch=BrokerEpoch(message.broker_epoch),
+        seq=message.seq,
+        image_offset=message.image_offset,
+        want_fence=message.want_fence,
+        want_shutdown=message.want_shutdown,
+        offline_directory_ids=tuple(map(DirectoryId, message.offline_directories)),
+    )
+
+
+def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.HeartbeatResponse:
+    """As the wire has it."""
+    return pb.HeartbeatResponse(
+        error_code=response.error,
+        seq=response.seq,
+        is_active=response.is_active,
+        is_fenced=response.is_fenced,
+        may_shutdown=response.may_shutdown,
+        controller_epoch=response.controller_epoch,
+        report_log_ends=[partition_message(p) for p in response.report_log_ends],
+        active_controller_id=active_id,
+    )
+
+
+def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartitionRequest:
+    """As the controller takes it."""
+    return AlterPartitionRequest(
+        broker_id=BrokerId(message.broker_id),
+        broker_epoch=BrokerEpoch(message.broker_epoch),
+        partitions=tuple(
+            AlterPartitionItem(
+                partition=partition(item.partition),
+                leader_epoch=item.leader_epoch,
+                partition_epoch=item.partition_epoch,
+                isr=tuple(
+                    (BrokerId(member.broker_id), BrokerEpoch(member.broker_epoch))
+                    for member in item.isr
+                ),
+                recovering=item.is_recovering,
+            )
+            for item in message.partitions
+        ),
+    )
+
+
+def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartitionResponse:
+    """As the wire has it."""
+    return pb.AlterPartitionResponse(
+        error_code=response.error,
+        partitions=[
+            pb.AlterPartitionResult(
+                partition=partition_message(result.partition),
+                error_code=result.error,
+                partition_epoch=result.partition_epoch,
+            )
+            for result in response.partitions
+        ],
+    )
+
+
+def report_log_ends_request(message: pb.ReportLogEndsRequest) -> ReportLogEndsRequest:
+    """As the controller takes it."""
+    return ReportLogEndsRequest(
+        broker_id=BrokerId(message.broker_id),
+        broker_epoch=BrokerEpoch(message.broker_epoch),
+        partitions=tuple(
+            LogEnd(
+                partition=partition(told.partition),
+                last_epoch=told.last_epoch,
+                log_end=told.log_end,
+            )
+            for told in message.partitions
+        ),
+    )
+
+
+def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducerIdsRequest:
+    """As the controller takes it."""
+    return AllocateProducerIdsRequest(
+        broker_id=BrokerId(message.broker_id), broker_epoch=BrokerEpoch(message.broker_epoch)
+    )
+
+
+def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProducerIdsResponse:
+    """As the wire has it."""
+    return pb.AllocateProducerIdsResponse(
+        error_code=response.error,
+        producer_id_start=response.producer_id_start,
+        producer_id_count=response.producer_id_count,
+    )
+
+
+def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
+    """A partition's name."""
+    return TopicIdPartition(TopicId(message.topic_id), PartitionIndex(message.partition))
+
+
+def partition_message(name: TopicIdPartition) -> common_pb2.TopicIdPartition:
+    """A partition's name, as the wire has it."""
+    return common_pb2.TopicIdPartition(topic_id=name.topic_id, partition=name.partition)
+
+
+def error_code(code: int) -> ErrorCode:
+    """A code from the wire; unknown ones are UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,248 @@
+"""Between the messages of the admin service and the controller's own values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odradek_metadata_quorum.controller.administration.access import AclEntry
+from odradek_metadata_quorum.controller.administration.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterOperation,
+    ConfigOperation,
+)
+from odradek_metadata_quorum.controller.administration.credentials import (
+    ScramDeletion,
+    ScramUpsertion,
+)
+from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
+from odradek_metadata_quorum.controller.decision import Outcome
+from odradek_metadata_quorum.controller.requests import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    NewPartitions,
+    NewTopic,
+    PartitionResult,
+    Reassignment,
+    TopicResult,
+)
+from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
+from odradek_protocol.metadata.image import QuotaEntity
+from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import common_pb2
+
+
+class BadRequest(ValueError):
+    """A message that makes no sense; the text says what is wrong."""
+
+
+def create_topics_request(message: pb.CreateTopicsRequest) -> CreateTopicsRequest:
+    """A count of 0 is a field that was not set, and means -1."""
+    return CreateTopicsRequest(
+        topics=tuple(
+            NewTopic(
+                name=topic.name,
+                partition_count=topic.partition_count or -1,
+                replication_factor=topic.replication_factor or -1,
+                assignments=_assignments(topic.assignments),
+                configs=tuple(sorted(topic.configs.items())),
+            )
+            for topic in message.topics
+        ),
+        validate_only=message.validate_only,
+    )
+
+
+def create_partitions_request(message: pb.CreatePartitionsRequest) -> CreatePartitionsRequest:
+    """As the controller takes it."""
+    return CreatePartitionsRequest(
+        topics=tuple(
+            NewPartitions(
+                name=topic.name,
+                total_count=topic.total_count,
+                assignments=_assignments(topic.assignments),
+            )
+            for topic in message.topics
+        ),
+        validate_only=message.validate_only,
+    )
+
+
+def delete_topics_request(message: pb.DeleteTopicsRequest) -> DeleteTopicsRequest:
+    """As the controller takes it."""
+    return DeleteTopicsRequest(
+        names=tuple(message.names), topic_ids=tuple(map(TopicId, message.topic_ids))
+    )
+
+
+def topic_result(result: TopicResult) -> pb.TopicResult:
+    """As the wire has it."""
+    return pb.TopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=result.outcome.error,
+        error_message=result.outcome.message,
+        partition_count=result.partition_count,
+        replication_factor=result.replication_factor,
+    )
+
+
+def elect_leaders_request(message: pb.ElectLeadersRequest) -> ElectLeadersRequest:
+    """Election types: 0 preferred, 1 unclean."""
+    if message.election_type not in (0, 1):
+        raise BadRequest(f"election type {message.election_type}: 0 is preferred, 1 is unclean")
+    return ElectLeadersRequest(
+        unclean=message.election_type == 1, partitions=tuple(map(partition, message.partitions))
+    )
+
+
+def reassignments(
+    message: pb.AlterPartitionReassignmentsRequest,
+) -> tuple[Reassignment, ...]:
+    """No replicas: cancel."""
+    return tuple(
+        Reassignment(
+            partition=partition(item.partition),
+            replicas=tuple(map(BrokerId, item.replicas)) or None,
+        )
+        for item in message.reassignments
+    )
+
+
+def partition_result(result: PartitionResult) -> pb.PartitionResult:
+    """As the wire has it."""
+    return pb.PartitionResult(
+        partition=common_pb2.TopicPartition(
+            topic=result.partition.topic, partition=result.partition.partition
+        ),
+        error_code=result.outcome.error,
+        error_message=result.outcome.message,
+    )
+
+
+def alter_configs_request(message: pb.AlterConfigsRequest) -> AlterConfigsRequest:
+    """Raises `BadRequest` for a resource type or an operation that does not exist."""
+    return AlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(
+                resource_type=resource_type(resource.type),
+                resource_name=resource.name,
+                operations=tuple(_operation(operation) for operation in resource.operations),
+                replaces_all=resource.replaces_all,
+            )
+            for resource in message.resources
+        ),
+        validate_only=message.validate_only,
+    )
+
+
+def resource_type(number: int) -> ConfigResourceType:
+    """Raises `BadRequest` for one that does not exist."""
+    try:
+        return ConfigResourceType(number)
+    except ValueError:
+        raise BadRequest(f"config resource type {number}: 2 is topic, 4 is broker") from None
+
+
+def _operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
+    try:
+        operation = AlterOperation(message.operation)
+    except ValueError:
+        raise BadRequest(
+            f"config operation {message.operation}: 0 set, 1 delete, 2 append, 3 subtract"
+        ) from None
+    return ConfigOperation(
+        name=message.name,
+        operation=operation,
+        value=message.value if message.HasField("value") else None,
+    )
+
+
+def acl_entry(message: pb.AclEntry) -> AclEntry:
+    """An entry or a filter; in a filter, 0 is a field that was not set, and means ANY."""
+    return AclEntry(
+        resource_type=message.resource_type or 1,
+        resource_name=message.resource_name,
+        pattern_type=message.pattern_type or 1,
+        principal=message.principal,
+        host=message.host,
+        operation=message.operation or 1,
+        permission_type=message.permission_type or 1,
+    )
+
+
+def acl_message(entry: AclEntry) -> pb.AclEntry:
+    """As the wire has it."""
+    return pb.AclEntry(
+        resource_type=entry.resource_type,
+        resource_name=entry.resource_name,
+        pattern_type=entry.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission_type,
+    )
+
+
+def scram_upsertions(message: pb.AlterScramUsersRequest) -> tuple[ScramUpsertion, ...]:
+    """As the controller takes them."""
+    return tuple(
+        ScramUpsertion(
+            user=item.name,
+            mechanism=item.mechanism,
+            iterations=item.iterations,
+            salt=item.salt,
+            salted_password=item.salted_password,
+        )
+        for item in message.upsertions
+    )
+
+
+def scram_deletions(message: pb.AlterScramUsersRequest) -> tuple[ScramDeletion, ...]:
+    """As the controller takes them."""
+    return tuple(
+        ScramDeletion(user=item.name, mechanism=item.mechanism) for item in message.deletions
+    )
+
+
+def quota_alterations(message: pb.AlterQuotasRequest) -> tuple[QuotaAlteration, ...]:
+    """A name or a value that is not set is the default, or a removal."""
+    return tuple(
+        QuotaAlteration(
+            entity=tuple(
+                (part.type, part.name if part.HasField("name") else None) for part in entry.entity
+            ),
+            key=entry.key,
+            value=entry.value if entry.HasField("value") else None,
+        )
+        for entry in message.entries
+    )
+
+
+def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
+    """As the wire has it."""
+    return pb.QuotaEntry(
+        entity=[pb.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
+        key=key,
+        value=value,
+    )
+
+
+def item_results(outcomes: Iterable[Outcome]) -> list[pb.ItemResult]:
+    """As the wire has them."""
+    return [
+        pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
+        for outcome in outcomes
+    ]
+
+
+def partition(message: common_pb2.TopicPartition) -> TopicPartition:
+    """A partition's name."""
+    return TopicPartition(TopicName(message.topic), PartitionIndex(message.partition))
+
+
+def _assignments(messages: Iterable[pb.ReplicaAssignment]) -> tuple[tuple[BrokerId, ...], ...]:
+    return tuple(tuple(map(BrokerId, message.broker_ids)) for message in messages)
