@@ -52,7 +52,7 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
-from odradek_broker.settings import GRPC, REPLICATION, BrokerSettings
+from odradek_broker.settings import GRPC, REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -62,6 +62,7 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
+from odradek_protocol.kafka.messages import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
@@ -440,7 +441,11 @@ class BrokerProcess:
         services = kafka_services(
             self._context, self._table, authorizer=self._authorizer, quotas=self._quotas
         )
-        await self._kafka.serve(Registry(services), ready=self._serves_kafka)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._kafka.serve(Registry(services), ready=self._serves_kafka))
+            if any(is_kafka_listener(one.name) for one in self._settings.listeners):
+                # Half a second of CPU: nobody waits for it, whoever asks before pays for his part.
+                group.create_task(asyncio.to_thread(warm_up))
 
     # --- living ----------------------------------------------------------------------------------
 

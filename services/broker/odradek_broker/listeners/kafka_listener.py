@@ -21,7 +21,6 @@ from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES
 from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
 from odradek_broker.settings import BrokerSettings, is_kafka_listener
-from odradek_protocol.kafka.messages import warm_up
 from odradek_runtime.listeners import ListenerAddress, open_port
 from odradek_runtime.tls import TlsFiles
 
@@ -51,8 +50,10 @@ class KafkaListeners:
             one.close()
 
     async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
-        """Accept until cancelled; `ready` is set when connections are taken."""
-        warm_up()
+        """Accept until cancelled; `ready` is set when connections are taken.
+
+        Let `warm_up` run in a thread meanwhile: the first requests are slow otherwise.
+        """
         async with asyncio.TaskGroup() as tasks:
             counts: Counter[str] = Counter()
             shells = [
