@@ -1,0 +1,94 @@
+"""ConsumerGroupDescribe: groups of the consumer protocol with present and target assignments."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.groups.messages import Assignment, MemberDescription
+from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.security.rights import Operation
+from odradek_protocol.identity import GroupId
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import ConsumerGroupDescribeResponse, Message, uuid_of
+
+_CONSUMER_MEMBER: Final = 1
+_Group: Final = ConsumerGroupDescribeResponse.DescribedGroup
+_Member: Final = _Group.Member
+_Assignment: Final = _Member.Assignment
+
+
+@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, needs=has_groups)
+async def consumer_group_describe(request: Request) -> Message:
+    """See the module."""
+    return ConsumerGroupDescribeResponse(
+        groups=[await _describe(request, g) for g in request.message.group_ids]
+    )
+
+
+async def _describe(request: Request, group_id: str) -> Any:
+    if not request.allows_group(Operation.DESCRIBE, group_id):
+        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    try:
+        group = await coordinator(request).describe(GroupId(group_id))
+    except CoordinatorError as error:
+        return _refused(group_id, error.code)
+    if group.error is not ErrorCode.NONE or group.group_type != "consumer":
+        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+    return _Group(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=request.services.settings.group_consumer_assignors[0],
+        members=[_member(request, one) for one in group.members],
+    )
+
+
+def _refused(group_id: str, code: ErrorCode) -> Any:
+    return _Group(
+        error_code=code,
+        error_message=code.name,
+        group_id=group_id,
+        group_state="Dead",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
+    )
+
+
+def _member(request: Request, one: MemberDescription) -> Any:
+    return _Member(
+        member_id=one.member_id,
+        instance_id=one.instance_id,
+        rack_id=one.rack_id,
+        member_epoch=one.member_epoch,
+        client_id=one.client_id,
+        client_host=one.client_host,
+        subscribed_topic_names=list(one.subscribed_topics),
+        subscribed_topic_regex=one.subscribed_regex,
+        assignment=_assignment(request, one.assignment),
+        target_assignment=_assignment(request, one.target),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _assignment(request: Request, assignment: Assignment) -> Any:
+    topics = request.services.image.topics
+    return _Assignment(
+        topic_partitions=[
+            _Assignment.TopicPartitions(
+                topic_id=uuid_of(topic_id),
+                topic_name=topics[topic_id].name,
+                partitions=sorted(indexes),
+            )
+            for topic_id, indexes in sorted(assignment.items())
+            if topic_id in topics
+        ]
+    )

@@ -1,0 +1,70 @@
+"""FindCoordinator: the broker to ask about a group. Transactions (key type 1) are refused: there are none yet."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from odradek_broker.kafka_api.brokers import node_of
+from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.security.rights import Operation
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import FindCoordinatorResponse, Message
+
+GROUP: Final = 0
+_BATCHED_FROM: Final = 4
+_KEYS_MAX: Final = 10_000
+_Coordinator: Final = FindCoordinatorResponse.Coordinator
+
+
+@handles(ApiKey.FIND_COORDINATOR, needs=has_groups)
+async def find_coordinator(request: Request) -> Message:
+    """One key, or several from version 4 on."""
+    message = request.message
+    key_type = message.key_type if request.version >= 1 else GROUP
+    if request.version >= _BATCHED_FROM:
+        keys = message.coordinator_keys[:_KEYS_MAX]
+        return FindCoordinatorResponse(
+            coordinators=[
+                _Coordinator(key=key, **await _find(request, key_type, key)) for key in keys
+            ]
+        )
+    return FindCoordinatorResponse(**await _find(request, key_type, message.key))
+
+
+async def _find(request: Request, key_type: int, key: str) -> dict[str, Any]:
+    if key_type != GROUP:
+        return _refused(
+            ErrorCode.INVALID_REQUEST,
+            "only groups have coordinators here: transactions do not work yet",
+        )
+    if not request.allows_group(Operation.DESCRIBE, key):
+        return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    groups = coordinator(request)
+    leader = groups.coordinator_of(key)
+    if leader is None:
+        await groups.ensure_topic()
+        leader = groups.coordinator_of(key)
+    broker = None if leader is None else request.services.image.brokers.get(leader.broker_id)
+    node = None if broker is None or broker.fenced else node_of(broker, request.session.listener)
+    if node is None:
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "node_id": node.broker_id,
+        "host": node.host,
+        "port": node.port,
+    }
+
+
+def _refused(code: ErrorCode, message: str | None = None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message or code.name,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+    }

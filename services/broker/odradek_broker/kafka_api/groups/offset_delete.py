@@ -1,0 +1,59 @@
+"""OffsetDelete (KIP-496): forget committed offsets of topics that no member reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.security.rights import Operation
+from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import Message, OffsetDeleteResponse
+
+_Topic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_Partition: Final = _Topic.OffsetDeleteResponsePartition
+
+
+@handles(ApiKey.OFFSET_DELETE, needs=has_groups)
+async def offset_delete(request: Request) -> Message:
+    """See the module."""
+    message = request.message
+    if not request.allows_group(Operation.DELETE, message.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, topics=[])
+    named = [
+        TopicPartition(TopicName(topic.name), PartitionIndex(one.partition_index))
+        for topic in message.topics
+        for one in topic.partitions
+    ]
+    allowed = [p for p in named if request.allows_topic(Operation.READ, p.topic)]
+    try:
+        told = await coordinator(request).delete_offsets(GroupId(message.group_id), allowed)
+    except CoordinatorError as error:
+        return OffsetDeleteResponse(error_code=error.code, topics=[])
+    if told.error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=told.error, topics=[])
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return OffsetDeleteResponse(
+        topics=[
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _Partition(
+                        partition_index=one.partition_index,
+                        error_code=told.partitions.get(
+                            TopicPartition(
+                                TopicName(topic.name), PartitionIndex(one.partition_index)
+                            ),
+                            denied,
+                        ),
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
