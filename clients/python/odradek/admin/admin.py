@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from odradek.admin.access_admin import AccessAdmin
 from odradek.admin.descriptions import (
@@ -389,8 +389,8 @@ def _partition(partition: PartitionLike) -> common_pb2.TopicPartition:
     return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
 
 
-def _resource_type(resource: ConfigResource) -> pb.ConfigResourceType.ValueType:
-    return pb.ConfigResourceType.ValueType(int(resource.type))
+def _resource_type(resource: ConfigResource) -> pb.ConfigResourceType:
+    return cast("pb.ConfigResourceType", int(resource.type))
 
 
 def _config(entry: pb.ConfigEntry) -> ConfigValue:

@@ -176,6 +176,13 @@ class Consumer:
                 self._iterated.extend(await self._read(None, _ITERATION_RECORDS_MAX))
         return self._iterated.popleft()
 
+    def next_decoded(self) -> ConsumerRecord | None:
+        """The next record of an iteration, if it is decoded already; does not wait."""
+        try:
+            return self._iterated.popleft()
+        except IndexError:
+            return None
+
     async def getmany(
         self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX
     ) -> list[ConsumerRecord]:

@@ -1,0 +1,56 @@
+"""The synchronous consumer."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from odradek.consumer.consumer import Consumer as AsyncConsumer
+from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.sync.facade import Facade, calls, waits
+
+
+class Consumer(Facade[AsyncConsumer]):
+    """`odradek.Consumer`, waiting. One thread reads from it."""
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop fetching. May be called twice."""
+        if not self._thread.is_closed:
+            self._thread.run(self._core.close())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        record = self._core.next_decoded()
+        return self._thread.run(self._core.__anext__()) if record is None else record
+
+    assign = calls(AsyncConsumer.assign)
+    subscribe = calls(AsyncConsumer.subscribe)
+    assignment = calls(AsyncConsumer.assignment)
+    seek = calls(AsyncConsumer.seek)
+    seek_to_beginning = calls(AsyncConsumer.seek_to_beginning)
+    seek_to_end = calls(AsyncConsumer.seek_to_end)
+    seek_to_timestamp = calls(AsyncConsumer.seek_to_timestamp)
+    pause = calls(AsyncConsumer.pause)
+    resume = calls(AsyncConsumer.resume)
+    paused = calls(AsyncConsumer.paused)
+    high_watermark = calls(AsyncConsumer.high_watermark)
+    getmany = waits(AsyncConsumer.getmany)
+    getarrow = waits(AsyncConsumer.getarrow)
+    position = waits(AsyncConsumer.position)
+    beginning_offsets = waits(AsyncConsumer.beginning_offsets)
+    end_offsets = waits(AsyncConsumer.end_offsets)
+    offsets_for_times = waits(AsyncConsumer.offsets_for_times)

@@ -1,0 +1,64 @@
+"""An event loop on a thread of its own, for programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from odradek.errors import ClientClosed
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for threads that wait. Thread-safe; started at once, stopped by `close`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.is_closed = False
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it on the loop and wait for its result. KeyboardInterrupt cancels it."""
+        if self.is_closed:
+            work.close()
+            raise ClientClosed("the client is closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("odradek.sync cannot be used from its own callbacks")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a plain function on the loop and wait for its result."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread. May be called twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        pending = asyncio.all_tasks(self.loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())

@@ -1,0 +1,243 @@
+"""The synchronous producer: records gather on the caller's side and cross to the loop together.
+
+Crossing to another thread costs more than sending a record. So `send` appends to a queue, and only the
+first record after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is
+full, that is while the producer's own buffer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from odradek.errors import BufferFull, ClientClosed, RequestTimedOut
+from odradek.producer.accumulator import Headers
+from odradek.producer.delivery import RecordMetadata
+from odradek.producer.producer import CLOSE_S_MAX
+from odradek.producer.producer import Producer as AsyncProducer
+from odradek.sync.loop_thread import LoopThread
+
+WAITING_RECORDS_MAX: Final = 10_000
+
+
+class Delivery:
+    """A record's acknowledgement, for any thread to wait for."""
+
+    __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_waiter")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._metadata: RecordMetadata | None = None
+        self._error: BaseException | None = None
+        self._waiter: threading.Event | None = None
+        self._callbacks: list[Callable[[Delivery], object]] | None = None
+
+    def done(self) -> bool:
+        """Whether it is acknowledged or failed."""
+        return self._metadata is not None or self._error is not None
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record is; waits for it. Raises its error, or RequestTimedOut."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        assert self._metadata is not None
+        return self._metadata
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Why it failed, or None; waits for it. Raises RequestTimedOut."""
+        with self._lock:
+            if not self.done() and self._waiter is None:
+                self._waiter = threading.Event()
+            waiter = self._waiter
+        if waiter is not None and not waiter.wait(timeout_s):
+            raise RequestTimedOut(f"the record was not acknowledged within {timeout_s} s")
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback(self)` when done, on the SDK's thread; at once if it is already."""
+        with self._lock:
+            if not self.done():
+                self._callbacks = [*(self._callbacks or ()), callback]
+                return
+        callback(self)
+
+    def _finish(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        with self._lock:
+            self._metadata, self._error = metadata, error
+            callbacks, self._callbacks = self._callbacks, None
+            if self._waiter is not None:
+                self._waiter.set()
+        for callback in callbacks or ():
+            callback(self)
+
+
+_Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
+
+
+class Producer:
+    """`odradek.Producer`, waiting."""
+
+    def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
+        self._thread = thread
+        self._producer = producer
+        self._lock = threading.Lock()
+        self._space = threading.Condition(self._lock)
+        self._waiting: deque[_Item] = deque()
+        self._is_draining = False
+        self._drain: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hand over one record; waits for buffer space only. What is wrong with it shows in its delivery.
+
+        Raises:
+            BufferFull: no space within `max_block_ms`.
+        """
+        delivery = Delivery(self._lock)
+        with self._lock:
+            if self._is_closed:
+                raise ClientClosed("the producer is closed")
+            if len(self._waiting) >= WAITING_RECORDS_MAX:
+                self._wait_for_space(topic)
+            self._waiting.append((topic, value, key, headers, partition, timestamp_ms, delivery))
+            must_wake, self._is_draining = not self._is_draining, True
+        if must_wake:
+            self._thread.loop.call_soon_threadsafe(self._start_drain)
+        return delivery
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait for its acknowledgement."""
+        delivery = self.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return delivery.result()
+
+    def send_many(
+        self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
+    ) -> list[Delivery]:
+        """Send each value, in order."""
+        return [self.send(topic, value, key=key, partition=partition) for value in values]
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every record sent before is acknowledged or failed. Raises FlushTimedOut."""
+        self._thread.run(self._flush(timeout_s))
+
+    def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Flush for at most `timeout_s`, then fail what is left. May be called twice."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._space.notify_all()
+        if not self._thread.is_closed:
+            self._thread.run(self._close(timeout_s))
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._thread.run(self._producer.partitions_for(topic))
+
+    # --- the caller's side ----------------------------------------------------------------------
+
+    def _wait_for_space(self, topic: str) -> None:
+        """With the lock held."""
+        timeout_s = self._producer.options.max_block_ms / 1000
+        has_space = self._space.wait_for(
+            lambda: len(self._waiting) < WAITING_RECORDS_MAX or self._is_closed, timeout_s
+        )
+        if self._is_closed:
+            raise ClientClosed("the producer was closed while a record waited for space")
+        if not has_space:
+            raise BufferFull(f"no space for a record for {topic!r} within {timeout_s} s")
+
+    # --- the loop's side --------------------------------------------------------------------------
+
+    def _start_drain(self) -> None:
+        self._drain = self._thread.loop.create_task(self._drain_all(), name="sync producer: drain")
+
+    async def _drain_all(self) -> None:
+        while True:
+            with self._lock:
+                items, self._waiting = self._waiting, deque()
+                self._space.notify_all()
+                if not items:
+                    self._is_draining = False
+                    return
+            for item in items:
+                await self._send(item)
+
+    async def _send(self, item: _Item) -> None:
+        topic, value, key, headers, partition, timestamp_ms, delivery = item
+        try:
+            future = await self._producer.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        except Exception as error:
+            delivery._finish(None, error)
+            return
+        except BaseException:
+            delivery._finish(None, ClientClosed("the client was closed"))
+            raise
+
+        def finish(done: object) -> None:
+            error = future.exception()
+            delivery._finish(None if error else future.result(), error)
+
+        future.add_done_callback(finish)
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._drain is not None and not self._drain.done():
+                    await asyncio.wait({self._drain})
+        except TimeoutError:
+            timeout_s = 0.0
+        await self._producer.flush(timeout_s)
+
+    async def _close(self, timeout_s: float) -> None:
+        drain = self._drain
+        if drain is not None and not drain.done():
+            await asyncio.wait({drain}, timeout=timeout_s)
+            drain.cancel()
+        await self._producer.close(timeout_s)
+        for item in self._waiting:
+            item[-1]._finish(None, ClientClosed("the producer was closed before it was sent"))
+        self._waiting.clear()
