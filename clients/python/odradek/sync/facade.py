@@ -27,7 +27,7 @@ def waits(
     """The method of a facade that runs this one of its core and waits for the result."""
 
     @functools.wraps(method)
-    def call(facade: Facade[C], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return facade._thread.run(method(facade._core, *args, **kwargs))
 
     return call
@@ -37,7 +37,7 @@ def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade
     """The method of a facade that calls this one of its core, on the loop's thread."""
 
     @functools.wraps(method)
-    def call(facade: Facade[C], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return facade._thread.call(lambda: method(facade._core, *args, **kwargs))
 
     return call
