@@ -226,7 +226,8 @@ class Producer:
             self.last_success_us = max(self.last_success_us, flight.made_at_us)
             if self.acks == -1 and code is ErrorCode.NONE:
                 invariants = self.cluster.invariants
-                invariants.acknowledged(self._partition, answer.offset, flight.send.values)
+                values = flight.send.values
+                invariants.acknowledged(self._partition, answer.offset, values, answer.leader_epoch)
         elif code in _FATAL:
             self._give_up()
         else:

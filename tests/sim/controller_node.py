@@ -32,10 +32,13 @@ class ControllerNode:
         self.controller_id = controller_id
         self.settings = ControllerSettings(cluster_id=CLUSTER_ID, controller_id=controller_id)
         self.drift = 1.0
+        self.process: Process = None  # type: ignore[assignment]  # start makes it
         self.start()
 
     def start(self) -> None:
         """A new life; what is committed is read again."""
+        if self.process is not None and self.process.is_alive:
+            return
         self.process = Process(self.scheduler, self.controller_id)
         self.core = Controller(self.settings, Random(self.scheduler.random.getrandbits(32)))
         self.applied = 0

@@ -40,7 +40,7 @@ class Invariants:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.committed: dict[TopicIdPartition, dict[int, int]] = {}
-        self.acked: dict[TopicIdPartition, dict[int, int]] = {}
+        self.acked: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}  # value, epoch
         self.suspended: set[TopicIdPartition] = set()
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
         self._hw_max: dict[TopicIdPartition, int] = {}
@@ -144,7 +144,9 @@ class Invariants:
         recovering = hosted.state is not None and hosted.state.recovering
         if recovering:
             self.cluster.scheduler.counters["recoveries of the longest log"] += 1
-        for offset, value in self.acked.get(partition, {}).items():
+        for offset, (value, acked_in) in self.acked.get(partition, {}).items():
+            if acked_in >= epoch:
+                continue  # we learn late of an election that others have followed since
             if hosted.log.value_at(offset) != value and offset >= hosted.log.log_start:
                 self.fail(
                     "I5",
@@ -162,12 +164,16 @@ class Invariants:
     # --- what clients are told -------------------------------------------------------------------
 
     def acknowledged(
-        self, partition: TopicIdPartition, offset: int, values: tuple[int, ...]
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        values: tuple[int, ...],
+        leader_epoch: int,
     ) -> None:
-        """acks=all was answered with success."""
+        """acks=all was answered with success, by the leader of this epoch."""
         acked = self.acked.setdefault(partition, {})
         for at, value in enumerate(values, offset):
-            acked[at] = value
+            acked[at] = (value, leader_epoch)
 
     def answer_leaves(self, broker: BrokerProcess, hosted: Hosted, answer: Answer) -> None:
         """I10: nothing leaves after the lease, by the only clock that is right."""

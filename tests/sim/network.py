@@ -162,11 +162,16 @@ class Stream:
             self.network.scheduler.after(delay, self._check, side)
 
     def _check(self, side: int) -> None:
+        """This end's keepalive found silence; the other end will find it, too."""
         other = self.ends[1 - side]
         reachable = self.network.both_ways(self.ends[0].node_id, self.ends[1].node_id)
+        if self._is_gone[side]:
+            return
         if self._has_gap[0] or self._has_gap[1] or not reachable or not other.is_running:
             self._has_gap = [True, True]
             self._end(side)
+            delay = self.network.scheduler.between(0, KEEPALIVE_MAX_US)
+            self.network.scheduler.after(delay, self._end, 1 - side)
 
     def _arrive(self, side: int, message: Any) -> None:
         sender, target = self.ends[side], self.ends[1 - side]

@@ -218,9 +218,9 @@ class SimulatedNode:
         for waiting in [waiting for waiting in self.pending if waiting <= offset]:
             del self.pending[waiting]
             self.unknown.append(waiting)
-        if self.world.oracle.digests.get(self._last_regular(offset), self.machine.digest) != (
-            self.machine.digest
-        ):
+        digests = self.world.oracle.digests
+        known = max(digests, default=0) >= offset
+        if known and digests[self._last_regular(offset)] != self.machine.digest:
             raise OracleError(f"node {self.node_id} restored another state at {offset}")
 
     def _last_regular(self, offset: int) -> int:
