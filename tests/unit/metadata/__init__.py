@@ -1,0 +1,1 @@
+"""The records, the image they add up to, and the configs."""
