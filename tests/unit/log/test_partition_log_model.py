@@ -160,7 +160,7 @@ class LogModel(RuleBasedStateMachine):
                 storage.remove(path)
                 continue
             file = storage.open(path)
-            file.truncate(0 if damage == "empty" else len(content) * 2 // 3)
+            file.truncate(0 if damage == "empty" else len(content) * 2 // 3 | 1)  # within an entry
             if damage == "noise":
                 file.pwrite(b"\x7f\x01\x02" * 7, 0)
             file.close()

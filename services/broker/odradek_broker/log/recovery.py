@@ -25,7 +25,7 @@ from odradek_broker.log.directory.partition_files import (
     read_newest_snapshot,
     snapshot_offsets,
 )
-from odradek_broker.log.index.offset_index import CorruptIndex
+from odradek_broker.log.index.offset_index import RELATIVE_OFFSET_MAX, CorruptIndex
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.partition_log import LoadedLog
@@ -42,6 +42,7 @@ from odradek_broker.log.segments.segment import (
 from odradek_broker.log.segments.swap import complete_swaps
 from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.records.batch_header import HEADER_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,8 +156,9 @@ class Recovery:
         next_offset = header.base_offset if header is not None else segment.end_offset
         segment.settle(position, next_offset)
         for at, header in walk_verified(file, position, size_bytes):
-            if header.base_offset < segment.end_offset:
-                break  # offsets that go back: bytes of another file, or of an older life
+            is_far = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            if header.base_offset < segment.end_offset or is_far:
+                break  # offsets that go back or leap: no CRC covers them
             assert at == segment.size_bytes, (at, segment.size_bytes)
             segment.note(header, INDEX_INTERVAL_BYTES)
             self._note_epoch(header)
@@ -225,7 +227,8 @@ class Recovery:
         def head(number: int) -> Header | None:
             if number not in known:
                 at = positions[number] if number < len(positions) else size_bytes
-                known[number] = next((h for _, h in walk_headers(file, at, size_bytes)), None)
+                heads = walk_headers(file, at, size_bytes, window_bytes=HEADER_BYTES)
+                known[number] = next((header for _, header in heads), None)
             return known[number]
 
         first, after = head(low), head(high)
@@ -257,29 +260,40 @@ class Recovery:
         start, states = Offset(self._segments[0].base_offset), ProducerStates()
         if found is not None:
             start, states = found
-        redo = self._transaction_indexes_to_redo(trusted)
+        for segment in self._segments:
+            self._check_transaction_index(segment, kept, trusted)
 
         def note_aborted(segment: Segment, transaction: AbortedTransaction) -> None:
-            if segment in redo and transaction.last_offset >= redo[segment]:
+            if transaction.last_offset >= trusted:
                 segment.note_aborted(transaction)
 
         replay(self.storage, self._segments, states, from_offset=start, on_aborted=note_aborted)
         return states, [o for o in kept if found is not None and o <= found[0]]
 
-    def _transaction_indexes_to_redo(self, trusted: Offset) -> dict[Segment, int]:
-        """Which segments' aborted transactions the replay must enter again, and from what offset.
-
-        Past the recovery point all; below it, those of a segment whose index is damaged.
-        """
-        redo: dict[Segment, int] = {}
-        for segment in self._segments:
-            try:
-                aborted = segment.aborted()
-            except CorruptIndex:
-                segment.replace_aborted([])
-                redo[segment] = segment.base_offset
-                continue
-            if segment.end_offset > trusted:
-                segment.replace_aborted([a for a in aborted if a.last_offset < trusted])
-                redo[segment] = trusted
-        return redo
+    def _check_transaction_index(
+        self, segment: Segment, snapshots: list[Offset], trusted: Offset
+    ) -> None:
+        """Keep what lies below `trusted` of one; if it is damaged, make it again from the batches:
+        the producers as they were where the segment begins, and a replay of it."""
+        try:
+            aborted = segment.aborted()
+        except CorruptIndex:
+            aborted = []
+            start, states = Offset(self._segments[0].base_offset), ProducerStates()
+            base_offset = Offset(segment.base_offset)
+            found = read_newest_snapshot(
+                self.storage, self.directory, snapshots, offset_max=base_offset
+            )
+            if found is not None:
+                start, states = found
+            until = self._segments[: self._segments.index(segment) + 1]
+            replay(
+                self.storage,
+                until,
+                states,
+                from_offset=start,
+                on_aborted=lambda at, entry: aborted.append(entry) if at is segment else None,
+            )
+        if aborted and aborted[-1].last_offset >= trusted:
+            aborted = [entry for entry in aborted if entry.last_offset < trusted]
+        segment.replace_aborted(aborted)

@@ -162,7 +162,7 @@ class Segment:
         assert offsets is not None, self.base_offset
         assert times is not None, self.base_offset
         last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp_ms > self.max_timestamp_ms:
+        if header.max_timestamp_ms > self.max_timestamp_ms and header.record_count:
             self.max_timestamp_ms = header.max_timestamp_ms
             self.max_timestamp_offset = last_offset
         size_bytes = header.size_bytes
@@ -335,8 +335,9 @@ class Segment:
     def settle(self, position: int, next_offset: int) -> None:
         """Take only the batches before `position` for known; the next has offset `next_offset`.
 
-        Cuts the indexes in memory and learns the rest from the time index's last entry and the
-        batches behind it (waits). The files on disk stay as they are.
+        Cuts the indexes in memory and learns the rest from the time index's last entry, which
+        covers all batches up to the last offset index entry, and from those behind it (waits). The
+        files on disk stay as they are.
         """
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)
@@ -349,11 +350,10 @@ class Segment:
         if len(times):
             self.max_timestamp_ms, relative_offset = times.entry(-1)
             self.max_timestamp_offset = self.base_offset + relative_offset
-            walk_from = min(walk_from, offsets.floor_of_offset(relative_offset))
         self._since_entry_bytes = 0
         file = self.file()
         for at, header in walk_headers(file, walk_from, position):
-            if header.max_timestamp_ms > self.max_timestamp_ms:
+            if header.max_timestamp_ms > self.max_timestamp_ms and header.record_count:
                 self.max_timestamp_ms = header.max_timestamp_ms
                 self.max_timestamp_offset = header.last_offset
             if len(offsets) and at == offsets.entry(-1)[1]:
