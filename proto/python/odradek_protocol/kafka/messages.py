@@ -363,6 +363,9 @@ MESSAGES: Final[dict[ApiKey, tuple[Any, Any]]] = {
     ),
 }
 
+# librdkafka (up to 2.16 at least) reserves four bytes for the null array that asks for all topics,
+# fills one of them, and sends the other three as well.
+_PADDING_BYTES_MAX: Final = {ApiKey.METADATA: 3}
 _decoders: dict[tuple[ApiKey, int], RequestDecoder] = {}
 
 
@@ -374,7 +377,10 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
     decoder = _decoders.get((key, version))
     if decoder is None:
         decoder = _decoders[key, version] = compile_decoder(
-            MESSAGES[key][0], version, is_flexible=version >= SUPPORTED[key].flexible
+            MESSAGES[key][0],
+            version,
+            is_flexible=version >= SUPPORTED[key].flexible,
+            padding_bytes_max=_PADDING_BYTES_MAX.get(key, 0),
         )
     return decoder(body)
 

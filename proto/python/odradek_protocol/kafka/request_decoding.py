@@ -7,7 +7,7 @@ without end and copies the rest of the frame for every tagged field. These check
   counts of a request together against `ITEMS_MAX`, so that no request costs more than about 50 ms;
 - varints by size, strings by UTF-8, nulls by whether the version allows one;
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
-- the message must end where its bytes end.
+- the message must end where its bytes end, padding excepted.
 
 What comes out are the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
 function per message and version; `compile_decoder` says what it looks like.
@@ -37,8 +37,12 @@ _FIXED: Final = {
 _UNDERRUN: Final = (struct.error, IndexError)
 
 
-def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> RequestDecoder:
+def compile_decoder(
+    message: Any, version: int, *, is_flexible: bool, padding_bytes_max: int = 0
+) -> RequestDecoder:
     """A function from the whole message's bytes to an instance of `message`; raises Malformed.
+
+    Up to `padding_bytes_max` zeros may follow the message.
 
     Generated for Heartbeat 3, shortened:
 
@@ -61,7 +65,7 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
         "    pos = 0",
         f"    items = {ITEMS_MAX}",
         *source.lines,
-        "    if pos != end:",
+        f"    if pos != end and (end - pos > {padding_bytes_max} or any(data[pos:])):",
         "        raise Malformed(f'the message ends at {pos} of {end} bytes')",
         "    return obj",
     ]

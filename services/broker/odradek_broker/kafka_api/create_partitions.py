@@ -1,0 +1,66 @@
+"""CreatePartitions: more partitions for topics that there are."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from odradek_broker.kafka_api.forwarding import Unanswered, ask_controller, change
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.topic_errors import find_topic
+from odradek_broker.quotas.quotas import MUTATION_RATE
+from odradek_broker.security.rights import Operation
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import CreatePartitionsResponse, Message
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+_Result: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+@handles(ApiKey.CREATE_PARTITIONS)
+async def create_partitions(request: Request) -> Message:
+    """Each topic on its own."""
+    message = request.message
+    results: list[Any] = [None] * len(message.topics)
+    wanted: list[int] = []
+    seen: set[str] = set()
+    for number, one in enumerate(message.topics):
+        found = find_topic(request, one.name, None, Operation.ALTER)
+        if one.name in seen:
+            found = ErrorCode.INVALID_REQUEST
+        seen.add(one.name)
+        if isinstance(found, ErrorCode):
+            results[number] = _Result(name=one.name, error_code=found)
+        else:
+            wanted.append(number)
+    if wanted:
+        request.throttle_ms = request.services.quotas.throttle_ms(
+            MUTATION_RATE, request.session.principal, request.client_id, len(wanted)
+        )
+        asked = pb.CreatePartitionsRequest(
+            topics=[_new_partitions(message.topics[number]) for number in wanted],
+            validate_only=message.validate_only,
+            timeout_ms=message.timeout_ms,
+        )
+        ask = ask_controller if message.validate_only else change
+        try:
+            answer = await ask(request, "CreatePartitions", asked, timeout_ms=message.timeout_ms)
+            answers = [(one.error_code, one.error_message) for one in answer.topics]
+        except Unanswered as unanswered:
+            answers = [(unanswered.code, str(unanswered))] * len(wanted)
+        for number, (code, text) in zip(wanted, answers, strict=True):
+            results[number] = _Result(
+                name=message.topics[number].name, error_code=code, error_message=text or None
+            )
+    return CreatePartitionsResponse(results=results)
+
+
+def _new_partitions(one: Any) -> pb.NewPartitions:
+    return pb.NewPartitions(
+        name=one.name,
+        total_count=one.count,
+        assignments=[
+            pb.ReplicaAssignment(broker_ids=each.broker_ids) for each in one.assignments or ()
+        ],
+    )
