@@ -40,6 +40,10 @@ class ClientSession:
         """Whether anything but the login itself may be asked."""
         return self.sasl is None or self.sasl.is_complete
 
+    def must_log_in_again(self, now_ms: int) -> bool:
+        """Whether the login has run out (KIP-368)."""
+        return self.reauthenticate_at_ms is not None and now_ms > self.reauthenticate_at_ms
+
 
 @dataclass(slots=True, kw_only=True)
 class Request:

@@ -44,6 +44,7 @@ from odradek_protocol.kafka.frames import (
 )
 from odradek_protocol.kafka.messages import ApiVersionsResponse, encode_message
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
@@ -212,6 +213,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if handler is None:
                 self._refuse_version(header)
                 return
+            if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
+                raise CloseConnection("the login has run out")
             slot = _Slot(header, handler)
             request = slot.request = Request(
                 key=handler.key,

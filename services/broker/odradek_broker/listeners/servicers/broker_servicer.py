@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
@@ -26,6 +28,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
+
+_SERVICE = "odradek.v1.BrokerService"
 
 
 class BrokerServicer(pb_grpc.BrokerServiceServicer):
@@ -201,6 +205,32 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
 
 
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
-    """Register the servicer; returns the service's full name."""
-    pb_grpc.add_BrokerServiceServicer_to_server(servicer, server)
-    return "odradek.v1.BrokerService"
+    """Register the servicer; returns the service's full name.
+
+    By hand, not by the generated function: Produce takes and Fetch gives bytes (see wire_bytes).
+    """
+    serialize = Message.SerializeToString
+    methods = {
+        "Produce": grpc.stream_stream_rpc_method_handler(
+            servicer.Produce, response_serializer=serialize
+        ),
+        "Fetch": grpc.stream_stream_rpc_method_handler(
+            servicer.Fetch, request_deserializer=pb.FetchRequest.FromString
+        ),
+        "WatchMetadata": grpc.unary_stream_rpc_method_handler(
+            servicer.WatchMetadata,
+            request_deserializer=pb.WatchMetadataRequest.FromString,
+            response_serializer=serialize,
+        ),
+    }
+    for method, request in (
+        (servicer.ListOffsets, pb.ListOffsetsRequest),
+        (servicer.OffsetForLeaderEpoch, pb.OffsetForLeaderEpochRequest),
+        (servicer.Metadata, pb.MetadataRequest),
+        (servicer.InitProducerId, pb.InitProducerIdRequest),
+    ):
+        methods[method.__name__] = grpc.unary_unary_rpc_method_handler(
+            method, request_deserializer=request.FromString, response_serializer=serialize
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    return _SERVICE

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
+from odradek_broker.listeners.wire_bytes import FetchResponseBytes
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
@@ -33,7 +34,7 @@ from odradek_runtime.clock import monotonic_ms
 MESSAGE_BYTES_DEFAULT: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 32 << 20
 PARTITIONS_MAX: Final = 10_000
-Context = grpc.aio.ServicerContext[pb.FetchRequest, pb.FetchResponse]
+Context = grpc.aio.ServicerContext[pb.FetchRequest, bytes]
 Key = tuple[str, bytes, int]
 
 
@@ -231,17 +232,17 @@ class FetchStream:
         gathered, self._gathered = self._gathered, []
         self._credit_bytes -= self._gathered_bytes
         self._gathered_bytes = 0
-        response = pb.FetchResponse()
+        response = FetchResponseBytes()
         for position, outcome, ended in gathered:
             self._add(response, position, outcome, ended)
-        await self._context.write(response)
+        await self._context.write(response.encode())
 
     def _add(
-        self, response: pb.FetchResponse, position: _Position, outcome: ReadOutcome, ended: bool
+        self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
     ) -> None:
         name = position.topic_id or position.topic
         gated = self._service.gate_read(name, position.partition, outcome)
-        data = response.partitions.add(
+        data = pb.FetchPartitionData(
             topic=position.topic,
             partition=position.partition,
             error_code=gated.error,
@@ -253,8 +254,6 @@ class FetchStream:
             fetch_id=position.fetch_id,
             preferred_read_replica=gated.preferred_read_replica,
         )
-        if gated.records:
-            data.records = b"".join(gated.records)
         for one in gated.aborted or ():
             data.aborted_transactions.add(
                 producer_id=one.producer_id, first_offset=one.first_offset
@@ -263,3 +262,4 @@ class FetchStream:
             now = self._service.leader_of(name, position.partition)
             data.leader.CopyFrom(leader_hint(self._service.image, now.broker_id, now.leader_epoch))
             self._drop((position.topic, position.topic_id or b"", position.partition))
+        response.add(data, gated.records, gated.size_bytes)

@@ -14,6 +14,11 @@ import grpc
 import grpc.aio
 
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
+from odradek_broker.listeners.wire_bytes import (
+    ProduceMessage,
+    WireError,
+    read_produce_request,
+)
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
@@ -23,7 +28,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 TIMEOUT_MS_MAX: Final = 600_000
-Context = grpc.aio.ServicerContext[pb.ProduceRequest, pb.ProduceResponse]
+Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
 _HINTED: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID}
@@ -35,13 +40,13 @@ class _Request:
 
     __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes")
 
-    def __init__(self, request: pb.ProduceRequest) -> None:
+    def __init__(self, request: ProduceMessage) -> None:
         self.request_id = request.request_id
         self.acks = request.acks
         self.names = [(one.topic, one.topic_id, one.partition) for one in request.partitions]
         self.outcomes: list[ProduceOutcome | None] = [None] * len(self.names)
         self.missing = len(self.names)
-        self.size_bytes = sum(len(one.records) for one in request.partitions)
+        self.size_bytes = request.size_bytes
 
 
 class ProduceStream:
@@ -63,9 +68,13 @@ class ProduceStream:
             group.create_task(self._answer())
             try:
                 while True:
-                    request: Any = await self._context.read()
-                    if request is grpc.aio.EOF:
+                    data: Any = await self._context.read()
+                    if data is grpc.aio.EOF:
                         break
+                    try:
+                        request = read_produce_request(data)
+                    except WireError as error:
+                        await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                     self._take(request)
                     while (
                         self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
@@ -77,7 +86,7 @@ class ProduceStream:
                 self._is_ended = True
                 self._wake.set()
 
-    def _take(self, request: pb.ProduceRequest) -> None:
+    def _take(self, request: ProduceMessage) -> None:
         waiting = _Request(request)
         self._bytes_in_flight += waiting.size_bytes
         self._requests_in_flight += 1

@@ -20,6 +20,7 @@ from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import peer_identity
 
+_SERVICE = "odradek.v1.ReplicationService"
 _log = event_log(__name__)
 
 
@@ -173,5 +174,10 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
 
 def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
     """Register the servicer; returns the service's full name."""
-    pb_grpc.add_ReplicationServiceServicer_to_server(servicer, server)
-    return "odradek.v1.ReplicationService"
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.Replicate, request_deserializer=pb.ReplicateRequest.FromString
+    )  # without a serializer: LeaderStream gives bytes
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE, {"Replicate": handler}),)
+    )
+    return _SERVICE

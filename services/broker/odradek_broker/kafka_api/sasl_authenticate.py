@@ -1,0 +1,53 @@
+"""SaslAuthenticate: one step of the login; the last one makes the connection's principal.
+
+Who fails is told so, without the reason, and the connection is closed. With
+`connections.max.reauth.ms` the answer says how long the login holds (KIP-368).
+"""
+
+from __future__ import annotations
+
+from odradek_broker.kafka_api.registry import handles
+from odradek_broker.kafka_api.request import Request
+from odradek_broker.security.sasl import LoginFailed
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import Message, SaslAuthenticateResponse
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.logs import event_log
+
+_log = event_log("odradek_broker.audit")
+
+
+@handles(ApiKey.SASL_AUTHENTICATE)
+async def sasl_authenticate(request: Request) -> Message:
+    """A token in, a token out."""
+    session = request.session
+    sasl = session.sasl
+    if sasl is None or not sasl.expects_token:
+        request.closes_connection = True
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="a SaslHandshake comes first",
+            auth_bytes=b"",
+        )
+    try:
+        answer = await sasl.step(request.message.auth_bytes)
+    except LoginFailed as failed:
+        _log.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
+        request.closes_connection = True
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+            error_message="authentication failed",
+            auth_bytes=b"",
+        )
+    lifetime_ms = 0
+    if sasl.is_complete:
+        session.principal = f"User:{sasl.user}"
+        lifetime_ms = request.services.settings.connections_max_reauth_ms
+        session.reauthenticate_at_ms = monotonic_ms() + lifetime_ms if lifetime_ms else None
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        auth_bytes=answer,
+        session_lifetime_ms=lifetime_ms,
+    )
