@@ -69,8 +69,10 @@ def _pursue_one(
 ) -> BrokerId | None:
     """Who leads; None: nobody yet."""
     known_good = {*state.isr, *state.elr, *state.lost}
-    if {*state.isr, *state.elr} <= {*state.lost} and all(_is_live(work, b) for b in known_good):
-        return _longest(work, state, inquiry, now_ms, needed=known_good)
+    if {*state.isr, *state.elr} <= {*state.lost}:
+        _ask(inquiry, now_ms)
+        if all(_is_live(work, b) for b in known_good):
+            return _longest(work, state, inquiry, now_ms, needed=known_good)
     if not is_unclean_allowed(work, state):
         return None
     wait_ms = work.config("unclean.recovery.wait.ms")
@@ -87,6 +89,11 @@ def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
     return definition.parse(resolve_topic_config(work.image, topic.name, definition)[0]) is True
 
 
+def _ask(inquiry: Inquiry, now_ms: int) -> None:
+    if inquiry.asked_at_ms is None:
+        inquiry.asked_at_ms = now_ms
+
+
 def _longest(
     work: Workspace,
     state: PartitionState,
@@ -95,8 +102,8 @@ def _longest(
     *,
     needed: set[BrokerId],
 ) -> BrokerId | None:
-    if inquiry.asked_at_ms is None:
-        inquiry.asked_at_ms = now_ms
+    _ask(inquiry, now_ms)
+    assert inquiry.asked_at_ms is not None, inquiry
     live = [b for b in state.replicas if _is_live(work, b)]
     told = {b: end for b in live if (end := _log_end(work, inquiry, b)) is not None}
     if not needed <= told.keys() or not told:
@@ -119,8 +126,10 @@ def _is_live(work: Workspace, broker_id: BrokerId) -> bool:
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """What a broker is to report with its next heartbeat, a bounded piece of it."""
+    """What a broker is to report, a bounded piece of it; one that is not live may not know."""
     wanted: list[TopicIdPartition] = []
+    if not _is_live(work, broker_id):
+        return ()
     for (topic_id, index), inquiry in work.inquiries.items():
         state = work.image.partition(topic_id, index)
         if inquiry.asked_at_ms is None or state is None or broker_id not in state.replicas:
@@ -139,7 +148,7 @@ def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode
         return error
     for told in request.partitions:
         inquiry = work.inquiries.get((told.partition.topic_id, told.partition.partition))
-        if inquiry is not None:
+        if inquiry is not None and inquiry.asked_at_ms is not None:
             inquiry.log_ends[request.broker_id] = (
                 request.broker_epoch,
                 told.last_epoch,
