@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,7 +16,7 @@ EXIT_USAGE = 2
 EXIT_UNHEALTHY = 3
 
 
-class OutputFormat(str, Enum):
+class OutputFormat(StrEnum):
     """What `-o` takes."""
 
     TABLE = "table"

@@ -1,4 +1,4 @@
-"""`odradek quorum-node | broker | gateway | pipeline`: start the process of that name in this one's place."""
+"""`odradek quorum | broker | gateway | pipeline`: start the process of that name in this one's place."""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from odradek.admin import Admin
+from odradek.admin.admin import Admin
 from odradek.client import Client
 from odradek.demo.flights import Flight
 from odradek.demo.ledger import AcknowledgementLog, ReadBack
 from odradek.demo.replica_files import ReplicaComparison, compare_replicas
 from odradek.embedded import EmbeddedCluster
+from odradek.producer.delivery import DeliveryFuture
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -151,8 +152,8 @@ async def _produce(
         began_s = time.monotonic()
         log.begin(began_s)
 
-        def on_delivery(sequence: int) -> Callable[[asyncio.Future[object]], None]:
-            def note(future: asyncio.Future[object]) -> None:
+        def on_delivery(sequence: int) -> Callable[[DeliveryFuture], None]:
+            def note(future: DeliveryFuture) -> None:
                 error = future.exception()
                 if error is None:
                     log.note(sequence, time.monotonic())
@@ -169,7 +170,7 @@ async def _produce(
                 progress("produce", log.count, len(flights))
             future = await producer.send(TOPIC, flight.value, key=flight.key)
             future.add_done_callback(on_delivery(flight.sequence))
-            faults.sent = flight.sequence + 1
+            faults.note_sent(flight.sequence + 1)
         await producer.flush(FLUSH_S_MAX)
         progress("produce", log.count, len(flights))
 
@@ -179,15 +180,21 @@ class _Faults:
 
     def __init__(self, cluster: EmbeddedCluster, admin: Admin, *, at_record: int) -> None:
         self.sent = 0
+        self._half_way = asyncio.Event()
         self.broker_kill = Kill(name="", pid_before=0)
         self.controller_kill = Kill(name="", pid_before=0)
         self._cluster = cluster
         self._admin = admin
         self._at_record = at_record
 
+    def note_sent(self, records: int) -> None:
+        """So many were handed to the producer."""
+        self.sent = records
+        if records == self._at_record:
+            self._half_way.set()
+
     async def run(self) -> None:
-        while self.sent < self._at_record:
-            await asyncio.sleep(_PACE_S)
+        await self._half_way.wait()
         description = await self._admin.describe_topic(TOPIC)
         leaders = Counter(p.leader_id for p in description.partitions)
         broker_id = leaders.most_common(1)[0][0]

@@ -22,6 +22,29 @@ from odradek.embedded.free_ports import free_ports
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+_ALSO_OF_CONTROLLERS = frozenset(
+    {
+        "auto.create.topics.enable",
+        "auto.leader.rebalance.enable",
+        "broker.session.timeout.ms",
+        "broker.stream.grace.ms",
+        "default.replication.factor",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+        "log.level",
+        "min.insync.replicas",
+        "num.partitions",
+        "unclean.leader.election.enable",
+        "unclean.recovery.wait.ms",
+    }
+)
+_ONLY_OF_CONTROLLERS = frozenset(
+    {
+        "broker.stream.grace.ms",
+        "controller.quorum.election.timeout.ms",
+        "metadata.log.max.entries.between.snapshots",
+    }
+)
 _PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
 
@@ -168,6 +191,7 @@ class EmbeddedCluster:
                 "metrics.port": metrics,
                 "storage.format.if.empty": "true",
             },
+            *self._settings_in(_ALSO_OF_CONTROLLERS | _ONLY_OF_CONTROLLERS),
         )
 
     def _broker(self, broker_id: int) -> ChildProcess:
@@ -184,7 +208,11 @@ class EmbeddedCluster:
             ),
             "metrics.port": metrics,
         }
-        return self._child(f"broker-{broker_id}", "odradek_broker", arguments, *self.plan.settings)
+        own = [s for s in self.plan.settings if s.partition("=")[0] not in _ONLY_OF_CONTROLLERS]
+        return self._child(f"broker-{broker_id}", "odradek_broker", arguments, *own)
+
+    def _settings_in(self, names: frozenset[str]) -> list[str]:
+        return [s for s in self.plan.settings if s.partition("=")[0] in names]
 
     def _gateway(self, gateway_id: int) -> ChildProcess:
         if importlib.util.find_spec("odradek_gateway") is None:

@@ -1,0 +1,177 @@
+"""`odradek consume`: records to standard output, in a format of one's own."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+)
+from odradek.cli.session import with_client
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+
+_TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_FORMAT_HELP = (
+    "What is printed of each record: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
+    "%h headers, %% a percent sign; \\n and \\t as usual."
+)
+
+
+def consume(
+    topic: Annotated[list[str], typer.Argument(help="One topic, or several.")],
+    from_beginning: Annotated[
+        bool, typer.Option(help="All that is there, not only what comes.")
+    ] = False,
+    exit_at_end: Annotated[bool, typer.Option(help="Stop at the end that there is now.")] = False,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="At most so many.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+    ] = None,
+    offset: Annotated[int | None, typer.Option(help="Begin there in every partition.")] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(help="Begin with the first record of that time, ms since the epoch."),
+    ] = None,
+    form: Annotated[str, typer.Option("-f", "--format", help=_FORMAT_HELP)] = "%v\\n",
+    read_committed: Annotated[
+        bool, typer.Option(help="Nothing of open or aborted transactions.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("-g", "--group", help="As a member of this group; commits offsets."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Print records, one value a line by default; -o json prints one object a line."""
+    if sum((from_beginning, offset is not None, since is not None)) > 1:
+        fail("--from-beginning, --offset and --since exclude each other", status=EXIT_USAGE)
+    render = _json_line if output is OutputFormat.JSON else _renderer(form)
+
+    async def work(client: Client) -> None:
+        arguments: dict[str, Any] = {
+            "auto_offset_reset": "earliest" if from_beginning else "latest",
+            "isolation_level": "read_committed" if read_committed else "read_uncommitted",
+        }
+        if group is not None:
+            arguments["group"] = group
+        async with client.consumer(*topic, **arguments) as consumer:
+            ends: dict[Any, int] = {}
+            if group is None:
+                named = await _partitions(client, topic, partition)
+                consumer.assign(named)
+                starts = await consumer.end_offsets(named)
+                if exit_at_end:
+                    ends = {(t, p): end for (t, p), end in starts.items()}
+                if from_beginning:
+                    starts = await consumer.beginning_offsets(named)
+                for (name, index), start in starts.items():
+                    consumer.seek((name, index), start if offset is None else offset)
+                if since is not None:
+                    consumer.seek_to_timestamp(since)
+                ends = await _unread(consumer, ends)
+            left = count if count is not None else -1
+            while left != 0 and not (exit_at_end and not ends and group is None):
+                batch = min(left, 5_000) if left > 0 else 5_000
+                records = await consumer.getmany(timeout_ms=500, max_records=batch)
+                for record in records:
+                    sys.stdout.buffer.write(render(record))
+                    key = (record.topic, record.partition)
+                    if key in ends and record.offset + 1 >= ends[key]:
+                        del ends[key]
+                left -= len(records) if left > 0 else 0
+                sys.stdout.buffer.flush()
+                if not records and exit_at_end:
+                    if group is not None:
+                        break
+                    ends = await _unread(consumer, ends)
+
+    with_client(bootstrap, work)
+
+
+async def _partitions(
+    client: Client, topics: list[str], chosen: list[int] | None
+) -> list[tuple[str, int]]:
+    named = []
+    for name in topics:
+        described = await client.admin.describe_topic(name)
+        there = [p.partition for p in described.partitions]
+        for index in chosen if chosen is not None else there:
+            if index not in there:
+                fail(f"{name} has partitions 0 to {len(there) - 1}, not {index}", status=EXIT_USAGE)
+            named.append((name, index))
+    return named
+
+
+async def _unread(consumer: Any, ends: dict[Any, int]) -> dict[Any, int]:
+    """Ends that the consumer has not reached; offsets without records (markers, compaction) count as read."""
+    return {key: end for key, end in ends.items() if await consumer.position(key) < end}
+
+
+def _renderer(form: str) -> Callable[[Any], bytes]:
+    def token(record: Any, letter: str) -> bytes:
+        match letter:
+            case "t":
+                return str(record.topic).encode()
+            case "p":
+                return str(record.partition).encode()
+            case "o":
+                return str(record.offset).encode()
+            case "d":
+                return str(record.timestamp_ms).encode()
+            case "k":
+                return record.key or b""
+            case "v":
+                return record.value or b""
+            case "h":
+                return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
+        return b"%"
+
+    pieces: list[bytes | str] = []  # bytes as they are, str: a letter
+    position = 0
+    for match in _TOKEN.finditer(form):
+        pieces.append(form[position : match.start()].encode())
+        if match[1]:
+            if match[1] not in "tpodkvh%":
+                fail(f"--format: there is no %{match[1]}; {_FORMAT_HELP}", status=EXIT_USAGE)
+            pieces.append(match[1])
+        else:
+            pieces.append(_ESCAPES.get(match[2], match[2]).encode())
+        position = match.end()
+    pieces.append(form[position:].encode())
+    return lambda record: b"".join(
+        piece if isinstance(piece, bytes) else token(record, piece) for piece in pieces
+    )
+
+
+def _json_line(record: Any) -> bytes:
+    row = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")

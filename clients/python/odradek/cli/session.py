@@ -1,0 +1,25 @@
+"""Run one piece of asynchronous work of a command with a client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+
+Result = TypeVar("Result")
+
+
+def with_client(bootstrap: str, work: Callable[[Client], Awaitable[Result]]) -> Result:
+    """Connect, do it, close; the SDK's errors come through as they are."""
+    import asyncio
+
+    from odradek.client import Client
+
+    async def run() -> Result:
+        async with Client(bootstrap) as client:
+            await client.connect(10.0)
+            return await work(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,58 @@
+"""`odradek storage format`: give the data directory of a controller its identity, once."""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odradek.cli.output import EXIT_USAGE, Output, OutputFormat, fail, print_facts
+
+app = typer.Typer(help="Data directories.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Data directories."""
+
+
+@app.command("format")
+def format_directory(
+    data_dir: Annotated[Path, typer.Option(help="log.dirs of the controller.")],
+    node_id: Annotated[int, typer.Option(min=0, help="node.id of the controller.")],
+    voters: Annotated[
+        str, typer.Option(help="controller.quorum.voters: 1@host:9095,2@host:9095,...")
+    ],
+    cluster_id: Annotated[
+        str | None, typer.Option(help="The same for every node; none: a new one, which is printed.")
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Format it; doing so again with the same identity changes nothing, with another one is refused."""
+    if importlib.util.find_spec("odradek_metadata_quorum") is None:
+        fail("odradek_metadata_quorum is not installed: pip install 'odradek[server]'")
+    import subprocess
+    import sys
+
+    try:
+        ids = [int(one.partition("@")[0]) for one in voters.split(",")]
+    except ValueError:
+        fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
+    chosen = cluster_id or str(uuid.uuid4())
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "odradek_metadata_quorum.quorum.format_command"),
+            *(str(data_dir), chosen, str(node_id), ",".join(map(str, ids))),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        fail(done.stderr.strip().removeprefix("odradek: "))
+    print_facts(
+        {"data_dir": data_dir, "cluster_id": chosen, "node_id": node_id, "voters": ids}, output
+    )
