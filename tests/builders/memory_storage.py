@@ -226,7 +226,8 @@ class MemoryStorage:
 
     def remove_tree(self, path: Path) -> None:
         self.ask("remove", path)
-        del self._directory(path.parent).entries[path.name]
+        if self._directory(path.parent).entries.pop(path.name, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
 
     def sync_directory(self, path: Path) -> None:
         self.ask("sync", path)

@@ -20,6 +20,7 @@ from odradek_protocol.records.batch_header import HEADER_BYTES
 from odradek_protocol.records.errors import CorruptBatch
 
 SLICES_MAX: Final = 128
+PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than asked for
 
 
 class OffsetOutOfRange(LookupError):
@@ -82,7 +83,7 @@ class ReadPlan:
         if not segment.has_indexes:
             return False
         start = segment.offsets().floor_of_offset(self._start_offset - segment.base_offset)
-        size_bytes = min(self._bytes_max, self._size_bytes - start)
+        size_bytes = min(max(self._bytes_max, PROBE_BYTES_MIN), self._size_bytes - start)
         try:
             return size_bytes <= 0 or segment.file().is_resident(start, size_bytes)
         except OSError:
@@ -114,16 +115,15 @@ class ReadPlan:
             return self._read_file(segment, segment.file(), size_bytes)
         try:
             file = self._storage.open(segment.path(Suffix.LOG))
+            try:
+                if not segment.is_retired:  # else the name may be its successor's by now
+                    return self._read_file(segment, file, size_bytes)
+            finally:
+                file.close()
         except FileNotFoundError:
-            if segment.is_retired:
-                return ReadResult((), self._start_offset, self._start_offset, 0)
-            raise
-        try:
-            if segment.is_retired:  # the name may be its successor's by now
-                return ReadResult((), self._start_offset, self._start_offset, 0)
-            return self._read_file(segment, file, size_bytes)
-        finally:
-            file.close()
+            if not segment.is_retired:
+                raise
+        return ReadResult((), self._start_offset, self._start_offset, 0)
 
     def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
         start, head = segment.locate(file, self._start_offset, size_bytes)

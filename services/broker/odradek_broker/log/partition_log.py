@@ -279,7 +279,7 @@ class PartitionLog:
         if not segments and not (full and progress.lacks_companions(self.epochs)):
             return None
         try:
-            files = [segment.file().duplicate() for segment in segments]
+            files = [segment.handle() for segment in segments]
         except OSError as error:
             raise self._health.fail(f"opening segments of {self.directory}", error) from error
         job = SyncJob(

@@ -18,6 +18,7 @@ write the indexes (one at a time). An operation that must cut works on a copy an
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Iterable
 from enum import Enum
@@ -135,6 +136,12 @@ class Segment:
         if self._file is None:
             self._file = self._storage.open(self.path(Suffix.LOG))
         return self._file
+
+    def handle(self) -> File:
+        """A handle of the `.log` file for a job, which closes it."""
+        if self._file is None:
+            return self._storage.open(self.path(Suffix.LOG))
+        return self._file.duplicate()
 
     def close(self) -> None:
         """Give back the descriptor; the next use opens the file again."""
@@ -254,27 +261,37 @@ class Segment:
         with self._index_lock:
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
+            file = self._storage.open(self.path(Suffix.LOG))  # we may be in any thread
             try:
-                offsets = OffsetIndex.from_bytes(
-                    self._read(Suffix.INDEX), log_size_bytes=self.size_bytes
-                )
-                times = TimeIndex.from_bytes(self._read(Suffix.TIME_INDEX))
-                self._require_last_entry_fits(offsets)
-                if self.size_bytes and not len(times):
-                    raise CorruptIndex("no time in a segment with batches")
-                self._indexes_written = (len(offsets), len(times))
-            except CorruptIndex:
-                offsets, times = self._rebuilt_indexes()
-                self._indexes_written = (0, 0)
+                if self.is_retired:
+                    raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+                offsets, times = self._read_indexes(file)
+            finally:
+                file.close()
             self._times = times
             self._offsets = offsets
             return offsets, times
 
-    def _require_last_entry_fits(self, offsets: OffsetIndex) -> None:
+    def _read_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            offsets = OffsetIndex.from_bytes(
+                self._read(Suffix.INDEX), log_size_bytes=self.size_bytes
+            )
+            times = TimeIndex.from_bytes(self._read(Suffix.TIME_INDEX))
+            self._require_last_entry_fits(file, offsets)
+            if self.size_bytes and not len(times):
+                raise CorruptIndex("no time in a segment with batches")
+            self._indexes_written = (len(offsets), len(times))
+        except CorruptIndex:
+            offsets, times = self._rebuilt_indexes(file)
+            self._indexes_written = (0, 0)
+        return offsets, times
+
+    def _require_last_entry_fits(self, file: File, offsets: OffsetIndex) -> None:
         if not len(offsets):
             return
         relative_offset, position = offsets.entry(-1)
-        head = self.file().pread(HEADER_BYTES, position)
+        head = file.pread(HEADER_BYTES, position)
         try:
             last_offset = header_at(head, 0).last_offset if len(head) == HEADER_BYTES else -1
         except CorruptBatch:
@@ -282,11 +299,11 @@ class Segment:
         if last_offset != self.base_offset + relative_offset:
             raise CorruptIndex(f"no batch that ends at {relative_offset} lies at {position}")
 
-    def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
         fresh = Segment(self._storage, self._directory, self.base_offset)
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
         with contextlib.suppress(CorruptBatch):  # who needs what lies behind it meets it again
-            fresh.note_all(walk_headers(self.file(), 0, self.size_bytes))
+            fresh.note_all(walk_headers(file, 0, self.size_bytes))
         fresh.seal()
         return offsets, times
 

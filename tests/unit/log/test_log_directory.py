@@ -1,0 +1,308 @@
+"""A data directory: one holder, one owner, its restart class, create, delete, upkeep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from odradek_broker.log.directory.checkpoints import decode_offsets, encode_offsets
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
+from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
+from odradek_broker.log.storage import DiskStorage
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    IncarnationId,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import PARTITION, PATH, SMALL, TOPIC, TOPIC_ID, memory_broker
+
+CLUSTER, NODE = ClusterId("weaving"), BrokerId(3)
+
+
+def opened(path: Path, cluster: str = CLUSTER, node: int = NODE) -> LogDirectory:
+    return LogDirectory.open(
+        path,
+        cluster_id=ClusterId(cluster),
+        node_id=BrokerId(node),
+        incarnation=IncarnationId(bytes(16)),
+        storage=DiskStorage(),
+        boot_id="boot",
+    )
+
+
+def formatted(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    LogDirectory.format(path, cluster_id=CLUSTER, node_id=NODE)
+    return path
+
+
+def test_a_held_directory_names_its_holder(tmp_path: Path) -> None:
+    path = formatted(tmp_path)
+    first = opened(path)
+    with pytest.raises(DirectoryRefused, match=rf"{path} is in use by the process {os.getpid()}"):
+        opened(path)
+    first.close(broker_epoch=None)
+    opened(path).close(broker_epoch=None)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "node", "message"),
+    [
+        ("other", 3, "belongs to the cluster weaving, this one is other"),
+        ("weaving", 4, "belongs to node 3, this one is 4"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused_and_left_alone(
+    tmp_path: Path, cluster: str, node: int, message: str
+) -> None:
+    path = formatted(tmp_path)
+    opened(path).close(broker_epoch=BrokerEpoch(5))
+    before = sorted(p.name for p in path.iterdir())
+    with pytest.raises(DirectoryRefused, match=message):
+        opened(path, cluster, node)
+    with pytest.raises(DirectoryRefused, match=message):
+        LogDirectory.format(path, cluster_id=ClusterId(cluster), node_id=BrokerId(node))
+    assert sorted(p.name for p in path.iterdir()) == before
+    again = opened(path)
+    assert again.restart_class is RestartClass.CLEAN, "the refusal must not use the marker up"
+    again.close(broker_epoch=None)
+
+
+def test_what_was_never_formatted_says_how_to_format(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryRefused, match="does not exist: run `odradek storage format`"):
+        opened(tmp_path / "nothing")
+    with pytest.raises(DirectoryRefused, match=r"has no meta.properties: run `odradek storage"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "version=1\n", "version=2\ncluster.id=a\nnode.id=1\n"])
+def test_a_damaged_meta_properties_is_named(tmp_path: Path, text: str) -> None:
+    path = formatted(tmp_path)
+    (path / "meta.properties").write_text(text)
+    with pytest.raises(DirectoryRefused, match=r"meta.properties is damaged: "):
+        opened(path)
+
+
+def test_formatting_again_changes_nothing(tmp_path: Path) -> None:
+    path = formatted(tmp_path)
+    before = (path / "meta.properties").read_bytes()
+    again = LogDirectory.format(path, cluster_id=CLUSTER, node_id=NODE)
+    assert (path / "meta.properties").read_bytes() == before
+    directory = opened(path)
+    assert directory.directory_id == again
+    directory.close(broker_epoch=None)
+
+
+def test_the_restart_class_follows_from_what_was_left() -> None:
+    broker = memory_broker()
+    assert broker.restart_class is RestartClass.POWER, "a first start trusts nothing"
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.PROCESS
+    broker.stop_and_start()
+    assert broker.restart_class is RestartClass.CLEAN
+    assert broker.directory.previous_broker_epoch == 2
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.PROCESS
+    assert broker.directory.previous_broker_epoch == -1
+    broker.boot_id = "another"
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.POWER
+    broker.lose_power_and_start()
+    assert broker.restart_class is RestartClass.POWER
+
+
+def test_a_clean_marker_is_written_last() -> None:
+    broker = memory_broker()
+    broker.append(3)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    stops = 0
+    while True:
+        broker = memory_broker()
+        broker.checkpoint()
+        broker.append(3)
+        storage = broker.storage
+        assert isinstance(storage, MemoryStorage)
+        stop_at = storage.operations + stops
+
+        def fault(
+            operation: str, path: Path, s: MemoryStorage = storage, at: int = stop_at
+        ) -> None:
+            if s.operations > at:
+                raise KeyboardInterrupt
+
+        storage.fault = fault
+        try:
+            broker.directory.close(broker_epoch=BrokerEpoch(9))
+            finished = True
+        except KeyboardInterrupt:
+            finished = False
+        broker.lose_power_and_start()
+        if broker.restart_class is RestartClass.CLEAN:
+            assert broker.log.log_end_offset == 3, stops
+            assert broker.directory.previous_broker_epoch == 9
+        stops += 1
+        if finished:
+            break
+    assert stops > 15
+    assert broker.restart_class is RestartClass.CLEAN
+
+
+def test_a_deleted_partition_makes_room_for_its_namesake() -> None:
+    broker = memory_broker()
+    broker.append(5)
+    broker.checkpoint()
+    directory = broker.directory
+    plan_job = broker.log.begin_sync(full=True)
+    assert plan_job is None
+    broker.append(1)
+    job = broker.log.begin_sync(full=True)
+    assert job is not None
+    old = broker.log
+    directory.delete(TOPIC_ID, PARTITION)
+    directory.delete(TOPIC_ID, PARTITION)
+    assert directory.get(TOPIC_ID, PARTITION) is None
+    job.run()
+    old.finish(job)
+    assert directory.failure is None, "a job of a deleted partition fails nobody"
+    other = TopicId(bytes(16 * [9]))
+    log = directory.create(TOPIC, other, PARTITION, SMALL)
+    assert log.log_end_offset == 0
+    (gone,) = directory.take_removals()
+    assert gone.name.startswith("flights-0.")
+    assert gone.name.endswith("-delete")
+    directory.remove_tree(gone)
+    directory.remove_tree(gone)
+    broker.storage.sync_directory(PATH)
+    broker.kill_and_start()
+    assert broker.directory.get(TOPIC_ID, PARTITION) is None
+    found = broker.directory.get(other, PARTITION)
+    assert found is not None
+    assert found.log_end_offset == 0
+    assert found.high_watermark == 0
+
+
+def test_a_deletion_cut_short_is_finished_by_the_next_life() -> None:
+    broker = memory_broker()
+    broker.append(5)
+    broker.directory.delete(TOPIC_ID, PARTITION)
+    broker.kill_and_start()
+    assert broker.directory.get(TOPIC_ID, PARTITION) is None
+    assert len(broker.directory.take_removals()) == 1
+
+
+def test_a_truncation_is_not_undone_by_a_checkpoint_gathered_before() -> None:
+    broker = memory_broker()
+    for _ in range(4):
+        broker.append(5)
+    broker.checkpoint()
+    job = broker.directory.begin_checkpoint()
+    broker.log.truncate_to(Offset(10))
+    job.run()
+    broker.directory.finish_checkpoint(job)
+    text = broker.storage.read(PATH / "recovery-point-offset-checkpoint")
+    assert decode_offsets(text) == {TopicIdPartition(TOPIC_ID, PARTITION): 10}
+
+
+def test_flushes_are_due_by_bytes_and_by_age() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    directory = broker.directory
+    assert directory.begin_flushes(now_ms=10**9) == []
+    broker.append(1)
+    assert directory.begin_flushes(now_ms=59_999) == []
+    ((log, job),) = directory.begin_flushes(now_ms=60_000)
+    job.run()
+    log.finish(job)
+    assert log.recovery_point == log.durable_end_offset == 1
+    assert directory.begin_flushes(now_ms=10**9) == []
+    broker.append(1, value_bytes=64 << 20)
+    ((log, job),) = directory.begin_flushes(now_ms=1)
+    assert log.begin_sync() is None, "one sync at a time"
+    told = []
+    log.on_sync_finished = told.append
+    job.run()
+    log.finish(job)
+    assert told == [log]
+    assert log.unsynced_bytes == 0
+
+
+def test_a_sync_covers_what_was_there_when_it_began() -> None:
+    broker = memory_broker()
+    broker.append(3)
+    job = broker.log.begin_sync()
+    assert job is not None
+    broker.append(3)
+    job.run()
+    broker.log.finish(job)
+    assert broker.log.durable_end_offset == 3
+    broker.sync()
+    assert broker.log.durable_end_offset == 6
+    assert broker.log.recovery_point == 0, "a plain sync writes no indexes"
+
+
+def test_a_sync_of_before_a_cut_says_nothing_of_what_came_after() -> None:
+    broker = memory_broker()
+    for _ in range(4):
+        broker.append(5)
+    job = broker.log.begin_sync(full=True)
+    assert job is not None
+    cut = broker.log.begin_truncate(Offset(5))
+    cut.run()
+    job.run()
+    broker.log.finish(cut)
+    broker.append(5)
+    broker.append(5)
+    broker.log.finish(job)
+    assert broker.log.durable_end_offset <= 5
+    assert broker.log.recovery_point <= 5
+    broker.sync(full=True)
+    assert broker.log.durable_end_offset == 15
+
+
+def test_offset_checkpoints_are_kafkas_text_with_topic_ids() -> None:
+    partition = TopicIdPartition(TopicId(bytes(range(16))), PartitionIndex(4))
+    text = encode_offsets({partition: Offset(77)})
+    assert text == b"0\n1\nAAECAwQFBgcICQoLDA0ODw 4 77\n"
+    assert decode_offsets(text) == {partition: 77}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"0\n", b"0\n1\n", b"1\n0\n", b"0\n1\nx 4 7\n", b"0\n2\nAAECAwQFBgcICQoLDA0ODw 4 7\n"],
+)
+def test_a_torn_offset_checkpoint_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        decode_offsets(text)
+
+
+def test_topic_configs_become_log_settings() -> None:
+    config = LogConfig.from_topic_configs(
+        {
+            "segment.bytes": "1000",
+            "cleanup.policy": "compact,delete",
+            "durability": "fsync",
+            "message.timestamp.type": "LogAppendTime",
+            "min.insync.replicas": "2",
+        },
+        defaults=LogConfig(retention_ms=5),
+    )
+    assert config == LogConfig(
+        segment_bytes=1000,
+        cleanup_compact=True,
+        cleanup_delete=True,
+        durability=Durability.FSYNC,
+        timestamp_kind=TimestampKind.LOG_APPEND_TIME,
+        retention_ms=5,
+    )
+    for key, value in [("segment.bytes", "many"), ("cleanup.policy", "shred"), ("durability", "")]:
+        with pytest.raises(ValueError, match=f"{key}={value!r} is no valid setting"):
+            LogConfig.from_topic_configs({key: value})

@@ -1,0 +1,206 @@
+"""Reads: whole batches, at least one, never past the bound; from memory, page cache or disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_reads import SLICES_MAX
+from odradek_broker.log.partition_log import OffsetOutOfRange, ReadResult
+from odradek_broker.log.storage import DiskStorage
+from odradek_protocol.identity import Offset
+from odradek_protocol.records.batch_header import iter_headers
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import Broker, batch, memory_broker
+
+CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150, file_delete_delay_ms=0)
+
+
+def joined(result: ReadResult) -> bytes:
+    return b"".join(bytes(part) for part in result.slices)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=25),
+    at_once=st.integers(1, 4),
+    start=st.integers(0, 60),
+    bytes_max=st.integers(0, 3000),
+    bound=st.integers(0, 125),
+    source=st.sampled_from(["memory", "page cache", "disk"]),
+)
+def test_a_read_is_the_longest_run_of_whole_batches_within_its_bounds(
+    counts: list[int], at_once: int, start: int, bytes_max: int, bound: int, source: str
+) -> None:
+    broker = memory_broker(CONFIG)
+    parts: list[bytes] = []
+    for number in range(0, len(counts), at_once):
+        chunk = []
+        for count in counts[number : number + at_once]:
+            base = broker.log.log_end_offset + sum(
+                h.last_offset_delta + 1 for part in chunk for _, h in iter_headers(part)
+            )
+            chunk.append(batch(base, count=count, value_bytes=40))
+        broker.log.append(b"".join(chunk), now_ms=0, retain=source == "memory")
+        parts += chunk
+    end = broker.log.log_end_offset
+    start = min(start, end)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.is_hot = source != "disk"
+    plan = broker.log.plan_read(Offset(start), bytes_max=bytes_max, end_offset=Offset(bound))
+    if source == "disk" and start < min(bound, end):
+        assert not plan.is_hot
+    elif start >= min(bound, end):
+        assert plan.is_hot
+    result = plan.run()
+    headers = [next(iter_headers(part))[1] for part in parts]
+    wanted = [
+        part
+        for part, h in zip(parts, headers, strict=True)
+        if h.last_offset >= start and h.next_offset <= bound
+    ]
+    first = next((h for h in headers if h.last_offset >= start), None)
+    if first is None or first.next_offset > bound:
+        assert result.slices == ()
+        assert result.end_offset == start
+        return
+    data = joined(result)
+    assert data == b"".join(wanted)[: len(data)]
+    assert len(data) == result.size_bytes
+    found = [h for _, h in iter_headers(data)]
+    assert sum(h.size_bytes for h in found) == len(data), "only whole batches"
+    assert result.start_offset == found[0].base_offset
+    assert result.end_offset == found[-1].next_offset
+    assert len(data) <= bytes_max or len(found) == 1, "one batch, however long"
+    if source != "memory" and result.end_offset < min(bound, end):
+        following = next(h for h in headers if h.base_offset == result.end_offset)
+        segments = [s.base_offset for s in broker.log._segments.all]
+        fits = len(data) + following.size_bytes <= bytes_max
+        fits &= following.next_offset <= bound
+        assert not fits or following.base_offset in segments, "it stopped early"
+
+
+def test_a_tail_of_tiny_appends_is_read_from_the_file() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 20))
+    for _ in range(SLICES_MAX + 1):
+        broker.append()
+    end = broker.log.log_end_offset
+    result = broker.log.read(Offset(0), bytes_max=1 << 20, end_offset=end)
+    assert len(result.slices) == 1
+    assert result.end_offset == end
+
+
+def test_the_tail_costs_no_read_and_no_copy() -> None:
+    broker = memory_broker(CONFIG)
+    data = batch(0, count=3)
+    broker.log.append(data, now_ms=0)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.fault = lambda operation, path: pytest.fail(f"{operation} {path}")
+    result = broker.log.read(Offset(0), bytes_max=1, end_offset=Offset(3))
+    assert result.slices[0] is data
+
+
+def test_all_tails_share_one_bound_and_the_oldest_append_goes_first() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 20))
+    recent = broker.directory.recent
+    recent._bytes_max = 1000
+    for _ in range(50):
+        broker.append(value_bytes=100)
+        assert recent.size_bytes <= 1000
+    kept = list(broker.log._tail)
+    assert 1 < len(kept) < 10
+    assert kept[-1] == 49
+    broker.log.truncate_to(Offset(48))
+    assert recent.size_bytes == 0
+    assert not recent._queue
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 31])
+def test_an_offset_outside_the_log_is_refused_by_name(offset: int) -> None:
+    broker = memory_broker(CONFIG)
+    for _ in range(10):
+        broker.append(3)
+    broker.log.set_high_watermark(Offset(30))
+    broker.log.advance_log_start(Offset(5))
+    with pytest.raises(
+        OffsetOutOfRange, match=rf"offset {offset} of flights-0 is not in \[5, 30\]"
+    ):
+        broker.log.plan_read(Offset(offset), bytes_max=1, end_offset=Offset(30))
+
+
+@pytest.mark.parametrize("leaves", ["cut", "expired", "deleted"])
+def test_a_cold_read_of_what_leaves_meanwhile_finds_nothing(leaves: str) -> None:
+    broker = memory_broker(CONFIG)
+    for _ in range(20):
+        broker.append(5)
+    broker.stop_and_start()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.is_hot = False
+    log = broker.log
+    start = Offset(60) if leaves == "cut" else Offset(0)
+    plan = log.plan_read(start, bytes_max=100, end_offset=log.log_end_offset)
+    assert not plan.is_hot
+    if leaves == "cut":
+        log.truncate_to(Offset(10))
+    elif leaves == "expired":
+        log.set_high_watermark(log.log_end_offset)
+        log.advance_log_start(Offset(60))
+        assert log.apply_retention(now_ms=0) > 0
+    else:
+        broker.directory.delete(log.topic_id, log.partition)
+    assert plan.run() == ReadResult((), start, start, 0)
+    assert broker.directory.failure is None
+
+
+def test_a_partition_has_four_descriptors_at_most(tmp_path: Path) -> None:
+    broker = Broker(DiskStorage(), tmp_path / "data", CONFIG)
+    for _ in range(200):
+        broker.append(5, value_bytes=40)
+    assert broker.log.segment_count > 20
+
+    def descriptors() -> int:
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        targets = [str(link.readlink()) for link in links]
+        return sum(target.startswith(str(broker.log.directory)) for target in targets)
+
+    assert descriptors() <= 4
+    broker.sync(full=True)
+    for offset in (*range(0, 900, 7), *range(900, 0, -13)):
+        broker.log.read(Offset(offset), bytes_max=300, end_offset=broker.log.log_end_offset)
+        assert descriptors() <= 4
+    broker.read_all()
+    broker.directory.close(broker_epoch=None)
+    assert descriptors() == 0
+
+
+def test_a_real_disk_says_what_is_resident(tmp_path: Path) -> None:
+    broker = Broker(DiskStorage(), tmp_path / "data", LogConfig())
+    broker.append(100, value_bytes=100)
+    log = broker.log
+    plan = log.plan_read(Offset(50), bytes_max=100, end_offset=log.log_end_offset)
+    assert plan.is_hot, "just written: it is in the page cache"
+    assert plan.run().size_bytes > 0
+    broker.directory.close(broker_epoch=None)
+
+
+def test_reads_by_time_open_one_batch_and_honour_the_log_start() -> None:
+    broker = memory_broker(CONFIG)
+    for number in range(30):
+        broker.append(4, timestamp_ms=1000 + 10 * number)
+    log = broker.log
+    assert log.offset_for_timestamp(0) == (1000, 0, 0)
+    assert log.offset_for_timestamp(1002) == (1002, 2, 0)
+    assert log.offset_for_timestamp(1004) == (1010, 4, 0)
+    assert log.offset_for_timestamp(1293) == (1293, 119, 0)
+    assert log.offset_for_timestamp(1294) is None
+    assert log.max_timestamp_offset() == (1293, 119, 0)
+    log.set_high_watermark(Offset(120))
+    log.advance_log_start(Offset(50))
+    assert log.offset_for_timestamp(0) == (1122, 50, 0)

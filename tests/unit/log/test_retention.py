@@ -1,0 +1,118 @@
+"""What leaves a log, by age, size and log start offset, and what never does."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_protocol.identity import Offset
+from tests.unit.log.material import Broker, memory_broker
+
+# each batch of 10 records is 1 segment; sizes are equal
+BATCH = {"count": 10, "value_bytes": 20}
+
+
+def filled(config: LogConfig, times_ms: list[int]) -> Broker:
+    """One segment for each time; the last one is active."""
+    broker = memory_broker(config)
+    for time_ms in times_ms:
+        broker.append(count=10, timestamp_ms=time_ms)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    assert broker.log.segment_count == len(times_ms)
+    return broker
+
+
+def config(**settings: object) -> LogConfig:
+    fixed = {"segment_bytes": 400, "file_delete_delay_ms": 100}
+    return LogConfig(**(fixed | settings))  # type: ignore[arg-type]
+
+
+def starts(broker: Broker) -> tuple[int, int]:
+    return broker.log.log_start_offset, broker.log.segment_count
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "left"),
+    [(1000, (0, 4)), (1509, (0, 4)), (1510, (10, 3)), (2510, (20, 2)), (3510, (30, 1))],
+)
+def test_closed_segments_leave_by_their_greatest_timestamp(
+    now_ms: int, left: tuple[int, int]
+) -> None:
+    broker = filled(config(retention_ms=500), [1000, 2000, 3000, 4000])
+    broker.log.apply_retention(now_ms=now_ms)
+    assert starts(broker) == left
+
+
+def test_the_active_segment_leaves_when_nothing_in_it_is_young() -> None:
+    broker = filled(config(retention_ms=500), [1000, 2000])
+    assert broker.log.apply_retention(now_ms=9000) == 2
+    assert starts(broker) == (20, 1)
+    assert broker.log.log_end_offset == 20
+    broker.kill_and_start()
+    assert starts(broker) == (20, 1)
+    broker.append(2)
+    assert broker.log.log_end_offset == 22
+
+
+def test_an_old_segment_behind_a_young_one_stays() -> None:
+    broker = filled(config(retention_ms=500), [9000, 1000, 1000])
+    assert broker.log.apply_retention(now_ms=9100) == 0
+
+
+def test_minus_one_keeps_for_ever() -> None:
+    broker = filled(config(retention_ms=-1, retention_bytes=-1), [1, 2, 3])
+    assert broker.log.apply_retention(now_ms=1 << 60) == 0
+
+
+def test_nothing_at_or_above_the_high_watermark_leaves() -> None:
+    broker = filled(config(retention_ms=1), [1000, 2000, 3000])
+    broker.log.high_watermark = Offset(19)
+    assert broker.log.apply_retention(now_ms=99_000) == 1
+    assert starts(broker) == (10, 2)
+
+
+@pytest.mark.parametrize(("keep", "left"), [(9.0, 4), (4.0, 4), (3.5, 4), (3.0, 3), (1.2, 2)])
+def test_the_oldest_leave_until_the_size_is_kept(keep: float, left: int) -> None:
+    broker = filled(config(), [1, 2, 3, 4])
+    size_bytes = broker.log.size_bytes // 4
+    broker.log.config = config(retention_bytes=int(keep * size_bytes), retention_ms=-1)
+    broker.log.apply_retention(now_ms=0)
+    assert broker.log.segment_count == left
+    assert broker.log.size_bytes >= keep * size_bytes or left == 4, "never below what was asked"
+
+
+def test_delete_records_frees_whole_segments_whatever_the_policy() -> None:
+    compacted = config(cleanup_delete=False, cleanup_compact=True, retention_ms=1)
+    broker = filled(compacted, [1, 2, 3, 4])
+    assert broker.log.apply_retention(now_ms=99_000) == 0, "age counts with `delete` only"
+    broker.log.advance_log_start(Offset(25))
+    assert broker.log.apply_retention(now_ms=0) == 2
+    assert starts(broker) == (25, 2)
+    broker.log.advance_log_start(Offset(12))
+    assert broker.log.log_start_offset == 25, "it never falls"
+    broker.checkpoint()
+    broker.kill_and_start()
+    assert starts(broker) == (25, 2)
+
+
+def test_files_are_removed_after_the_delay_and_readers_may_end_meanwhile() -> None:
+    broker = filled(config(retention_ms=500), [1000, 2000, 9000])
+    plan = broker.log.plan_read(Offset(0), bytes_max=1, end_offset=Offset(30))
+    names = lambda: set(broker.storage.names(broker.log.directory))  # noqa: E731
+    broker.log.apply_retention(now_ms=9000)
+    assert "00000000000000000000.log" not in names()
+    assert "00000000000000000000.log.deleted" in names()
+    assert plan.run().size_bytes > 0, "its descriptor outlives the name"
+    broker.remove_files(now_ms=9099)
+    assert "00000000000000000000.log.deleted" in names()
+    broker.remove_files(now_ms=9100)
+    assert not {name for name in names() if name.endswith(".deleted")}
+
+
+def test_epochs_of_what_left_are_forgotten() -> None:
+    broker = memory_broker(config(retention_ms=500))
+    for number, epoch in enumerate([0, 1, 1, 2]):
+        broker.append(count=10, timestamp_ms=1000 * number, leader_epoch=epoch)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.log.apply_retention(now_ms=2500)
+    assert broker.log.epochs.entries() == [(1, 20), (2, 30)]
