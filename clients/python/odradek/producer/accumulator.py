@@ -275,11 +275,9 @@ class Accumulator:
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
         if queue.is_settling or queue.not_before_ms > now_ms:
             return False
-        if queue.in_flight and (
-            queue.must_renumber or (self.is_idempotent and queue.producer_id != self.producer_id)
-        ):
+        if self.is_idempotent and not queue.may_number(self.producer_id):
             return False
-        return len(queue.in_flight) < self.limits.in_flight_max and not queue.is_epoch_used_up
+        return len(queue.in_flight) < self.limits.in_flight_max
 
     def _ready(self, queue: PartitionQueue, now_ms: int, is_idle: bool) -> ProducerBatch | None:
         if queue.waiting:

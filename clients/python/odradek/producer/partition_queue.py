@@ -136,7 +136,8 @@ class PartitionQueue:
                 waiting.number_as(-1, -1, -1)
             self.must_renumber = False
             self.hole_number = -1
-            self.producer_epoch += 1
+            if self.producer_epoch < PRODUCER_EPOCH_MAX:
+                self.producer_epoch += 1
             self.next_sequence = 0
         if batch.base_sequence >= 0:
             return

@@ -1,0 +1,22 @@
+"""A cluster in memory, and clients of it that close themselves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from odradek import Client
+from odradek.testing import MemoryCluster
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    """Three brokers."""
+    return MemoryCluster(brokers=3)
+
+
+@pytest.fixture
+async def client(cluster: MemoryCluster) -> AsyncIterator[Client]:
+    async with cluster.client() as client:
+        yield client

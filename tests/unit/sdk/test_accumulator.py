@@ -1,0 +1,378 @@
+"""What is sent when, in which order, under which numbers: tables over the producer's core."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.errors import (
+    BrokerUnreachable,
+    DeliveryTimedOut,
+    NotEnoughReplicas,
+    RecordTooLarge,
+    SequenceLost,
+)
+from odradek.producer.accumulator import Accumulator, AccumulatorLimits
+from odradek.producer.partition_queue import PRODUCER_EPOCH_MAX, PartitionQueue
+from odradek.producer.partitioner import TopicLanes
+from odradek.producer.producer_batch import ProducerBatch
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import read_header
+
+E = ErrorCode
+
+
+class Bench:
+    """One accumulator with one queue, and a clock."""
+
+    def __init__(self, **limits: int) -> None:
+        defaults = {"batch_bytes_max": 400, "linger_ms": 10, "delivery_timeout_ms": 1_000}
+        self.accumulator = Accumulator(AccumulatorLimits(**{**defaults, **limits}))
+        self.accumulator.producer_id, self.accumulator.producer_epoch = 7, 0
+        self.queue = PartitionQueue("t", 0)
+        self.now_ms = 1_000
+
+    def append(self, count: int = 1, size: int = 10) -> ProducerBatch:
+        for _ in range(count):
+            batch = self.accumulator.append(
+                self.queue, None, b"x" * size, None, self.now_ms, self.now_ms
+            )
+            assert batch is not None, "the buffer is full"
+        return batch
+
+    def batches(self, count: int) -> None:
+        """Seal so many batches of one record."""
+        for _ in range(count):
+            self.append()
+            self.queue.seal()
+
+    def drain(self, *, is_idle: bool = True) -> list[ProducerBatch]:
+        return self.accumulator.drain([self.queue], self.now_ms, is_idle=is_idle)
+
+    def drain_all(self) -> list[ProducerBatch]:
+        sent: list[ProducerBatch] = []
+        while batches := self.drain():
+            sent += batches
+        return sent
+
+    def answer(self, batch: ProducerBatch, code: ErrorCode = E.NONE, offset: int = 0) -> None:
+        self.accumulator.answered(
+            batch, batch.attempt, code, "", base_offset=offset, log_append_time_ms=-1,
+            now_ms=self.now_ms, draw=0.0,
+        )  # fmt: skip
+
+    def lose(self, batch: ProducerBatch) -> None:
+        self.accumulator.lost(
+            batch, batch.attempt, BrokerUnreachable("b:1", "gone"), self.now_ms, 0.0
+        )
+
+
+def sequences(batches: list[ProducerBatch]) -> list[tuple[int, int]]:
+    return [(b.producer_epoch, b.base_sequence) for b in batches]
+
+
+# --- when ---------------------------------------------------------------------------------------------
+
+
+def test_a_lone_record_leaves_at_once_when_the_broker_is_idle() -> None:
+    bench = Bench()
+    batch = bench.append()
+    assert bench.drain(is_idle=True) == [batch]
+
+
+def test_under_load_records_gather_until_they_linger_too_long() -> None:
+    bench = Bench()
+    batch = bench.append()
+    assert bench.drain(is_idle=False) == []
+    assert bench.accumulator.wake_ms(bench.now_ms) == bench.now_ms + 10
+    bench.now_ms += 10
+    assert bench.drain(is_idle=False) == [batch]
+
+
+def test_a_full_batch_leaves_under_load_and_the_rest_stays() -> None:
+    bench = Bench()
+    first = bench.append()
+    while (last := bench.append()) is first:
+        pass
+    assert bench.drain(is_idle=False) == [first]
+    assert bench.drain(is_idle=False) == []
+    assert bench.queue.filling is last
+
+
+def test_a_flush_releases_what_is_there_but_not_what_comes() -> None:
+    bench = Bench()
+    batch = bench.append()
+    bench.accumulator.release_all(bench.now_ms)
+    bench.now_ms += 1
+    assert bench.drain(is_idle=False) == [batch]
+    bench.append()
+    assert bench.drain(is_idle=False) == []
+
+
+def test_at_most_five_batches_of_a_partition_are_in_flight() -> None:
+    bench = Bench()
+    bench.batches(8)
+    assert len(bench.drain_all()) == 5
+    bench.answer(bench.queue.in_flight[0])
+    assert len(bench.drain_all()) == 1
+
+
+def test_a_request_holds_one_batch_a_partition_and_no_more_bytes_than_allowed() -> None:
+    bench = Bench(request_bytes_max=700, batch_bytes_max=400)
+    others = [PartitionQueue("t", index) for index in (1, 2)]
+    queues = [bench.queue, *others]
+    for queue in queues:
+        bench.accumulator.append(queue, None, b"x" * 300, None, 0, bench.now_ms)
+    sent = bench.accumulator.drain(queues, bench.now_ms, is_idle=True)
+    assert [b.queue for b in sent] == [bench.queue], "two would have more than 700 bytes"
+    bench.accumulator.rotate([bench.queue])
+    assert list(bench.accumulator.pending)[-1] is bench.queue, "it goes behind those that wait"
+
+
+def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
+    bench = Bench()
+    bench.accumulator.producer_id = -1
+    batch = bench.append()
+    assert bench.drain() == []
+    bench.accumulator.producer_id = 9
+    assert bench.drain() == [batch]
+    assert batch.producer_id == 9
+
+
+# --- bounds -------------------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_refuses_releases_what_it_has_and_takes_again() -> None:
+    bench = Bench(buffer_bytes_max=200)
+    batch = bench.append(size=150)
+    queue, now_ms = bench.queue, bench.now_ms
+    assert bench.accumulator.append(queue, None, b"x", None, 0, now_ms) is None
+    assert bench.drain(is_idle=False) == [batch], "pressure releases what lingers"
+    bench.answer(batch)
+    assert bench.accumulator.buffered_bytes == 0
+    assert bench.accumulator.append(queue, None, b"x", None, 0, now_ms) is not None
+
+
+def test_a_record_that_fits_no_request_is_refused_and_leaves_nothing_behind() -> None:
+    bench = Bench(request_bytes_max=500)
+    with pytest.raises(RecordTooLarge, match="t-0"):
+        bench.append(size=600)
+    assert bench.accumulator.buffered_bytes == 0
+    assert bench.accumulator.undone_batches == 0
+    assert list(bench.accumulator.pending) == []
+
+
+@pytest.mark.parametrize("stage", ["filling", "waiting", "in flight"])
+def test_every_batch_ends_when_its_time_is_up_wherever_it_is(stage: str) -> None:
+    bench = Bench()
+    batch = bench.append()
+    if stage == "waiting":
+        bench.queue.seal()
+    if stage == "in flight":
+        bench.drain()
+    bench.now_ms += 999
+    bench.accumulator.expire(bench.now_ms)
+    assert not batch.is_done
+    bench.now_ms += 1
+    bench.accumulator.expire(bench.now_ms)
+    assert isinstance(batch.error, DeliveryTimedOut)
+    assert ("never sent" in str(batch.error)) == (stage != "in flight")
+    assert bench.accumulator.buffered_bytes == 0
+
+
+# --- order and numbers --------------------------------------------------------------------------------
+
+
+def test_numbers_count_records_and_survive_a_retry() -> None:
+    bench = Bench()
+    for count in (3, 1, 2):
+        bench.append(count)
+        bench.queue.seal()
+    sent = bench.drain_all()
+    assert sequences(sent) == [(0, 0), (0, 3), (0, 4)]
+    before = [b.encode(Compression.NONE, None) for b in sent]
+    for batch in sent:
+        bench.lose(batch)
+    bench.now_ms += 2_000
+    again = bench.drain_all()
+    assert again == sent
+    assert [b.encode(Compression.NONE, None) for b in again] == before
+    header = read_header(before[1])
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 3)
+
+
+def test_after_a_failure_nothing_new_overtakes_and_all_go_again_in_order() -> None:
+    bench = Bench()
+    bench.batches(4)
+    first, second, third, fourth = bench.drain_all()
+    bench.batches(1)
+    bench.answer(second, E.NOT_ENOUGH_REPLICAS)
+    bench.now_ms += 2_000
+    assert bench.drain() == [], "the others are undecided still"
+    bench.answer(first)
+    bench.answer(third, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(fourth, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 2_000
+    again = bench.drain_all()
+    assert again[:3] == [second, third, fourth]
+    assert sequences(again) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_an_answer_to_an_earlier_attempt_decides_nothing() -> None:
+    bench = Bench()
+    batch = bench.append()
+    bench.drain()
+    bench.lose(batch)
+    bench.now_ms += 2_000
+    bench.drain()
+    bench.accumulator.answered(
+        batch, 1, E.MESSAGE_TOO_LARGE, "", base_offset=-1, log_append_time_ms=-1,
+        now_ms=bench.now_ms, draw=0.0,
+    )  # fmt: skip
+    assert not batch.is_done
+    bench.answer(batch, offset=42)
+    assert (batch.is_done, batch.error, batch.base_offset) == (True, None, 42)
+
+
+def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
+    bench = Bench()
+    batch = bench.append()
+    bench.drain()
+    bench.answer(batch, E.DUPLICATE_SEQUENCE_NUMBER)
+    assert (batch.is_done, batch.error, batch.base_offset) == (True, None, -1)
+
+
+def test_a_new_leader_is_tried_at_once_with_the_same_numbers() -> None:
+    bench = Bench()
+    bench.batches(3)
+    sent = bench.drain_all()
+    bench.accumulator.leader_changed(bench.queue)
+    assert bench.drain_all() == sent, "in order, without waiting for the old leader"
+    assert sequences(sent) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_without_idempotence_the_old_leaders_answers_are_awaited() -> None:
+    bench = Bench()
+    bench.accumulator.is_idempotent = False
+    bench.batches(2)
+    bench.drain_all()
+    bench.accumulator.leader_changed(bench.queue)
+    assert bench.drain_all() == []
+
+
+def test_a_hole_in_the_sequence_is_closed_by_numbering_anew() -> None:
+    bench = Bench()
+    bench.batches(3)
+    first, second, third = bench.drain_all()
+    bench.answer(first, E.MESSAGE_TOO_LARGE)
+    assert first.error is not None
+    bench.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(third, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 2_000
+    again = bench.drain_all()
+    assert again == [second, third]
+    assert sequences(again) == [(1, 0), (1, 1)], "from 0 under the next epoch"
+    bench.answer(second)
+    bench.answer(third)
+    assert (second.error, third.error) == (None, None)
+
+
+def test_a_gap_that_the_producer_did_not_make_is_lost_data_and_said_so_once() -> None:
+    bench = Bench()
+    bench.batches(1)
+    bench.answer(bench.drain_all()[0])
+    bench.batches(3)
+    second, third, fourth = bench.drain_all()
+    bench.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert isinstance(second.error, SequenceLost)
+    bench.answer(third, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(fourth, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 2_000
+    assert sequences(bench.drain_all()) == [(1, 0), (1, 1)]
+
+
+def test_an_expired_batch_that_was_written_after_all_makes_no_hole() -> None:
+    bench = Bench()
+    bench.append()
+    bench.drain()
+    bench.now_ms += 999
+    bench.append()
+    bench.queue.seal()
+    (late,) = bench.drain_all()
+    bench.now_ms += 1
+    bench.accumulator.expire(bench.now_ms)
+    bench.answer(late)
+    assert bench.queue.hole_number == -1
+    bench.batches(1)
+    assert sequences(bench.drain_all()) == [(0, 2)]
+
+
+def test_a_used_up_epoch_waits_for_a_new_producer_id() -> None:
+    bench = Bench()
+    bench.batches(1)
+    (batch,) = bench.drain_all()
+    bench.queue.producer_epoch = PRODUCER_EPOCH_MAX
+    bench.answer(batch, E.UNKNOWN_PRODUCER_ID)
+    bench.now_ms += 2_000
+    assert bench.queue.is_epoch_used_up
+    assert bench.drain_all() == []
+    bench.accumulator.producer_id = 8
+    bench.queue.producer_epoch = PRODUCER_EPOCH_MAX
+    assert bench.drain_all() == [batch]
+    assert (batch.producer_id, batch.base_sequence) == (8, 0)
+
+
+def test_a_new_producer_id_is_not_taken_over_while_an_old_number_may_have_been_written() -> None:
+    bench = Bench()
+    bench.batches(1)
+    (batch,) = bench.drain_all()
+    bench.lose(batch)
+    bench.accumulator.producer_id = 8
+    bench.now_ms += 2_000
+    assert bench.drain_all() == [batch]
+    assert batch.producer_id == 7
+
+
+def test_an_error_that_will_not_pass_fails_the_batch_with_its_cause() -> None:
+    bench = Bench()
+    batch = bench.append()
+    bench.drain()
+    bench.answer(batch, E.TOPIC_AUTHORIZATION_FAILED)
+    assert batch.error is not None
+    assert batch.error.code is E.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_time_out_tells_why_the_last_attempt_failed() -> None:
+    bench = Bench()
+    batch = bench.append()
+    bench.drain()
+    bench.answer(batch, E.NOT_ENOUGH_REPLICAS)
+    assert isinstance(batch.last_error, NotEnoughReplicas)
+    bench.now_ms += 1_000
+    bench.accumulator.expire(bench.now_ms)
+    assert "min.insync.replicas" in str(batch.error)
+
+
+# --- partitioning -------------------------------------------------------------------------------------
+
+
+def test_keys_go_where_kafkas_default_partitioner_sends_them() -> None:
+    lanes = TopicLanes("t", [PartitionQueue("t", index) for index in range(10)])
+    # murmur2 of Kafka's own UtilsTest: "21" -> -973932308, "foobar" -> -790332482, "a-..." -> -1486304829
+    for key, hashed in ((b"21", -973932308), (b"foobar", -790332482)):
+        assert lanes.of_key(key).partition == (hashed & 0x7FFFFFFF) % 10
+
+
+def test_turns_without_a_key_are_even_and_skip_partitions_without_a_leader() -> None:
+    lanes = TopicLanes("t", [PartitionQueue("t", index) for index in range(4)])
+    assert [lanes.next_sticky().partition for _ in range(8)] == [1, 2, 3, 0, 1, 2, 3, 0]
+    lanes.set_available([0, 2])
+    assert {lanes.next_sticky().partition for _ in range(4)} == {0, 2}
+    lanes.set_available([])
+    assert len({lanes.next_sticky().partition for _ in range(8)}) == 4
+
+
+def test_a_partitioner_of_ones_own_is_held_to_the_partitions_that_exist() -> None:
+    lanes = TopicLanes("t", [PartitionQueue("t", 0)], partitioner=lambda key, count: count)
+    with pytest.raises(ValueError, match="chose partition 1"):
+        lanes.of_key(b"k")
