@@ -19,6 +19,7 @@ from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
 from odradek_broker.partition.replica import DataDue
 from odradek_broker.replication.partition_host import PartitionHost, Surroundings
+from odradek_broker.wire_bytes import ReplicateResponseBytes
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
@@ -106,8 +107,8 @@ class LeaderStream:
         if self._due:
             self._wake.set()
 
-    async def next_message(self) -> pb.ReplicateResponse:
-        """Wait until there is something to send."""
+    async def next_message(self) -> bytes:
+        """Wait until there is something to send: a ReplicateResponse, encoded."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -127,8 +128,11 @@ class LeaderStream:
 
     # --- building --------------------------------------------------------------------------------
 
-    def _build(self) -> pb.ReplicateResponse | None:
-        messages, self._answers = self._answers, []
+    def _build(self) -> bytes | None:
+        messages = ReplicateResponseBytes()
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            messages.add(answer)
         size_bytes = 0
         for host in list(self._due):
             due = host.replica.data_due(self.session)
@@ -145,7 +149,7 @@ class LeaderStream:
             result = self._take(host, due, self._message_bytes_max - size_bytes)
             if result is None:
                 continue
-            messages.append(_data(host, due, result))
+            _add_data(messages, host, due, result)
             size_bytes += result.size_bytes
             self._credit_bytes -= result.size_bytes
             self._shared.counters.replication_bytes_out += result.size_bytes
@@ -153,11 +157,11 @@ class LeaderStream:
             if result.end_offset < due.log_end:
                 self._due[host] = None  # at the end of the round
             self._sent(host, result.end_offset, due)
-        if self._watermark_due and (messages or self._is_watermark_time):
+        if self._watermark_due and (not messages.is_empty or self._is_watermark_time):
             self._add_watermarks(messages)
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
-        return pb.ReplicateResponse(messages=messages) if messages else None
+        return None if messages.is_empty else messages.encode()
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
         """The next batches; None while they are read in the pool (or are gone)."""
@@ -213,14 +217,14 @@ class LeaderStream:
             DataSent(session=self.session, end_offset=end_offset, high_watermark=due.high_watermark)
         )
 
-    def _add_watermarks(self, messages: list[pb.LeaderMessage]) -> None:
+    def _add_watermarks(self, messages: ReplicateResponseBytes) -> None:
         hosts, self._watermark_due = self._watermark_due, {}
         self._is_watermark_time = False
         for host in hosts:
             due = host.replica.data_due(self.session)
             if due is None or host in self._due:
                 continue
-            messages.append(_data(host, due, None))
+            _add_data(messages, host, due, None)
             self._sent(host, due.from_offset, due)
 
     def _watermark_time(self) -> None:
@@ -238,17 +242,16 @@ def _named(host: PartitionHost, leader_epoch: int) -> pb.LeaderMessage:
     )
 
 
-def _data(host: PartitionHost, due: DataDue, result: ReadResult | None) -> pb.LeaderMessage:
-    message = _named(host, due.leader_epoch)
-    data = message.data
-    data.base_offset = due.from_offset
-    data.high_watermark = due.high_watermark
-    data.log_start = due.log_start
-    if result is not None:
-        data.records = b"".join(result.slices)
-    else:
-        data.records = b""
-    return message
+def _add_data(
+    messages: ReplicateResponseBytes, host: PartitionHost, due: DataDue, result: ReadResult | None
+) -> None:
+    data = pb.LeaderData(
+        base_offset=due.from_offset,
+        high_watermark=due.high_watermark,
+        log_start=due.log_start,
+    )
+    slices, size_bytes = ((), 0) if result is None else (result.slices, result.size_bytes)
+    messages.add_data(_named(host, due.leader_epoch), data, slices, size_bytes)
 
 
 def _answer(host: PartitionHost, effect: Effect) -> pb.LeaderMessage:

@@ -204,15 +204,18 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         )
 
 
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
     """Register the servicer; returns the service's full name.
 
     By hand, not by the generated function: Produce takes and Fetch gives bytes (see wire_bytes).
     """
-    serialize = Message.SerializeToString
-    methods = {
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Produce": grpc.stream_stream_rpc_method_handler(
-            servicer.Produce, response_serializer=serialize
+            servicer.Produce, response_serializer=_serialize
         ),
         "Fetch": grpc.stream_stream_rpc_method_handler(
             servicer.Fetch, request_deserializer=pb.FetchRequest.FromString
@@ -220,7 +223,7 @@ def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
         "WatchMetadata": grpc.unary_stream_rpc_method_handler(
             servicer.WatchMetadata,
             request_deserializer=pb.WatchMetadataRequest.FromString,
-            response_serializer=serialize,
+            response_serializer=_serialize,
         ),
     }
     for method, request in (
@@ -230,7 +233,7 @@ def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
         (servicer.InitProducerId, pb.InitProducerIdRequest),
     ):
         methods[method.__name__] = grpc.unary_unary_rpc_method_handler(
-            method, request_deserializer=request.FromString, response_serializer=serialize
+            method, request_deserializer=request.FromString, response_serializer=_serialize
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
     return _SERVICE

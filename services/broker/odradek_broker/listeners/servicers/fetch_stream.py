@@ -15,10 +15,10 @@ import grpc
 import grpc.aio
 
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
-from odradek_broker.listeners.wire_bytes import FetchResponseBytes
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.wire_bytes import FetchResponseBytes
 from odradek_protocol.identity import (
     NO_BROKER,
     LeaderEpoch,

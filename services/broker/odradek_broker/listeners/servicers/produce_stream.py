@@ -14,13 +14,13 @@ import grpc
 import grpc.aio
 
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
-from odradek_broker.listeners.wire_bytes import (
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_service import PartitionService, Topic
+from odradek_broker.wire_bytes import (
     ProduceMessage,
     WireError,
     read_produce_request,
 )
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb

@@ -174,7 +174,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
 
 def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
     """Register the servicer; returns the service's full name."""
-    handler = grpc.stream_stream_rpc_method_handler(
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, request_deserializer=pb.ReplicateRequest.FromString
     )  # without a serializer: LeaderStream gives bytes
     server.add_generic_rpc_handlers(
