@@ -27,7 +27,6 @@ from odradek_protocol.metadata.delta import MetadataDelta, differences
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType, RestartClass
 from odradek_protocol.metadata.snapshot import read_snapshot
-
 from tests.sim.client_shell import ClientShell
 from tests.sim.controller_node import CLUSTER_ID
 from tests.sim.disk import SimLog
@@ -93,6 +92,7 @@ class BrokerProcess:
         self.process.after(HEARTBEAT_US, self._beat)
         self.process.after(TICK_US, self._tick)
         self.process.after(CHECKPOINT_US, self._checkpoint)
+        self.process.after(self.scheduler.between(2, 8) * SECOND, self._second_feed)
 
     def now_ms(self) -> int:
         """CLOCK_BOOTTIME of this machine: it drifts, and never jumps."""
@@ -268,12 +268,13 @@ class BrokerProcess:
 
     # --- the feed --------------------------------------------------------------------------------
 
-    def _open_feed(self) -> None:
+    def _open_feed(self, *, again: bool = True) -> None:
         controller_id = self.scheduler.random.choice(sorted(self.cluster.controllers))
         controller = self.cluster.controllers[controller_id]
         able = controller.process.is_running
         if not able or not self.network.both_ways(self.broker_id, controller_id):
-            self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
+            if again:
+                self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
             return
         stream = Stream(self.network, self.process, controller.process)
         self._feed = stream
@@ -297,6 +298,15 @@ class BrokerProcess:
             stream,
             self.image.offset + 1,
         )
+
+    def _second_feed(self) -> None:
+        """A feed that seems slow is not waited for: two overlap until the older one ends."""
+        before = self._feed
+        self._open_feed(again=False)
+        if before is not None and before is not self._feed:
+            before.on_closed[0] = None
+            self.process.after(self.scheduler.between(10, 3_000) * MS, before.close, self.process)
+        self.process.after(self.scheduler.between(2, 8) * SECOND, self._second_feed)
 
     def _take_entries(self, entries: list[tuple[int, Any]]) -> None:
         delta = MetadataDelta()

@@ -11,7 +11,6 @@ from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-
 from tests.sim.disk import Batch
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS

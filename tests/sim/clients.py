@@ -14,7 +14,6 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import TopicIdPartition, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-
 from tests.sim.client_shell import Answer, FetchCall, LatestCall, ProduceCall
 from tests.sim.cluster import Cluster
 from tests.sim.disk import Batch
@@ -100,6 +99,7 @@ class Connection:
 class _InFlight:
     send: Send[TopicIdPartition]
     made_at_us: int
+    number: int
     unresolved: int = 0  # attempts that may have been appended
     is_sent: bool = False  # in the present connection
     call_id: int = 0
@@ -135,6 +135,7 @@ class Producer:
         self._calls = itertools.count(1)
         self._epoch = 0
         self._sequence = 0
+        self._made = 0
         self._attempt_until_us = 0
         self._generation = 0  # of the connection
         self._process.after(self.scheduler.between(0, pace_us), self._produce)
@@ -142,7 +143,7 @@ class Producer:
     def _produce(self) -> None:
         if self.is_stopped and not self._window:
             return
-        if not self.is_stopped and len(self._window) < IN_FLIGHT_MAX:
+        if not self.is_stopped and self._has_room():
             values = tuple(next(self._values) for _ in range(self.scheduler.between(1, 3)))
             send = Send(
                 client=self.client_id,
@@ -154,11 +155,16 @@ class Producer:
             )
             self._sequence += len(values)
             self.history.sends.append(send)
-            self._window.append(_InFlight(send, self.scheduler.now_us))
+            self._made += 1
+            self._window.append(_InFlight(send, self.scheduler.now_us, self._made))
             self._send_unsent()
         self._judge_time()
         delay = self.scheduler.between(self.pace_us // 4, self.pace_us * 2)
         self._process.after(delay, self._produce)
+
+    def _has_room(self) -> bool:
+        """The broker remembers five batches: the oldest unanswered one must stay among them."""
+        return not self._window or self._made - self._window[0].number < IN_FLIGHT_MAX
 
     def _judge_time(self) -> None:
         if not self._window:

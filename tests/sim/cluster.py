@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic
-
 from tests.sim.broker_process import BrokerProcess
 from tests.sim.controller_node import ControllerNode
 from tests.sim.disk import Disk

@@ -11,7 +11,6 @@ from odradek_metadata_quorum.controller import Controller, ControllerSettings
 from odradek_metadata_quorum.controller.decision import Decision
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_protocol.metadata.snapshot import read_snapshot
-
 from tests.sim.metadata_log import Entry, MetadataLog
 from tests.sim.network import Network, Stream
 from tests.sim.scheduler import MS, Process, Scheduler

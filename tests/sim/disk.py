@@ -14,7 +14,6 @@ from odradek_broker.log.producers.producer_state import ProducerStates, StoredBa
 from odradek_broker.partition.replica import LogAtOpen
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-
 from tests.sim.scheduler import Scheduler
 
 

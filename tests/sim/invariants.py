@@ -13,7 +13,11 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect, Role
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.image import MetadataImage
-
+from odradek_protocol.metadata.records import (
+    BrokerRegistrationChange,
+    Partition,
+    PartitionChange,
+)
 from tests.sim.scheduler import MS
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ class Invariants:
         self.suspended: set[TopicIdPartition] = set()
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
         self._hw_max: dict[TopicIdPartition, int] = {}
+        self._isr: dict[TopicIdPartition, tuple[int, ...]] = {}
         cluster.log.on_committed.append(self._metadata_committed)
 
     def suspend(self, partition: TopicIdPartition) -> None:
@@ -112,22 +117,20 @@ class Invariants:
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         if state is None or state.recovering or state.leader_epoch < leader_epoch:
             return
-        is_fsync = self._is_fsync(partition)
         for broker_id in (*state.isr, *state.elr):
             if broker_id in state.lost:
                 continue
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed:
                 continue  # its next registration takes it out
-            other = disk.logs.get(partition)
-            held = 0 if other is None else other.durable_end if is_fsync else other.log_end
+            held = self._held(broker_id, partition)
             if held < end:
                 self.fail(
                     "I7",
                     f"{partition} watermark {end} in epoch {leader_epoch}, but broker "
                     f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {held}",
                 )
-            assert other is not None
+            other = disk.logs[partition]
             if end and other.value_at(end - 1) != log.value_at(end - 1):
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
@@ -191,28 +194,43 @@ class Invariants:
             self.fail("I8", f"broker {broker.broker_id} {broker.image.offset} to {image.offset}")
 
     def _metadata_committed(self, offset: int, entry: Entry) -> None:
-        counters = self.cluster.scheduler.counters
         for record in entry.records:
-            name = type(record).__name__
-            if name == "PartitionChange" and record.isr is not None:  # type: ignore[union-attr]
-                self._count_isr(record)
-            elif name == "BrokerRegistrationChange" and record.fenced:  # type: ignore[union-attr]
-                counters["fencings"] += 1
+            if isinstance(record, PartitionChange) and record.isr is not None:
+                self._isr_committed(record)
+            elif isinstance(record, Partition):
+                key = TopicIdPartition(record.topic_id, record.partition)
+                self._isr[key] = record.isr
+            elif isinstance(record, BrokerRegistrationChange) and record.fenced:
+                self.cluster.scheduler.counters["fencings"] += 1
 
-    def _count_isr(self, record: object) -> None:
+    def _isr_committed(self, record: PartitionChange) -> None:
+        """Whoever joins the ISR may be elected from now on, so it holds all that was exposed."""
+        partition = TopicIdPartition(record.topic_id, record.partition)
+        before, after = self._isr.get(partition, ()), record.isr or ()
+        self._isr[partition] = after
         counters = self.cluster.scheduler.counters
-        key = (record.topic_id, record.partition)  # type: ignore[attr-defined]
-        before = self._isr_size.get(key)
-        after = len(record.isr)  # type: ignore[attr-defined]
-        if before is not None:
-            counters["ISR shrinks"] += after < before
-            counters["ISR expansions"] += after > before
-        self._isr_size[key] = after
+        counters["ISR shrinks"] += len(after) < len(before)
+        counters["ISR expansions"] += len(after) > len(before)
+        if partition in self.suspended or record.leader is not None:
+            return
+        exposed = self._hw_max.get(partition, 0)
+        for broker_id in sorted({*after} - {*before}):
+            disk = self.cluster.brokers[broker_id].disk
+            if disk.lost_power or disk.has_failed:
+                continue  # its registration takes it out again
+            held = self._held(broker_id, partition)
+            if held < exposed:
+                self.fail(
+                    "I7",
+                    f"{partition} broker {broker_id} joins the ISR with {held}, {exposed} were "
+                    "exposed",
+                )
 
-    @property
-    def _isr_size(self) -> dict[tuple[bytes, int], int]:
-        found: dict[tuple[bytes, int], int] = self.__dict__.setdefault("_isr_sizes", {})
-        return found
+    def _held(self, broker_id: int, partition: TopicIdPartition) -> int:
+        log = self.cluster.brokers[broker_id].disk.logs.get(partition)
+        if log is None:
+            return 0
+        return log.durable_end if self._is_fsync(partition) else log.log_end
 
     def _is_fsync(self, partition: TopicIdPartition) -> bool:
         image = self.cluster.log.image

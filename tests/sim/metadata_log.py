@@ -16,7 +16,6 @@ from typing import Protocol
 from odradek_protocol.metadata.image import MetadataImage, check_partition
 from odradek_protocol.metadata.records import MetadataRecord
 from odradek_protocol.metadata.snapshot import snapshot_bytes
-
 from tests.sim.network import Network
 from tests.sim.scheduler import MS, Process, Scheduler
 
@@ -197,9 +196,7 @@ class MetadataLog:
 
     def _depose(self, member: Member, deadline_us: int) -> None:
         """The old leader hears of the new term, or gives up when it has no majority for long."""
-        if member.controller_id == self.leader_id:
-            member.process.deliver(member.step_down)
-        elif self._knows(member) or self.scheduler.now_us >= deadline_us:
+        if member.controller_id == self.leader_id or self._knows(member) or self.scheduler.now_us >= deadline_us:
             member.process.deliver(member.step_down)
         else:
             self.scheduler.after(50 * MS, self._depose, member, deadline_us)

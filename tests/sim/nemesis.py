@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from odradek_protocol.identity import TopicIdPartition
-
 from tests.sim.cluster import Cluster
 from tests.sim.scheduler import MS, SECOND
 

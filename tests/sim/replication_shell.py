@@ -15,7 +15,6 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-
 from tests.sim.disk import Batch
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
-
 from tests.sim.clients import Admin, Consumer, Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
 from tests.sim.history import History, Violation, check

@@ -38,6 +38,7 @@ class Chaos:
         world.after(2.0, self._fault)
         world.run(self.duration_s)
         self._faults_on = False
+        world.set_disk_delay_s(0.0002, 0.003)
         world.heal()
         self._start_missing(certainly=True)
         assert not world.deaths, (self.seed, world.deaths)
@@ -98,6 +99,11 @@ class Chaos:
             world.hold(*rng.sample(world.voters, 2))
         elif kind < 0.84:
             self._wipe()
+        elif kind < 0.92:
+            self._count("slow disks")
+            world.set_disk_delay_s(0.02, 0.4)
+        else:
+            world.set_disk_delay_s(0.0002, 0.003)
         if rng.random() < 0.5:
             world.heal()
         self._start_missing(certainly=False)

@@ -374,6 +374,10 @@ class World:
     def disk_delay_s(self) -> float:
         return self.random.uniform(*self._disk_delay_s)
 
+    def set_disk_delay_s(self, least: float, most: float) -> None:
+        """How long a disk job takes from now on."""
+        self._disk_delay_s = (least, most)
+
     def next_life(self) -> int:
         self._lives += 1
         return self._lives

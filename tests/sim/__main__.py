@@ -1,0 +1,189 @@
+"""`python -m tests.sim --seeds 500`: run seeds, tell what they covered, print how to repeat one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tests.sim.planted.bugs import BUGS
+from tests.sim.regressions import REGRESSIONS
+from tests.sim.simulation import Result, run_seed
+
+COVERAGE = (
+    "elections",
+    "controller elections",
+    "fencings",
+    "ISR shrinks",
+    "ISR expansions",
+    "truncations",
+    "torn tails",
+    "records lost with the power",
+    "recoveries of the longest log",
+    "broker snapshots",
+    "controller snapshots",
+    "clean shutdowns",
+    "streams reset",
+    "answers stopped at the gate",
+)
+RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
+
+
+@dataclass(slots=True)
+class Summary:
+    """What all seeds of a run came to."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+    failed: list[Result] = field(default_factory=list)
+    different: list[int] = field(default_factory=list)
+    seeds: int = 0
+    operations: int = 0
+    faults: int = 0
+    simulated_s: float = 0.0
+    operations_least: int = 1 << 60
+    faults_least: int = 1 << 60
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.counters.update(result.counters)
+        self.operations += result.operations
+        self.faults += result.faults
+        self.simulated_s += result.simulated_s
+        if result.violations:
+            self.failed.append(result)
+        else:
+            self.operations_least = min(self.operations_least, result.operations)
+            self.faults_least = min(self.faults_least, result.faults)
+
+    @property
+    def uncovered(self) -> list[str]:
+        """What none of the seeds came across: then they prove nothing about it."""
+        return [name for name in COVERAGE if not self.counters[name]]
+
+    @property
+    def is_good(self) -> bool:
+        return not self.failed and not self.different and (self.seeds < 50 or not self.uncovered)
+
+
+def run_twice(seed: int) -> tuple[Result, bool]:
+    """Run a seed; every 25th again, to see that it is the same run."""
+    result = run_seed(seed)
+    same = seed % RERUN_EVERY != 0 or run_seed(seed).digest == result.digest
+    return result, same
+
+
+def run(seeds: list[int], *, workers: int, console: Console) -> Summary:
+    """All seeds; stops early at the fifth that fails."""
+    summary = Summary()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[red]{task.fields[bad]}"),
+    )
+    with (
+        Progress(*columns, console=console) as progress,
+        ProcessPoolExecutor(max_workers=workers) as pool,
+    ):
+        task = progress.add_task("seeds", total=len(seeds), bad="")
+        for result, same in pool.map(run_twice, seeds, chunksize=4):
+            summary.add(result)
+            if not same:
+                summary.different.append(result.seed)
+            bad = len(summary.failed) + len(summary.different)
+            progress.update(task, advance=1, bad=f"{bad} failed" if bad else "")
+            if bad >= 5:
+                pool.shutdown(cancel_futures=True)
+                break
+    return summary
+
+
+def report(summary: Summary, console: Console, elapsed_s: float) -> None:
+    """A table of what was met, and each failure with the way to see it again."""
+    table = Table(title="What the seeds came across", show_header=True)
+    table.add_column("event")
+    table.add_column("times", justify="right")
+    for name in COVERAGE:
+        count = summary.counters[name]
+        table.add_row(name, f"{count:,}", style="" if count else "red")
+    for name in sorted(n for n in summary.counters if n.startswith("fault: ")):
+        table.add_row(name, f"{summary.counters[name]:,}", style="dim")
+    console.print(table)
+    console.print(
+        f"{summary.seeds:,} seeds, {summary.operations:,} client operations (at least "
+        f"{summary.operations_least:,} each), {summary.faults:,} faults (at least "
+        f"{summary.faults_least:,} each), {summary.simulated_s / 3600:.1f} simulated hours in "
+        f"{elapsed_s:.0f} s"
+    )
+    for result in summary.failed:
+        console.print(f"[red]seed {result.seed} failed[/red] after {result.simulated_s:.3f} s:")
+        for violation in result.violations[:5]:
+            console.print(f"  {violation}", highlight=False, markup=False)
+        if result.trace:
+            console.print(result.trace, highlight=False, markup=False)
+        console.print("\n".join(result.story[-25:]), highlight=False, markup=False)
+        console.print(f"  again: python -m tests.sim --seed {result.seed}")
+    for seed in summary.different:
+        console.print(f"[red]seed {seed} is not deterministic[/red]")
+    if summary.seeds >= 50 and summary.uncovered:
+        console.print(f"[red]never met: {', '.join(summary.uncovered)}[/red]")
+
+
+def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
+    """Plant each bug and count the seeds until it is found."""
+    table = Table(title="Planted bugs")
+    for name in ("#", "bug", "seeds", "found by"):
+        table.add_column(name)
+    all_found = True
+    for number in numbers:
+        bug = BUGS[number]
+        with bug.planted():
+            for seed in range(seeds_max):
+                result = run_seed(seed)
+                if result.violations:
+                    found = result.violations[0].name
+                    table.add_row(str(number), bug.name, str(seed + 1), found)
+                    break
+            else:
+                where = "directed schedule" if bug.is_rare else "[red]nothing[/red]"
+                table.add_row(str(number), bug.name, f"> {seeds_max}", where)
+                all_found = all_found and bug.is_rare
+    console.print(table)
+    return all_found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="one seed, told event by event")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
+    options = parser.parse_args()
+    console = Console()
+    if options.seed is not None:
+        result = run_seed(options.seed, is_verbose=True)
+        for violation in result.violations:
+            console.print(f"[red]{violation}[/red]")
+        console.print(result.trace or f"digest {result.digest:08x}", markup=False)
+        return 1 if result.violations else 0
+    if options.planted is not None:
+        return 0 if hunt(options.planted or list(BUGS), options.seeds, console) else 1
+    began = time.monotonic()
+    seeds = list(range(options.first, options.first + options.seeds))
+    seeds += [seed for seed in REGRESSIONS if seed not in seeds]
+    summary = run(seeds, workers=options.workers, console=console)
+    report(summary, console, time.monotonic() - began)
+    return 0 if summary.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

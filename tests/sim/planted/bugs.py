@@ -1,0 +1,263 @@
+"""The planted bugs, each a context manager that takes one rule out of the production code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.partition import follower, leader
+from odradek_broker.partition.effects import Role
+from odradek_broker.partition.follower_progress import FollowerProgress
+from odradek_broker.partition.isr import Isr
+from odradek_broker.partition.leader import Leader
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.truncation import Divergence, Lineage
+from odradek_metadata_quorum.controller import brokers, election, partitions
+from odradek_metadata_quorum.controller.election import Standing
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.delta import differences
+from odradek_protocol.metadata.records import NO_LEADER, RestartClass
+from odradek_protocol.metadata.snapshot import read_snapshot
+from tests.sim.broker_process import BrokerProcess
+from tests.sim.client_shell import Answer, ClientShell
+
+Plant = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One rule that is missing; `is_rare`: chance meets it in fewer than one of 1,000 seeds."""
+
+    number: int
+    name: str
+    plant: Plant
+    is_rare: bool = False
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The production code with this bug in it."""
+        with ExitStack() as stack:
+            self.plant(stack)
+            yield
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    stack.enter_context(patch.object(owner, name, value))
+
+
+def _ack_before_replication(stack: ExitStack) -> None:
+    original = Leader.on_appended
+
+    def on_appended(self: Leader, end_offset: Any, now_ms: int) -> Any:
+        effects = original(self, end_offset, now_ms)
+        return [*effects, *self._waiters.release(end_offset, ErrorCode.NONE)]
+
+    _replace(stack, Leader, "on_appended", on_appended)
+
+
+def _watermark_is_the_leaders_end(stack: ExitStack) -> None:
+    def next_high_watermark(present: int, own: int, counted: Any, **_: Any) -> int:
+        return max(present, own)
+
+    _replace(stack, leader, "next_high_watermark", next_high_watermark)
+
+
+def _no_cut_by_epoch(stack: ExitStack) -> None:
+    def compare(log: Any, log_end: int, last_epoch: int) -> Any:
+        if log.log_start <= log_end <= log.log_end:
+            return Lineage.SHARED
+        return Divergence(log.last_epoch, log.log_end)
+
+    _replace(stack, leader, "compare", compare)
+
+
+def _cut_to_the_watermark(stack: ExitStack) -> None:
+    _replace(stack, follower, "cut_offset", lambda log, divergence: log.high_watermark)
+
+
+def _unclean_leader(stack: ExitStack) -> None:
+    original = election._elect
+
+    def elect(replicas: Any, isr: Any, elr: Any, lost: Any, standing_of: Any) -> Any:
+        found = original(replicas, isr, elr, lost, standing_of)
+        if found[0] == NO_LEADER:
+            for broker in replicas:
+                if standing_of(broker) >= Standing.LIVE:
+                    return broker, (broker,), ()
+        return found
+
+    _replace(stack, election, "_elect", elect)
+
+
+def _isr_change_without_epochs(stack: ExitStack) -> None:
+    original = partitions._refusal
+
+    def refusal(work: Any, state: Any, broker_id: int, item: Any) -> ErrorCode:
+        item = replace(item, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch)
+        return original(work, state, broker_id, item)
+
+    _replace(stack, partitions, "_refusal", refusal)
+
+
+def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
+    original = Leader.begin
+
+    def begin(self: Leader, now_ms: int) -> Any:
+        self._producers.producers = ProducerStates()  # type: ignore[attr-defined]
+        return original(self, now_ms)
+
+    _replace(stack, Leader, "begin", begin)
+
+
+def _window_of_one(stack: ExitStack) -> None:
+    original = ProducerStates.note_batch
+
+    def note_batch(self: ProducerStates, producer_id: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, producer_id, *args, **kwargs)
+        entry = self._entries[producer_id]
+        self._entries[producer_id] = entry._replace(batches=entry.batches[-1:])
+
+    _replace(stack, ProducerStates, "note_batch", note_batch)
+
+
+def _lease_by_wall_clock(stack: ExitStack) -> None:
+    def lease_clock_ms(self: BrokerProcess) -> int:
+        return self.now_ms() + self.node.wall_offset_ms
+
+    _replace(stack, BrokerProcess, "lease_clock_ms", lease_clock_ms)
+
+
+def _older_snapshot_applied(stack: ExitStack) -> None:
+    def take_snapshot(self: BrokerProcess, snapshot: bytes) -> None:
+        image = read_snapshot(snapshot)
+        self.cluster.invariants.image_moves(self, image)
+        before, self.image = self.image, image
+        for delta in differences(before, image):
+            self._apply(delta)
+
+    _replace(stack, BrokerProcess, "take_snapshot", take_snapshot)
+
+
+def _reads_without_lease(stack: ExitStack) -> None:
+    def may_answer(self: Replica, leader_epoch: int, **_: Any) -> bool:
+        return self.role in (Role.LEADER, Role.FOLLOWER) and leader_epoch == self.leader_epoch
+
+    _replace(stack, Replica, "may_answer", may_answer)
+
+
+def _power_loss_stays_in_sync(stack: ExitStack) -> None:
+    original = brokers._proven_class
+
+    def proven_class(request: Any, before: Any) -> RestartClass:
+        found = original(request, before)
+        return RestartClass.PROCESS if found is RestartClass.POWER else found
+
+    _replace(stack, brokers, "_proven_class", proven_class)
+
+
+def _isr_change_without_broker_epochs(stack: ExitStack) -> None:
+    original = partitions._refusal
+
+    def refusal(work: Any, state: Any, broker_id: int, item: Any) -> ErrorCode:
+        isr = tuple((m, work.image.brokers[m].broker_epoch) for m, _ in item.isr)
+        return original(work, state, broker_id, replace(item, isr=isr))
+
+    _replace(stack, partitions, "_refusal", refusal)
+
+
+def _ack_of_an_old_session(stack: ExitStack) -> None:
+    def counts(self: Leader, event: Any, progress: FollowerProgress) -> bool:
+        return bool(
+            event.leader_epoch == self.leader_epoch
+            and progress.ack_to < event.ack_to <= self._log.log_end
+        )
+
+    _replace(stack, Leader, "_counts", counts)
+
+
+def _watermark_over_the_committed_isr(stack: ExitStack) -> None:
+    original = Isr.propose
+
+    def propose(self: Isr, *args: Any, **kwargs: Any) -> Any:
+        proposal = original(self, *args, **kwargs)
+        self.maximal = self.committed
+        return proposal
+
+    _replace(stack, Isr, "propose", propose)
+
+
+def _watermark_under_min_isr(stack: ExitStack) -> None:
+    original = leader.next_high_watermark
+
+    def next_high_watermark(present: int, own: int, counted: Any, **_: Any) -> int:
+        return original(present, own, counted, is_under_min_isr=False)  # type: ignore[arg-type]
+
+    _replace(stack, leader, "next_high_watermark", next_high_watermark)
+
+
+def _repeat_answered_at_once(stack: ExitStack) -> None:
+    def repeat(self: Leader, event: Any, base_offset: Any, end_offset: Any) -> Any:
+        return [self._answer(event, ErrorCode.NONE, base_offset)]
+
+    _replace(stack, Leader, "_repeat", repeat)
+
+
+def _gate_at_arrival(stack: ExitStack) -> None:
+    original = ClientShell._leave_later
+
+    def leave_later(
+        self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int
+    ) -> None:
+        if answer.error_code is ErrorCode.NONE and not self.passes_gate(hosted, leader_epoch):
+            answer = Answer(call_id=answer.call_id, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        original(self, hosted, stream, answer, leader_epoch)
+
+    _replace(stack, ClientShell, "_leave_later", leave_later)
+
+    def leave(self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int) -> None:
+        if answer.error_code is ErrorCode.NONE:
+            self.broker.cluster.invariants.answer_leaves(self.broker, hosted, answer)
+        self._send(stream, answer)
+
+    _replace(stack, ClientShell, "_leave", leave)
+
+
+BUGS = {
+    bug.number: bug
+    for bug in (
+        Bug(number=1, name="ack before replication", plant=_ack_before_replication),
+        Bug(number=2, name="HW = leader's log end", plant=_watermark_is_the_leaders_end),
+        Bug(number=3, name="follower does not cut by epoch", plant=_no_cut_by_epoch),
+        Bug(number=4, name="follower cuts to its HW", plant=_cut_to_the_watermark),
+        Bug(number=5, name="unclean leader from out of ISR", plant=_unclean_leader),
+        Bug(number=6, name="ISR change not fenced by epoch", plant=_isr_change_without_epochs),
+        Bug(
+            number=9,
+            name="dedup state lost at leader change",
+            plant=_sequences_lost_at_leader_change,
+        ),
+        Bug(number=10, name="dedup window of 1", plant=_window_of_one),
+        Bug(number=15, name="wall clock for leases", plant=_lease_by_wall_clock),
+        Bug(number=16, name="snapshot applied over newer state", plant=_older_snapshot_applied),
+        Bug(number=19, name="stale leader serves past its lease", plant=_reads_without_lease),
+        Bug(number=22, name="power-lost replica stays in ISR", plant=_power_loss_stays_in_sync),
+        Bug(
+            number=23,
+            name="AlterPartition without broker epoch",
+            plant=_isr_change_without_broker_epochs,
+        ),
+        Bug(number=24, name="ack counted from an old session", plant=_ack_of_an_old_session),
+        Bug(
+            number=25,
+            name="HW over the committed ISR only",
+            plant=_watermark_over_the_committed_isr,
+        ),
+        Bug(number=26, name="HW moves under min ISR", plant=_watermark_under_min_isr),
+        Bug(number=27, name="duplicate answered before HW", plant=_repeat_answered_at_once),
+        Bug(number=30, name="lease tested at arrival", plant=_gate_at_arrival),
+    )
+}

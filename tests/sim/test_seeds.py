@@ -1,0 +1,70 @@
+"""100 seeds without a violation, which came across everything worth coming across."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.sim.__main__ import COVERAGE
+from tests.sim.regressions import REGRESSIONS
+from tests.sim.simulation import FAULTS_MIN, OPERATIONS_MIN, Result, run_seed
+
+SEEDS = 100
+SEEDS_PER_TEST = 10
+COUNTERS: Counter[str] = Counter()
+
+
+def _run(seed: int) -> Result:
+    result = run_seed(seed)
+    story = "\n".join(result.story[-30:])
+    again = f"python -m tests.sim --seed {seed}"
+    assert not result.violations, f"{result.violations[:3]}\n{story}\n{result.trace}\n{again}"
+    assert result.operations >= OPERATIONS_MIN
+    assert result.faults >= FAULTS_MIN
+    return result
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_no_invariant_breaks_and_the_history_is_good(first: int) -> None:
+    for seed in range(first, first + SEEDS_PER_TEST):
+        COUNTERS.update(_run(seed).counters)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_a_seed_that_once_failed_stays_good(seed: int) -> None:
+    _run(seed)
+
+
+def test_the_seeds_came_across_all_that_they_are_to_prove() -> None:
+    if not COUNTERS:
+        for seed in range(30):  # this test was run alone
+            COUNTERS.update(_run(seed).counters)
+    assert not [name for name in COVERAGE if not COUNTERS[name]]
+
+
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    program = "from tests.sim.simulation import run_seed; print(run_seed(5).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1, "an order of a set or dict of bytes or strings leaks into the run"
+
+
+@pytest.mark.parametrize("seed", [3, 14])
+def test_a_seed_is_one_run(seed: int) -> None:
+    first, second = run_seed(seed), run_seed(seed)
+    assert first.digest == second.digest
+    assert first.story == second.story
+    assert run_seed(seed + 1).digest != first.digest
