@@ -142,6 +142,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kafka.protocol.schemas.fields.codecs import EncodeBufferPool
 
 from odradek_protocol.kafka import schemas
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -387,7 +388,11 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
 
 def encode_message(message: Message, version: int) -> bytearray:
     """The message without frame and header."""
-    encoded: bytearray = message.encode(version=version)
+    flexible = message.flexible_version_q(version)
+    encode = message._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
+    with EncodeBufferPool.acquire() as out:
+        encode(message, out)
+        encoded: bytearray = out.result()
     return encoded
 
 
