@@ -38,4 +38,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All that must be closed is closed. A sync that was given up may still hold a thread, which
+    # the interpreter would wait for.
+    os._exit(status)

@@ -68,6 +68,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import ListenerAddress, refuse_open_without_tls
@@ -76,6 +77,7 @@ from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
 _SERVER_GRACE_S: Final = 0.05
+_CLOSE_MIN_S: Final = 1.0
 _RESTART_CLASSES: Final = {
     RestartClass.CLEAN: controller_pb.RESTART_CLASS_CLEAN,
     RestartClass.PROCESS: controller_pb.RESTART_CLASS_PROCESS,
@@ -101,6 +103,7 @@ class BrokerProcess:
         self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
+        self._close_by_ms = 0
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
         self._kafka = KafkaListeners(settings, self._tls)
@@ -533,6 +536,7 @@ class BrokerProcess:
         self._heartbeat.want_shutdown = True
         self._heartbeat.beat_now()
         timeout_s = self._settings.controlled_shutdown_timeout_ms / 1000
+        self._close_by_ms = monotonic_ms() + self._settings.controlled_shutdown_timeout_ms
         return await bounded(self._may_shutdown.wait(), timeout_s, "the controller's leave to stop")
 
     async def _close(self, is_clean: bool) -> None:
@@ -546,18 +550,29 @@ class BrokerProcess:
             await self._admin_http.stop()
         if self._table.links is not None:
             await self._table.links.close()
-        epoch: BrokerEpoch | None = self._epoch if is_clean and self._epoch >= 0 else None
-        try:
-            await self._pool.call(lambda: self._directory.close(broker_epoch=epoch))
-        except StorageFailed as failure:
-            _log.error("Could not stop cleanly", reason=str(failure))
+        await self._close_directory(is_clean)
         self._lease.end()
         if self._heartbeat is not None:
             self._heartbeat.stop()
         self._pool.close()
         await self._peers.close()
         await self._controllers.close()
-        _log.info("Stopped", clean=epoch is not None)
+
+    async def _close_directory(self, is_clean: bool) -> None:
+        """Sync and mark, if there is time: without the marker the next start only scans more."""
+        epoch: BrokerEpoch | None = self._epoch if is_clean and self._epoch >= 0 else None
+
+        async def close() -> None:
+            await self._pool.idle()
+            await self._pool.call(lambda: self._directory.close(broker_epoch=epoch))
+
+        left_s = (self._close_by_ms - monotonic_ms()) / 1000
+        try:
+            is_closed = await bounded(close(), max(left_s, _CLOSE_MIN_S), "the sync of the logs")
+        except StorageFailed as failure:
+            _log.error("Could not stop cleanly", reason=str(failure))
+        else:
+            _log.info("Stopped", clean=is_closed and epoch is not None)
 
 
 def _loaded(task: asyncio.Task[LoadReport]) -> LoadReport:

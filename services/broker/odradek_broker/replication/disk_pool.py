@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ class DiskPool:
         self._finished: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._is_woken = False
+        self._is_idle = asyncio.Event()
         self.pending = 0
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
@@ -62,9 +63,11 @@ class DiskPool:
         self.run(guarded, settle)
         return await done
 
-    def submit_call(self, work: Callable[[], T]) -> Awaitable[T]:
-        """`call`, begun at once."""
-        return asyncio.ensure_future(self.call(work))
+    async def idle(self) -> None:
+        """Until nothing is under way and all callbacks have run."""
+        while self.pending:
+            self._is_idle.clear()
+            await self._is_idle.wait()
 
     def close(self) -> None:
         """Take no more work; what runs is left to end."""
@@ -90,3 +93,5 @@ class DiskPool:
         self.pending -= len(finished)
         for on_done in finished:
             on_done()
+        if not self.pending:
+            self._is_idle.set()

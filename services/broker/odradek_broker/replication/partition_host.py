@@ -295,8 +295,7 @@ class PartitionHost:
             _log.error("A failed partition broke a rule", exc=error, partition=str(self))
         self._notify()
 
-    def finish_sync(self, job: StorageJob, seconds: float = 0.0) -> None:
-        """A sync of the log has ended, ours or the background flush's."""
+    def _finish_sync(self, job: StorageJob, seconds: float) -> None:
         counters = self._shared.counters
         counters.syncs += 1
         counters.sync_seconds += seconds
@@ -363,14 +362,20 @@ class PartitionHost:
             return
         if job is not None:
             self._sync_wanted = False
-            self._run_sync(job)
+            self.run_sync(job)
         elif self.log.durable_end_offset >= self.log.log_end_offset:
             self._sync_wanted = False
             self.step(ev.Synced(durable_end=self.log.durable_end_offset))
 
-    def _run_sync(self, job: StorageJob) -> None:
+    def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
+        """Let the pool run a sync of the log; it is applied whatever happens to who waits."""
         began = perf_counter()
-        self._shared.pool.run(job.run, lambda: self.finish_sync(job, perf_counter() - began))
+
+        def done() -> None:
+            self._finish_sync(job, perf_counter() - began)
+            on_done()
+
+        self._shared.pool.run(job.run, done)
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._shared.counters.truncations += 1

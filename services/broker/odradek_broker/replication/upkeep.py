@@ -46,16 +46,18 @@ class Upkeep:
             await asyncio.sleep(_FLUSH_INTERVAL_S)
             if self._directory.failure is not None:
                 return
+            if not self._table.is_active:
+                continue
             try:
                 due = self._directory.begin_flushes(now_ms=wall_ms())
             except StorageFailed as failure:
                 self._table.storage_failed(str(failure))
                 return
-            for log, job in due:
-                host = self._table.by_id.get((log.topic_id, log.partition))
-                await self._table.pool.call(job.run)
-                if host is not None and not host.is_removed:
-                    host.finish_sync(job)
+            for log, job in due:  # one after the other: readers want the pool's threads too
+                host = self._table.by_id[log.topic_id, log.partition]
+                synced = asyncio.Event()
+                host.run_sync(job, synced.set)
+                await synced.wait()
 
     async def checkpoint(self) -> None:
         """Write the offset checkpoints."""
