@@ -1,1 +1,27 @@
-"""Odradek as a Spark data source."""
+"""Odradek as a Spark data source: `spark.read.format("odradek")`, found without registration.
+
+Spark imports every top-level `pyspark_*` module at its first look-up of a data source and takes its
+`DefaultSource`; so nothing is imported here before it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DefaultSource", "LagListener", "session"]
+
+
+def __getattr__(name: str) -> Any:  # whatever the module has
+    if name == "DefaultSource":
+        from pyspark_odradek.data_source import OdradekDataSource
+
+        return OdradekDataSource
+    if name == "session":
+        from pyspark_odradek.spark_session import session
+
+        return session
+    if name == "LagListener":
+        from pyspark_odradek.lag_listener import LagListener
+
+        return LagListener
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,72 @@
+"""The data source that Spark sees. Everything heavy is imported by the method that needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark_odradek.source_options import SourceOptions
+
+
+class OdradekDataSource(DataSource):
+    """`format("odradek")`: options, schema and offsets of Spark's Kafka source and sink.
+
+    Spark pickles it, and makes readers and writers of it in several processes: it holds options only.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What follows `format`."""
+        return "odradek"
+
+    def schema(self) -> StructType:
+        """All columns; headers with includeHeaders. A narrower one may be given with `.schema(...)`."""
+        from pyspark_odradek.record_rows import source_schema
+
+        is_asked = str(self.options.get("includeheaders", "false")).lower() == "true"
+        return source_schema(include_headers=is_asked)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        from pyspark_odradek.batch_reader import OdradekBatchReader
+
+        return OdradekBatchReader(self._source_options(schema, is_streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        from pyspark_odradek.stream_reader import OdradekStreamReader
+
+        return OdradekStreamReader(self._source_options(schema, is_streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from pyspark_odradek.writer import OdradekBatchWriter, parse_sink
+
+        if overwrite:
+            raise ValueError(
+                "Save mode Overwrite is not allowed for Kafka. Allowed save modes are append and"
+                " errorifexists: a log is only ever appended to"
+            )
+        return OdradekBatchWriter(parse_sink(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `df.writeStream`. `overwrite` (output mode complete) appends too, as Kafka's sink does."""
+        from pyspark_odradek.writer import OdradekStreamWriter, parse_sink
+
+        return OdradekStreamWriter(parse_sink(self.options, schema))
+
+    def _source_options(self, schema: StructType, *, is_streaming: bool) -> SourceOptions:
+        from pyspark_odradek.record_rows import check_schema
+        from pyspark_odradek.source_options import parse_source_options
+
+        check_schema(schema)
+        return parse_source_options(self.options, is_streaming=is_streaming)

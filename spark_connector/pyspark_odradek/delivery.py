@@ -1,0 +1,187 @@
+"""What a written batch means: the seam between at-least-once and exactly-once.
+
+A task *stages* its rows and, at its end, *prepares* them: from then on they are safe, whatever becomes of
+the task. When every task of a batch has prepared, the driver *completes* the batch in one call that
+may be repeated with the same outcome: Spark repeats it when it dies between this call and its own commit log.
+`AtLeastOnce` makes records visible as they are acknowledged, so preparing is a flush and completing is nothing;
+a task that is run again writes its rows again. An exactly-once delivery stages into a transaction named by query,
+batch, task and attempt, and completes by (query id, batch id); nothing else has to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from odradek.errors import OdradekError
+from odradek.producer.delivery import DeliveryFuture
+from odradek.producer.producer import Producer
+from pyspark_odradek.process_link import ProcessLink, link_to
+from pyspark_odradek.sink_options import SinkOptions
+
+_UNCHECKED_MAX: Final = 50_000
+_MARGIN_S: Final = 60.0
+
+
+class OutputRecord(NamedTuple):
+    """One row, ready to be sent. `partition` None: by the key, or in turns."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    partition: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIdentity:
+    """Who writes. `query_id` is empty and `batch_id` -1 in batch queries."""
+
+    query_id: str
+    batch_id: int
+    partition_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWrite:
+    """What a task tells the driver. `transaction_id` is empty where nothing is left to complete."""
+
+    identity: TaskIdentity
+    transaction_id: str
+    record_count: int
+    size_bytes: int
+
+
+class Stage(Protocol):
+    """One task's rows."""
+
+    def send(self, records: Sequence[OutputRecord]) -> None:
+        """Hand rows over; waits for buffer space. Raises why a row cannot be written."""
+
+    def prepare(self) -> PreparedWrite:
+        """Wait until all of them are safe. Raises why one is not."""
+
+    def abandon(self) -> None:
+        """The task failed: nothing of it is wanted, as far as that can still be had."""
+
+
+class Delivery(Protocol):
+    """How a sink writes."""
+
+    def open(self, identity: TaskIdentity) -> Stage:
+        """On an executor: begin a task's rows."""
+
+    def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
+        """On the driver: the batch is whole. May be called again for the same batch."""
+
+    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
+        """On the driver: the batch failed; of some tasks nothing is known."""
+
+
+class AtLeastOnce:
+    """Visible when acknowledged."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def open(self, identity: TaskIdentity) -> Stage:
+        """A stage over this process's producer."""
+        return _Flushed(self._options, identity)
+
+    def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
+        """Nothing is left to do."""
+
+    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
+        """What was written stays."""
+
+
+class _Flushed:
+    """A stage whose preparation is a flush."""
+
+    def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
+        self._options = options
+        self._identity = identity
+        self._link = link_to(options.connection)
+        self._producer = _producer(self._link, options)
+        self._unchecked: deque[DeliveryFuture] = deque()
+        self._record_count = 0
+        self._size_bytes = 0
+        self._patience_s = options.delivery_timeout_ms / 1000 + _MARGIN_S
+
+    def send(self, records: Sequence[OutputRecord]) -> None:
+        self._link.run(self._send(records), timeout_s=self._patience_s)
+
+    def prepare(self) -> PreparedWrite:
+        self._link.run(self._flush(), timeout_s=self._patience_s)
+        return PreparedWrite(
+            identity=self._identity,
+            transaction_id="",
+            record_count=self._record_count,
+            size_bytes=self._size_bytes,
+        )
+
+    def abandon(self) -> None:
+        """The next task of this process gets a producer of its own, unburdened by this one's failure."""
+        _drop_producer(self._link, self._options)
+
+    async def _send(self, records: Sequence[OutputRecord]) -> None:
+        send, unchecked = self._producer.send, self._unchecked
+        for record in records:
+            unchecked.append(
+                await send(
+                    record.topic,
+                    record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=record.partition,
+                )
+            )
+            self._size_bytes += len(record.key or b"") + len(record.value or b"")
+            if len(unchecked) >= _UNCHECKED_MAX:
+                self._check_done()
+        self._record_count += len(records)
+        self._check_done()
+
+    async def _flush(self) -> None:
+        await self._producer.flush()
+        while self._unchecked:
+            await self._unchecked.popleft()
+
+    def _check_done(self) -> None:
+        unchecked = self._unchecked
+        while unchecked and unchecked[0].done():
+            error: OdradekError | None = unchecked.popleft().exception()
+            if error is not None:
+                raise error
+
+
+_producers: dict[tuple[int, SinkOptions], Producer] = {}
+
+
+def _producer(link: ProcessLink, options: SinkOptions) -> Producer:
+    """This process's producer for these options: its id and its streams outlive a task."""
+    key = (os.getpid(), options)
+    producer = _producers.get(key)
+    if producer is None:
+        arguments: dict[str, Any] = dict(options.producer)
+
+        async def make() -> Producer:
+            return Producer(cluster=link.cluster, **arguments)
+
+        producer = _producers[key] = link.run(make(), timeout_s=_MARGIN_S)
+    return producer
+
+
+def _drop_producer(link: ProcessLink, options: SinkOptions) -> None:
+    producer = _producers.pop((os.getpid(), options), None)
+    if producer is not None:
+
+        async def close() -> None:
+            await asyncio.wait_for(producer.close(0), _MARGIN_S)
+
+        link.run(close(), timeout_s=2 * _MARGIN_S)

@@ -1,0 +1,280 @@
+"""A task's records: one bounded fetch stream after another until the range is read.
+
+The stream lives on the link's loop, the task takes chunks from a queue. How much may lie in it is
+bounded by the credit the broker was given: a chunk's bytes are granted again when the task takes it. A
+leader that moves, dies or falls silent ends a stream; the next one begins at the position reached,
+wherever the leader is then (or the closest replica that it names, with a rack). Only want of any progress for
+the poll timeout fails the task. Offsets that are gone are told as `RangeLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.offset_lookup import EARLIEST, look_up_offsets
+from odradek.errors import (
+    BrokerUnreachable,
+    LeaderNotAvailable,
+    OdradekError,
+    OffsetOutOfRange,
+    UnknownTopic,
+    error_of,
+)
+from odradek.partitions import TopicPartition
+from odradek.transports.fetch_decoding import FetchedPartition
+from odradek.transports.methods import FETCH
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from pyspark_odradek.data_loss import report_data_loss
+from pyspark_odradek.process_link import ProcessLink
+
+WINDOW_BYTES: Final = 16 << 20
+MESSAGE_BYTES_MAX: Final = 1 << 20
+SILENCE_S_MAX: Final = 5.0
+UNKNOWN_TOPIC_S_MAX: Final = 10.0
+_QUEUE_MARGIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPlan:
+    """What one task reads, and how. Plain data: it travels to the executor."""
+
+    name: TopicPartition
+    topic_id: bytes
+    start_offset: int
+    end_offset: int
+    read_committed: bool
+    rack: str
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+    reader_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole batches as fetched. `aborted` is (producer id, first offset), None: read uncommitted."""
+
+    records: memoryview
+    start_offset: int
+    """Records before it are not wanted, though the first batch may have some."""
+    aborted: Sequence[tuple[int, int]] | None
+
+
+class _Moved(Exception):
+    """Go on at another replica."""
+
+
+class PartitionStream:
+    """Iterate over it once, from one thread; `close` when done, also early."""
+
+    def __init__(self, link: ProcessLink, plan: FetchPlan) -> None:
+        self._link = link
+        self._cluster = link.cluster
+        self._plan = plan
+        self._queue: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
+        self._position = plan.start_offset
+        self._progress_s = time.monotonic()
+        self._unread_bytes = 0
+        self._stream: Any = None
+        self._preferred: int | None = None
+        self._backoff = Backoff(first_ms=20, most_ms=500)
+        self._future = asyncio.run_coroutine_threadsafe(self._run(), link.loop)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        patience_s = self._plan.poll_timeout_ms / 1000 + _QUEUE_MARGIN_S
+        while True:
+            try:
+                item = self._queue.get(timeout=patience_s)
+            except queue.Empty:
+                raise self._no_progress(None) from None
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            self._link.loop.call_soon_threadsafe(self._taken, len(item.records))
+            yield item
+
+    def close(self) -> None:
+        """End the stream, if it is still open. Does not wait."""
+        self._future.cancel()
+
+    # --- on the loop --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            failures = 0
+            while self._position < self._plan.end_offset:
+                before = self._position
+                try:
+                    await self._follow_one()
+                    continue
+                except _Moved:
+                    continue
+                except OffsetOutOfRange as error:
+                    await self._skip_what_is_gone(error)
+                    continue
+                except OdradekError as error:
+                    problem = self._cluster.explained(error)
+                    failures = 1 if self._position > before else failures + 1
+                    self._preferred = None
+                    if await self._is_over(problem):
+                        break
+                self._cluster.refresh_soon()
+                await asyncio.sleep(self._backoff.after(failures, random.random()) / 1000)
+            self._queue.put(None)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the task's root on this side: the reader raises it
+            self._queue.put(error)
+
+    async def _is_over(self, problem: OdradekError) -> bool:
+        """Whether to give up without an error; raises when giving up is one."""
+        waited_s = time.monotonic() - self._progress_s
+        if isinstance(problem, UnknownTopic) and waited_s >= UNKNOWN_TOPIC_S_MAX:
+            report_data_loss(
+                f"Partitions {self._plan.name} have been deleted.",
+                is_fatal=self._plan.fail_on_data_loss,
+            )
+            return True
+        if not problem.retriable:
+            raise problem
+        if waited_s * 1000 >= self._plan.poll_timeout_ms:
+            raise self._no_progress(problem)
+        return False
+
+    async def _follow_one(self) -> None:
+        """Read from one broker until the range's end, or raise why not to its end."""
+        endpoint = await self._endpoint()
+        stream = self._cluster.transport.open(endpoint, FETCH)
+        self._stream = stream
+        try:
+            await stream.send(self._first_request())
+            while True:
+                try:
+                    async with asyncio.timeout(SILENCE_S_MAX):
+                        entries = await stream.receive()
+                except TimeoutError:
+                    if self._unread_bytes >= WINDOW_BYTES:
+                        self._progress_s = time.monotonic()
+                        continue  # it is the task that is slow
+                    raise BrokerUnreachable(endpoint, "it sends no records") from None
+                if entries is None:
+                    raise BrokerUnreachable(endpoint, "it ended the fetch stream")
+                for entry in entries:
+                    if self._take(entry):
+                        return
+        except ValueError as error:
+            raise OdradekError(f"the broker at {endpoint} sent rubbish: {error}") from error
+        finally:
+            self._stream = None
+            stream.cancel()
+
+    def _take(self, entry: FetchedPartition) -> bool:
+        """Queue an entry's records; whether the range is read. Raises its error."""
+        news, plan = entry.news, self._plan
+        if news.error_code:
+            if news.HasField("leader"):
+                self._cluster.hint(plan.name, news.leader)
+            raise error_of(news.error_code, str(plan.name))
+        if news.preferred_read_replica >= 0:
+            self._preferred = news.preferred_read_replica
+            raise _Moved
+        if news.next_offset > self._position or news.end_reached:
+            self._progress_s = time.monotonic()
+        if len(entry.records):
+            aborted = None
+            if plan.read_committed:
+                aborted = [(a.producer_id, a.first_offset) for a in news.aborted_transactions]
+            self._unread_bytes += len(entry.records)
+            self._queue.put(Chunk(entry.records, self._position, aborted))
+        self._position = max(self._position, news.next_offset)
+        if news.end_reached:
+            self._position = max(self._position, plan.end_offset)
+        return self._position >= plan.end_offset
+
+    async def _endpoint(self) -> str:
+        name = self._plan.name
+        await self._cluster.topic(
+            name.topic, timeout_s=self._plan.poll_timeout_ms / 1000, partition=name.partition
+        )
+        if self._preferred is not None:
+            endpoint = self._cluster.cache.endpoint(self._preferred)
+            if endpoint is not None:
+                return endpoint
+        leader = self._cluster.cache.leader_endpoint(name)
+        if leader is None:
+            raise LeaderNotAvailable(f"{name} has no leader")
+        return leader[1]
+
+    def _first_request(self) -> pb.FetchRequest:
+        plan = self._plan
+        request = pb.FetchRequest(
+            credit_bytes=max(WINDOW_BYTES - self._unread_bytes, MESSAGE_BYTES_MAX),
+            settings=pb.FetchSettings(
+                read_committed=plan.read_committed,
+                message_bytes_max=MESSAGE_BYTES_MAX,
+                rack="" if self._preferred is not None else plan.rack,
+            ),
+        )
+        request.add.add(
+            topic=plan.name.topic,
+            topic_id=plan.topic_id,
+            partition=plan.name.partition,
+            offset=self._position,
+            end_offset=plan.end_offset,
+            current_leader_epoch=-1,
+        )
+        return request
+
+    async def _skip_what_is_gone(self, error: OffsetOutOfRange) -> None:
+        """Go on at what is left of the range; raises DataLoss if that is an error, or it is not gone."""
+        plan = self._plan
+        if self._preferred is not None:
+            self._preferred = None  # a follower may lag: ask the leader
+            return
+        timeout_s = plan.poll_timeout_ms / 1000
+        found = await look_up_offsets(self._cluster, {plan.name: EARLIEST}, timeout_s=timeout_s)
+        earliest = found[plan.name].offset
+        if earliest > self._position:
+            report_data_loss(
+                f"Could not read records in offset [{self._position},"
+                f" {min(earliest, plan.end_offset)}) for topic partition {plan.name} with consumer"
+                f" group {plan.reader_name}.",
+                is_fatal=plan.fail_on_data_loss,
+            )
+            self._position = min(earliest, plan.end_offset)
+            self._progress_s = time.monotonic()
+            return
+        # Beyond the end: a leader that is just elected may not know yet how far it may be read.
+        if time.monotonic() - self._progress_s >= SILENCE_S_MAX * 2:
+            report_data_loss(
+                f"Partition {plan.name} offset was changed from {plan.end_offset} to"
+                f" {self._position}. {error.message}",
+                is_fatal=plan.fail_on_data_loss,
+            )
+            self._position = plan.end_offset
+            return
+        await asyncio.sleep(self._backoff.after(3, random.random()) / 1000)
+
+    def _taken(self, size_bytes: int) -> None:
+        self._unread_bytes -= size_bytes
+        if self._stream is not None:
+            task = self._link.loop.create_task(self._grant(self._stream, size_bytes))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _grant(self, stream: Any, size_bytes: int) -> None:
+        await stream.send(pb.FetchRequest(credit_bytes=size_bytes))
+
+    def _no_progress(self, last: OdradekError | None) -> TimeoutError:
+        told = "" if last is None else f"; last error: {last}"
+        return TimeoutError(
+            f"{self._plan.name}: no record for {self._plan.poll_timeout_ms} ms at offset"
+            f" {self._position}, wanted up to {self._plan.end_offset}{told}; option"
+            " kafkaConsumer.pollTimeoutMs allows more"
+        )

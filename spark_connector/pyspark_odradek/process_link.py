@@ -1,0 +1,79 @@
+"""One link to a cluster per process and cluster: connections outlive tasks, triggers and queries.
+
+Spark calls a source from plain threads, the SDK lives on an event loop. So each link runs a loop on
+a daemon thread of its own, and callers hand coroutines over. Spark forks its workers from a process
+that never imports gRPC, so no link is ever carried over a fork; the key has the process id all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.connect import connect
+from pyspark_odradek.connection_options import ConnectionOptions
+
+T = TypeVar("T")
+
+CLOSE_S_MAX = 2.0
+
+_links: dict[tuple[int, ConnectionOptions], ProcessLink] = {}
+_lock = threading.Lock()
+
+
+class ProcessLink:
+    """A cluster link, and the loop it lives on. Get one by `link_to`."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.cluster: Cluster = connect(connection.bootstrap, connection.tls())
+        self._thread = threading.Thread(target=self._serve, name="odradek link", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the connections and end the loop."""
+        with contextlib.suppress(Exception):  # the process is going: nothing is left to tell
+            self.run(self.cluster.close(), timeout_s=CLOSE_S_MAX)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(CLOSE_S_MAX)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+def link_to(connection: ConnectionOptions) -> ProcessLink:
+    """This process's link for these options, made when first asked for."""
+    key = (os.getpid(), connection)
+    with _lock:
+        link = _links.get(key)
+        if link is None:
+            link = _links[key] = ProcessLink(connection)
+        return link
+
+
+def close_links() -> None:
+    """Close all links of this process; the next `link_to` makes a new one."""
+    with _lock:
+        mine = [key for key in _links if key[0] == os.getpid()]
+        links = [_links.pop(key) for key in mine]
+    for link in links:
+        link.close()
+
+
+atexit.register(close_links)

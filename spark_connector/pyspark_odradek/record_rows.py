@@ -1,0 +1,228 @@
+"""The source's schema, and fetched batches as Arrow record batches of it.
+
+Columns that the schema does not have are never built. Constant columns (topic, partition,
+timestampType) are cut from one long array.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from odradek.errors import CorruptRecords
+from odradek.partitions import TopicPartition
+from odradek_protocol.records.batch_header import BatchHeader, iter_headers
+from odradek_protocol.records.columns import (
+    BinaryColumn,
+    Column,
+    ColumnBuilder,
+    Columns,
+    HeadersColumn,
+)
+from odradek_protocol.records.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    from pyspark_odradek.partition_stream import Chunk
+
+HEADERS_TYPE: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS_TYPE,
+}
+_COLUMNS: Final = {
+    "key": Column.KEY,
+    "value": Column.VALUE,
+    "headers": Column.HEADERS,
+    "offset": Column.OFFSET,
+    "timestamp": Column.TIMESTAMP,
+}
+BATCH_BYTES: Final = 2 << 20
+"""Of keys, values and headers: about what one Arrow batch carries to the JVM."""
+BATCH_ROWS_MAX: Final = 1 << 16
+
+
+def source_schema(*, include_headers: bool) -> StructType:
+    """The columns of Spark's Kafka source."""
+    names = list(_TYPES) if include_headers else [name for name in _TYPES if name != "headers"]
+    return StructType([StructField(name, _TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises ValueError unless each column is one of the source's, with its type."""
+    for field in schema.fields:
+        expected = _TYPES.get(field.name)
+        if expected is None:
+            raise ValueError(
+                f"the odradek source has no column {field.name!r}; it has {', '.join(_TYPES)}"
+            )
+        if _bare(field.dataType) != _bare(expected):
+            raise ValueError(
+                f"column {field.name!r} of the odradek source is {expected.simpleString()}, not"
+                f" {field.dataType.simpleString()}"
+            )
+
+
+def _bare(data_type: DataType) -> str:
+    return data_type.simpleString()
+
+
+class RecordRows:
+    """Turns chunks of one partition's range into record batches."""
+
+    def __init__(self, schema: StructType, name: TopicPartition, end_offset: int) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._name = name
+        self._end_offset = end_offset
+        self._wanted = Column(0)
+        for column, flag in _COLUMNS.items():
+            if column in self._schema.names:
+                self._wanted |= flag
+        self._builder = ColumnBuilder(self._wanted, timestamp_unit="us")
+        self._rows = 0
+        self._timestamp_type = 0
+        self._constants: dict[tuple[str, int], pa.Array] = {}
+
+    def batches(self, chunks: Iterator[Chunk]) -> Iterator[pa.RecordBatch]:
+        """Record batches as they fill. Raises CorruptRecords for bytes that are not what was written."""
+        for chunk in chunks:
+            try:
+                yield from self._of_chunk(chunk)
+            except CorruptBatch as error:
+                raise CorruptRecords(
+                    f"{self._name}: a batch at or after offset {chunk.start_offset} is damaged:"
+                    f" {error}"
+                ) from error
+        if self._rows:
+            yield self._flush()
+
+    def _of_chunk(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        for position, header in data_batches(chunk.records, chunk.aborted):
+            if header.next_offset <= chunk.start_offset:
+                continue
+            if header.base_offset >= self._end_offset:
+                return
+            if self._rows and header.timestamp_type != self._timestamp_type:
+                yield self._flush()
+            self._timestamp_type = int(header.timestamp_type)
+            if header.next_offset > self._end_offset:
+                if self._rows:
+                    yield self._flush()
+                yield self._last(chunk, position, header)
+                return
+            self._rows += self._builder.append_batch(
+                chunk.records, position, header, start_offset=chunk.start_offset
+            )
+            if self._builder.size_bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS_MAX:
+                yield self._flush()
+
+    def _last(self, chunk: Chunk, position: int, header: BatchHeader) -> pa.RecordBatch:
+        """The part of a batch that lies before the end: another task reads the rest."""
+        builder = ColumnBuilder(self._wanted | Column.OFFSET, timestamp_unit="us")
+        rows = builder.append_batch(
+            chunk.records, position, header, start_offset=chunk.start_offset
+        )
+        columns = builder.finish()
+        assert columns.offset is not None
+        kept = bisect_left(memoryview(columns.offset).cast("q"), self._end_offset)
+        return self._record_batch(columns, rows).slice(0, kept)
+
+    def _flush(self) -> pa.RecordBatch:
+        rows, self._rows = self._rows, 0
+        return self._record_batch(self._builder.finish(), rows)
+
+    def _record_batch(self, columns: Columns, rows: int) -> pa.RecordBatch:
+        arrays = [self._array(field, columns, rows) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field, columns: Columns, rows: int) -> pa.Array:
+        match field.name:
+            case "key" | "value":
+                column = columns.key if field.name == "key" else columns.value
+                assert column is not None
+                return _binary(field.type, rows, column)
+            case "offset" | "timestamp":
+                data = columns.offset if field.name == "offset" else columns.timestamp
+                return pa.Array.from_buffers(
+                    field.type, rows, [None, pa.py_buffer(data)], null_count=0
+                )
+            case "topic":
+                return self._constant(field, rows, self._name.topic, 0)
+            case "partition":
+                return self._constant(field, rows, self._name.partition, 0)
+            case "timestampType":
+                return self._constant(field, rows, self._timestamp_type, self._timestamp_type)
+            case _:
+                assert columns.headers is not None, field
+                return _headers(field.type, rows, columns.headers)
+
+    def _constant(self, field: pa.Field, rows: int, value: Any, variant: int) -> pa.Array:
+        made = self._constants.get((field.name, variant))
+        if made is None or len(made) < rows:
+            made = pa.repeat(pa.scalar(value, field.type), max(rows, 1024))
+            self._constants[field.name, variant] = made
+        return made.slice(0, rows)
+
+
+def data_batches(
+    records: memoryview, aborted: Sequence[tuple[int, int]] | None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Batches that hold records to be read: no control batches, none of aborted transactions.
+
+    Each producer's aborted transaction begins at the offset told and ends at its abort marker.
+    """
+    waiting = [] if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
+    aborting: set[int] = set()
+    for position, header in iter_headers(records):
+        if aborted is not None and header.is_transactional:
+            while waiting and waiting[-1][1] <= header.last_offset:
+                aborting.add(waiting.pop()[0])
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif header.producer_id in aborting:
+                continue
+        if not header.is_control:
+            yield position, header
+
+
+def _binary(kind: pa.DataType, rows: int, column: BinaryColumn) -> pa.Array:
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, rows, buffers, null_count=column.null_count)
+
+
+def _headers(kind: pa.ListType, rows: int, column: HeadersColumn) -> pa.Array:
+    struct_type = kind.value_type
+    entries = len(column.keys.offsets) // 4 - 1
+    fields = [struct_type.field(i) for i in range(struct_type.num_fields)]
+    entry = pa.StructArray.from_arrays(
+        [
+            _binary(fields[0].type, entries, column.keys),
+            _binary(fields[1].type, entries, column.values),
+        ],
+        fields=fields,
+    )
+    offsets = pa.py_buffer(column.offsets)
+    return pa.Array.from_buffers(kind, rows, [None, offsets], null_count=0, children=[entry])

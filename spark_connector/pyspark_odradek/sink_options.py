@@ -1,0 +1,113 @@
+"""Options of the sink, and what its input must look like: checks and messages of Spark's Kafka sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+
+from odradek.producer.options import ProducerOptions
+from pyspark_odradek.connection_options import (
+    ConnectionOptions,
+    client_options,
+    parse_connection,
+)
+from pyspark_odradek.record_rows import HEADERS_TYPE
+
+_PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "acks": ("acks", str),
+    "batch.size": ("batch_bytes_max", int),
+    "buffer.memory": ("buffer_bytes_max", int),
+    "compression.type": ("compression", str),
+    "delivery.timeout.ms": ("delivery_timeout_ms", int),
+    "enable.idempotence": ("enable_idempotence", lambda text: text.lower() == "true"),
+    "linger.ms": ("linger_ms", int),
+    "max.block.ms": ("max_block_ms", int),
+    "max.request.size": ("request_bytes_max", int),
+    "request.timeout.ms": ("request_timeout_ms", int),
+}
+_BYTES: Final = (StringType(), BinaryType())
+_ATTRIBUTES: Final[dict[str, tuple[DataType, ...]]] = {
+    "topic": (StringType(),),
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": (HEADERS_TYPE,),
+    "partition": (IntegerType(),),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All options of one sink, checked. Equal options share a producer within a process."""
+
+    connection: ConnectionOptions
+    topic: str | None
+    """Goes before the column `topic`; None: each row names its own."""
+    columns: tuple[str, ...]
+    """Those of the input that are used."""
+    producer: tuple[tuple[str, Any], ...]
+    """Arguments of the SDK's producer."""
+
+    @property
+    def delivery_timeout_ms(self) -> int:
+        """Longest time from handing a record over to its acknowledgement."""
+        return ProducerOptions(**dict(self.producer)).delivery_timeout_ms
+
+
+def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """Check options and input. Raises ValueError, in the words of Spark's Kafka sink."""
+    told = {name.lower(): value for name, value in options.items()}
+    topic = told.get("topic")
+    client = client_options(options)
+    _refuse(client)
+    producer: dict[str, Any] = {}
+    for name, (argument, convert) in _PRODUCER_OPTIONS.items():
+        if name in client:
+            try:
+                producer[argument] = convert(client[name])
+            except ValueError:
+                raise ValueError(
+                    f"Invalid value {client[name]} for option 'kafka.{name}'"
+                ) from None
+    ProducerOptions(**producer)  # raises InvalidConfig for what is out of range
+    _check_schema(schema, topic)
+    return SinkOptions(
+        connection=parse_connection(options, role="producer"),
+        topic=None if topic is None else topic.strip(),
+        columns=tuple(name for name in schema.names if name in _ATTRIBUTES),
+        producer=tuple(sorted(producer.items())),
+    )
+
+
+def _refuse(client: Mapping[str, str]) -> None:
+    for what in ("key", "value"):
+        if f"{what}.serializer" in client:
+            raise ValueError(
+                f"Kafka option '{what}.serializer' is not supported as {what}s are serialized with"
+                " ByteArraySerializer."
+            )
+    for name in ("transactional.id", "interceptor.classes", "partitioner.class"):
+        if name in client:
+            raise ValueError(f"Kafka option '{name}' is not supported")
+
+
+def _check_schema(schema: StructType, topic: str | None) -> None:
+    types = {field.name: field.dataType for field in schema.fields}
+    if topic is None and "topic" not in types:
+        raise ValueError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for"
+            " setting a topic."
+        )
+    if "value" not in types:
+        raise ValueError("Required attribute 'value' not found")
+    for name, allowed in _ATTRIBUTES.items():
+        told = types.get(name)
+        if told is None or (name == "topic" and topic is not None):
+            continue
+        if told.simpleString() not in {one.simpleString() for one in allowed}:
+            raise ValueError(
+                f"{name} attribute unsupported type {told.simpleString()}. {name} must be a(n) "
+                + " or ".join(one.simpleString() for one in allowed)
+            )

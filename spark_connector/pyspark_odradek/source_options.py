@@ -1,0 +1,328 @@
+"""Options of the source: names, defaults, checks and messages of Spark's Kafka source.
+
+Facts from Spark's KafkaSourceProvider and its integration guide. What has no meaning here is
+refused as there (deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix,
+kafka.group.id: reading takes no consumer group; the prefix names the reader in logs and errors).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from odradek.partitions import TopicPartition
+from pyspark_odradek.connection_options import (
+    ConnectionOptions,
+    client_options,
+    parse_connection,
+)
+from pyspark_odradek.offsets import (
+    EARLIEST,
+    LATEST,
+    PartitionOffsets,
+    parse_offsets,
+    parse_partitions,
+    parse_timestamps,
+)
+
+_log = logging.getLogger(__name__)
+
+POLL_TIMEOUT_MS_DEFAULT: Final = 120_000
+MAX_TRIGGER_DELAY_DEFAULT: Final = "15m"
+_STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
+_DURATION_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+class Anchor(Enum):
+    """An end of the log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """These offsets; a value of -2 or -1 is an end of the log."""
+
+    offsets: PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    """The first record at or after a time, ms since the epoch, per partition."""
+
+    timestamps_ms: PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record at or after one time, ms since the epoch, in all partitions."""
+
+    timestamp_ms: int
+
+
+Bound: TypeAlias = Anchor | AtOffsets | AtTimestamps | AtTimestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Which partitions: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All options of one source, checked."""
+
+    connection: ConnectionOptions
+    subscription: Subscription
+    starting: Bound
+    ending: Bound
+    latest_when_no_match: bool
+    """startingOffsetsByTimestampStrategy: where no record is that late, begin at the end."""
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    read_committed: bool
+    rack: str
+    poll_timeout_ms: int
+    """Longest wait without any progress: of a task for records, of the driver for offsets."""
+    reader_name: str
+
+
+def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
+    """Check and convert. Raises ValueError, in the words of Spark's Kafka source where it has some."""
+    told = {name.lower(): value for name, value in options.items()}
+    if is_streaming:
+        if "endingoffsets" in told:
+            raise ValueError("ending offset not valid in streaming queries")
+        if "endingoffsetsbytimestamp" in told or "endingtimestamp" in told:
+            raise ValueError("ending timestamp not valid in streaming queries")
+    default_start = Anchor.LATEST if is_streaming else Anchor.EARLIEST
+    starting = _bound(told, "starting", default_start)
+    ending = _bound(told, "ending", Anchor.LATEST)
+    strategy = told.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ValueError(
+            f"startingOffsetsByTimestampStrategy is {strategy!r}; allowed: error, latest"
+        )
+    if not is_streaming:
+        _check_batch(told, starting, ending)
+    subscription = _subscription(told)
+    min_partitions = _positive(told, "minPartitions")
+    max_records = _positive(told, "maxRecordsPerPartition")
+    client = client_options(options)
+    _check_client(client)
+    connection = parse_connection(options)
+    most, least = _count(told, "maxOffsetsPerTrigger"), _count(told, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ValueError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the"
+            f" maxOffsetsPerTrigger({most})."
+        )
+    if not is_streaming:
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if name.lower() in told:
+                _log.warning("%s option ignored in batch queries", name)
+    isolation = told.get("isolationlevel") or client.get("isolation.level", "read_uncommitted")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise ValueError(
+            f"isolation level is {isolation!r}; allowed: read_committed, read_uncommitted"
+        )
+    timeout_ms = _count(told, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
+    return SourceOptions(
+        connection=connection,
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        latest_when_no_match=strategy == "latest",
+        fail_on_data_loss=_boolean(told, "failOnDataLoss", default=True),
+        include_headers=_boolean(told, "includeHeaders", default=False),
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records,
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=duration_ms(told.get("maxtriggerdelay", MAX_TRIGGER_DELAY_DEFAULT)),
+        read_committed=isolation == "read_committed",
+        rack=told.get("rack") or client.get("client.rack", ""),
+        poll_timeout_ms=timeout_ms,
+        reader_name=client.get("group.id") or told.get("groupidprefix") or "spark-odradek-source",
+    )
+
+
+def duration_ms(text: str) -> int:
+    """`15m`, `30s`, `500ms` in ms; a number alone is ms, as in Spark's time strings."""
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if match is None or (match[2] and match[2] not in _DURATION_MS):
+        raise ValueError(
+            f"Time must be specified as seconds (s), milliseconds (ms), microseconds (us),"
+            f" minutes (m or min), hour (h), or day (d). E.g. 50s, 100ms, or 250us. Got {text!r}"
+        )
+    return int(int(match[1]) * _DURATION_MS[match[2] or "ms"])
+
+
+def _subscription(told: Mapping[str, str]) -> Subscription:
+    given = [name for name in _STRATEGIES if name in told]
+    if len(given) != 1:
+        count = "One" if not given else "Only one"
+        verb = "must" if not given else "can"
+        raise ValueError(
+            f"{count} of the following options {verb} be specified for Kafka source: "
+            + ", ".join(_STRATEGIES)
+            + ". See the docs for more details."
+        )
+    value = told[given[0]]
+    if given[0] == "assign":
+        if not value.strip().startswith("{"):
+            raise ValueError(
+                f"No topicpartitions to assign as specified value for option 'assign' is '{value}'"
+            )
+        return Subscription(partitions=tuple(parse_partitions(value)))
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise ValueError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'"
+            )
+        return Subscription(topics=topics)
+    pattern = value.strip()
+    if not pattern:
+        raise ValueError(
+            "Pattern to subscribe is empty as specified value for option"
+            f" 'subscribePattern' is '{value}'"
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"option 'subscribePattern' is no regular expression of Python's `re`: {error}"
+        ) from None
+    return Subscription(pattern=pattern)
+
+
+def _bound(told: Mapping[str, str], which: str, default: Anchor) -> Bound:
+    """One time for all wins over a time per partition, which wins over offsets."""
+    if (text := told.get(f"{which}timestamp")) is not None:
+        try:
+            return AtTimestamp(int(text.strip()))
+        except ValueError:
+            raise ValueError(f"Expected a single long value, got {text.strip()}") from None
+    if (text := told.get(f"{which}offsetsbytimestamp")) is not None:
+        return AtTimestamps(parse_timestamps(text.strip()))
+    text = told.get(f"{which}offsets")
+    if text is None:
+        return default
+    if text.strip().lower() in ("earliest", "latest"):
+        return Anchor(text.strip().lower())
+    return AtOffsets(parse_offsets(text.strip()))
+
+
+def _check_batch(told: Mapping[str, str], starting: Bound, ending: Bound) -> None:
+    if starting is Anchor.LATEST:
+        raise ValueError("starting offset can't be latest for batch queries on Kafka")
+    if ending is Anchor.EARLIEST:
+        raise ValueError("ending offset can't be earliest for batch queries on Kafka")
+    if isinstance(starting, AtOffsets):
+        for name, offset in starting.offsets.items():
+            if offset == LATEST:
+                raise ValueError(
+                    f"startingOffsets for {name} can't be latest for batch queries on Kafka"
+                )
+    if isinstance(ending, AtOffsets):
+        for name, offset in ending.offsets.items():
+            if offset == EARLIEST:
+                raise ValueError(
+                    f"ending offset for {name} can't be earliest for batch queries on Kafka"
+                )
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        _check_pair(starting.offsets, ending.offsets, "offset")
+    if isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
+        _check_pair(starting.timestamps_ms, ending.timestamps_ms, "timestamp")
+
+
+def _check_pair(starting: PartitionOffsets, ending: PartitionOffsets, what: str) -> None:
+    if starting.keys() != ending.keys():
+        raise ValueError(
+            "The specified start offset and end offset should have the same topic-partitions."
+            f" Topic-partitions for start offset: {_named(starting)}, topic-partitions for end"
+            f" offset: {_named(ending)}."
+        )
+    for name, start in starting.items():
+        end = ending[name]
+        if start > end and start >= 0 and end >= 0:
+            raise ValueError(
+                f"The specified start {what} {start} is greater than the end {what} {end} for"
+                f" topic {name.topic} partition {name.partition}."
+            )
+
+
+def _named(offsets: PartitionOffsets) -> str:
+    return ", ".join(str(name) for name in sorted(offsets))
+
+
+def _check_client(client: Mapping[str, str]) -> None:
+    if "auto.offset.reset" in client:
+        raise ValueError(
+            "Kafka option 'auto.offset.reset' is not supported. Instead set the source option"
+            " 'startingoffsets' to 'earliest' or 'latest' to specify where to start. Structured"
+            " Streaming manages which offsets are consumed internally, rather than relying on the"
+            " kafkaConsumer to do it. This will ensure that no data is missed when new"
+            " topics/partitions are dynamically subscribed. Note that 'startingoffsets' only applies"
+            " when a new Streaming query is started, and that resuming will always pick up from where"
+            " the query left off. See the docs for more details."
+        )
+    for what in ("key", "value"):
+        if f"{what}.deserializer" in client:
+            raise ValueError(
+                f"Kafka option '{what}.deserializer' is not supported as {what}s are deserialized as"
+                " byte arrays with ByteArrayDeserializer. Use DataFrame operations to explicitly"
+                f" deserialize the {what}s."
+            )
+    for name in ("enable.auto.commit", "interceptor.classes"):
+        if name in client:
+            raise ValueError(f"Kafka option '{name}' is not supported")
+
+
+def _positive(told: Mapping[str, str], name: str) -> int | None:
+    number = _count(told, name)
+    if number is not None and number <= 0:
+        raise ValueError(f"{name} must be positive")
+    return number
+
+
+def _count(told: Mapping[str, str], name: str) -> int | None:
+    text = told.get(name.lower())
+    if text is None:
+        return None
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise ValueError(f"option {name} is {text!r}, not a whole number") from None
+
+
+def _boolean(told: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = told.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"option {name} is {text!r}, not true or false")
+    return text.lower() == "true"

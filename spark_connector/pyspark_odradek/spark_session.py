@@ -1,0 +1,96 @@
+"""A session that finds the right Python and has pushdown on; says what is missing before Spark does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSIONS: Final = (17, 21)
+PYSPARK_MIN: Final = (4, 2)
+_JAVA_TIMEOUT_S: Final = 30.0
+_HOW_TO_JAVA: Final = (
+    "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
+    " install openjdk@17) and set JAVA_HOME to it, or put its bin/ on PATH"
+)
+
+
+class SparkUnavailable(RuntimeError):
+    """Spark cannot run here; the message says what is missing and how to get it."""
+
+
+def missing() -> str | None:
+    """What Spark lacks on this machine, as one sentence; None: nothing."""
+    return _missing_python() or _missing_java()
+
+
+def session(app_name: str = "odradek", **config: str) -> SparkSession:
+    """The running session, or a new one whose workers use this Python.
+
+    `config` are Spark's settings with `__` for the dot: `spark__sql__shuffle__partitions="4"`.
+
+    Raises:
+        SparkUnavailable: a JDK, PySpark or pyarrow is missing, or its version does not fit.
+    """
+    problem = missing()
+    if problem is not None:
+        raise SparkUnavailable(problem)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.appName(app_name)
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
+    )
+    if not os.environ.get("MASTER") and "spark__master" not in config:
+        builder = builder.config("spark.master", "local[*]")
+    for name, value in config.items():
+        builder = builder.config(name.replace("__", "."), value)
+    return builder.getOrCreate()
+
+
+def _missing_python() -> str | None:
+    extra = "pip install 'odradek[spark]'"
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return f"PySpark is not installed: {extra}"
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < PYSPARK_MIN:
+        return f"PySpark is {version}; the connector needs 4.2 or newer: {extra}"
+    for package in ("pyarrow", "pandas"):
+        try:
+            metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return f"{package} is not installed: {extra}"
+    if metadata.version("pandas").startswith("3."):
+        return f"pandas is {metadata.version('pandas')}; PySpark needs one before 3: {extra}"
+    return None
+
+
+def _missing_java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on PATH"
+        return f"Spark needs a JDK, and there is {where}: {_HOW_TO_JAVA}"
+    try:
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java} does not run ({error}): {_HOW_TO_JAVA}"
+    match = re.search(r'version "(\d+)', told)
+    version = int(match[1]) if match else 0
+    if version not in JAVA_VERSIONS:
+        return f"{java} is Java {version or 'of an unknown version'}: {_HOW_TO_JAVA}"
+    return None

@@ -1,0 +1,156 @@
+"""Reading as a stream: the driver says at each trigger how far to read; checkpoints hold offsets.
+
+One instance lives on the driver as long as the query, another is made for each plan and pickled to
+executors; so connections are the process's (`process_link`), and state of the query is made when first used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_odradek.admission import Admission
+from pyspark_odradek.data_loss import report_data_loss
+from pyspark_odradek.offset_ranges import OffsetRange
+from pyspark_odradek.offsets import OffsetsJson, PartitionOffsets, from_json, to_json
+from pyspark_odradek.range_partition import plan_tasks, read_range
+from pyspark_odradek.source_options import SourceOptions
+from pyspark_odradek.topic_offsets import TopicOffsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odradek.partitions import TopicPartition
+
+
+class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are `{"topic": {"0": 23}}`, exclusive ends, as Spark's Kafka source has them."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._lookup_made: TopicOffsets | None = None
+        self._admission_made: Admission | None = None
+        self._initial: OffsetsJson | None = None
+        self._latest: PartitionOffsets | None = None
+        self._is_draining = False
+        self._drain_ends: PartitionOffsets | None = None
+
+    # --- on the driver ------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts. Spark asks twice; `latest` must not move in between."""
+        if self._initial is None:
+            starts = self._lookup.resolve(self._options.starting, is_start=True)
+            self._initial = to_json(starts)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """For Spark's plan only: `latestOffset` goes by the options, as both limits may be given."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on the ends at the next look are the last ones."""
+        self._is_draining = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]  # 4.2's stub lacks the admission-control form
+        """The end of this trigger."""
+        begun = from_json(start)
+        self._latest = self._ends(begun)
+        new = [name for name in self._latest if name not in begun]
+        if new:
+            begun |= self._lookup.earliest(new)
+        ends = self._admission.end(
+            begun, self._latest, now_ms=_now_ms(), is_draining=self._is_draining
+        )
+        return dict(to_json(ends))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What is there to be read, for the query's progress."""
+        return None if not self._latest else dict(to_json(self._latest))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Tasks for one trigger; says when partitions went, shrank, or appeared without their beginning."""
+        starts, ends = from_json(start), from_json(end)
+        is_fatal = self._options.fail_on_data_loss
+        deleted = sorted(starts.keys() - ends.keys())
+        if deleted:
+            names = ", ".join(str(name) for name in deleted)
+            report_data_loss(f"Partitions {names} have been deleted.", is_fatal=is_fatal)
+        new = sorted(ends.keys() - starts.keys())
+        for name, first in self._lookup.earliest(new).items():
+            if first > 0:
+                report_data_loss(
+                    f"Added partition {name} starts from {first} instead of 0.", is_fatal=is_fatal
+                )
+            starts[name] = first
+        ranges = []
+        for name, until in ends.items():
+            if until < starts[name]:
+                report_data_loss(
+                    f"Partition {name} offset was changed from {starts[name]} to {until}. This could"
+                    " either be a user error that the start offset is set too high and this is the"
+                    " first batch, or the kafka topic-partition is broken, and some data may have"
+                    " been missed.",
+                    is_fatal=is_fatal,
+                )
+            ranges.append(OffsetRange(name, starts[name], until))
+        return plan_tasks(ranges, self._lookup, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's checkpoint holds the position; the cluster is not told."""
+
+    def stop(self) -> None:
+        """Connections are the process's, and end with it."""
+
+    # --- on executors -------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range."""
+        return read_range(partition, self._options, self._schema)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _ends(self, begun: dict[TopicPartition, int]) -> PartitionOffsets:
+        if self._drain_ends is not None:
+            return self._drain_ends
+        ends = self._lookup.latest(self._lookup.partitions(), reached=begun)
+        if self._is_draining:
+            self._drain_ends = ends
+        return ends
+
+    @property
+    def _lookup(self) -> TopicOffsets:
+        if self._lookup_made is None:
+            self._lookup_made = TopicOffsets(self._options)
+        return self._lookup_made
+
+    @property
+    def _admission(self) -> Admission:
+        if self._admission_made is None:
+            self._admission_made = Admission(
+                least=self._options.min_offsets_per_trigger,
+                most=self._options.max_offsets_per_trigger,
+                delay_ms_max=self._options.max_trigger_delay_ms,
+                now_ms=_now_ms(),
+            )
+        return self._admission_made
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

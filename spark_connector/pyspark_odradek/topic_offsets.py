@@ -1,0 +1,194 @@
+"""What the driver asks of the cluster: which partitions, where they begin and end, offsets by time.
+
+Runs on the link's loop; `TopicOffsets` is the blocking face of it for Spark's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from odradek.cluster.offset_lookup import EARLIEST, LATEST, look_up_offsets
+from odradek.errors import UnknownTopic
+from odradek.partitions import TopicPartition
+from odradek.transports.methods import METADATA
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from pyspark_odradek.data_loss import report_data_loss
+from pyspark_odradek.offsets import PartitionOffsets
+from pyspark_odradek.process_link import link_to
+from pyspark_odradek.source_options import (
+    Anchor,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Bound,
+    SourceOptions,
+)
+
+BEHIND_S_MAX: Final = 10.0
+"""How long an end before a position that was reached is asked for again: a new leader catches up."""
+_BEHIND_PAUSE_S: Final = 0.1
+_MARGIN_S: Final = 5.0
+
+
+class TopicOffsets:
+    """Look-ups for one source. Every call waits at most the source's poll timeout."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._link = link_to(options.connection)
+        self._cluster = self._link.cluster
+        self._timeout_s = options.poll_timeout_ms / 1000
+
+    def partitions(self) -> list[TopicPartition]:
+        """What the source reads at present, sorted."""
+        return self._link.run(self._partitions(), timeout_s=self._timeout_s + _MARGIN_S)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
+        """Ids of topics that are known here, so that a task cannot read a later namesake."""
+        known = {name: self._cluster.cache.topic(name) for name in topics}
+        return {name: topic.topic_id for name, topic in known.items() if topic is not None}
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
+        """First offsets that are still there."""
+        return self._look_up(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(
+        self,
+        partitions: Iterable[TopicPartition],
+        reached: Mapping[TopicPartition, int] | None = None,
+    ) -> PartitionOffsets:
+        """Ends: of committed records with read_committed, else high watermarks.
+
+        One that is before `reached` is asked for again for BEHIND_S_MAX: after a change of leaders the
+        watermark is known a moment later.
+        """
+        wanted = dict.fromkeys(partitions, LATEST)
+        deadline_s = time.monotonic() + BEHIND_S_MAX
+        while True:
+            ends = self._look_up(wanted)
+            if reached is None or time.monotonic() > deadline_s:
+                return ends
+            if all(end >= reached.get(name, 0) for name, end in ends.items()):
+                return ends
+            time.sleep(_BEHIND_PAUSE_S)
+
+    def resolve(self, bound: Bound, *, is_start: bool) -> PartitionOffsets:
+        """Offsets for what an option says, over the partitions read at present."""
+        names = self.partitions()
+        if bound is Anchor.EARLIEST:
+            return self.earliest(names)
+        if bound is Anchor.LATEST:
+            return self.latest(names)
+        if isinstance(bound, AtOffsets):
+            return self._at_offsets(bound.offsets, names, is_start=is_start)
+        if isinstance(bound, AtTimestamps):
+            if bound.timestamps_ms.keys() != set(names):
+                position = "start" if is_start else "end"
+                raise ValueError(
+                    f"Partitions specified for Kafka timestamp based {position} offsets don't match"
+                    " what are assigned. Maybe topic partitions are created or deleted while the"
+                    " query is running, or you didn't specify all the partitions."
+                    f" Specified: {_named(bound.timestamps_ms)} Assigned: {_named(names)}"
+                )
+            return self._at_times(bound.timestamps_ms, is_start=is_start)
+        assert isinstance(bound, AtTimestamp), bound
+        return self._at_times(dict.fromkeys(names, bound.timestamp_ms), is_start=is_start)
+
+    def first_at_or_after(self, timestamps_ms: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        """The first record at or after each time; the end where there is none."""
+        found = self._look_up(timestamps_ms)
+        missing = [name for name, offset in found.items() if offset < 0]
+        return found | self.latest(missing) if missing else found
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _at_offsets(
+        self, told: PartitionOffsets, names: list[TopicPartition], *, is_start: bool
+    ) -> PartitionOffsets:
+        if told.keys() != set(names):
+            raise ValueError(
+                f"Partitions specified for Kafka {'start' if is_start else 'end'} offsets don't match"
+                " what are assigned. Maybe topic partitions are created or deleted while the query is"
+                " running. Use -1 for latest, -2 for earliest."
+                f" Specified: {_named(told)} Assigned: {_named(names)}"
+            )
+        earliest, latest = self.earliest(names), self.latest(names)
+        ends = {EARLIEST: earliest, LATEST: latest}
+        resolved: PartitionOffsets = {}
+        for name, offset in told.items():
+            if offset < 0:
+                if offset not in ends:
+                    raise ValueError(f"offset {offset} of {name} is neither -1, -2 nor an offset")
+                resolved[name] = ends[offset][name]
+                continue
+            inside = min(max(offset, earliest[name]), latest[name])
+            if is_start and inside != offset:
+                report_data_loss(
+                    f"Starting offset for {name} was {offset} but consumer reset to {inside}.",
+                    is_fatal=self._options.fail_on_data_loss,
+                )
+            resolved[name] = inside if is_start else offset
+        return resolved
+
+    def _at_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, is_start: bool
+    ) -> PartitionOffsets:
+        if is_start and not self._options.latest_when_no_match:
+            found = self._look_up(timestamps_ms)
+            for name, offset in found.items():
+                if offset < 0:
+                    raise ValueError(
+                        f"No offset matched from request of topic-partition {name} and timestamp"
+                        f" {timestamps_ms[name]}."
+                    )
+            return found
+        return self.first_at_or_after(timestamps_ms)
+
+    def _look_up(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        if not wanted:
+            return {}
+        work = look_up_offsets(
+            self._cluster,
+            wanted,
+            read_committed=self._options.read_committed,
+            timeout_s=self._timeout_s,
+        )
+        found = self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S)
+        return {name: found[name].offset for name in wanted}
+
+    async def _partitions(self) -> list[TopicPartition]:
+        subscription = self._options.subscription
+        if subscription.partitions:
+            return sorted(subscription.partitions)
+        topics = subscription.topics
+        if subscription.pattern:
+            topics = await self._matching(re.compile(subscription.pattern))
+        found = await asyncio.gather(*(self._partitions_of(topic) for topic in topics))
+        return sorted(name for names in found for name in names)
+
+    async def _matching(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        response = await self._cluster.call_any(
+            METADATA, pb.MetadataRequest(all_topics=True), timeout_s=self._timeout_s
+        )
+        return tuple(
+            topic.name
+            for topic in response.topics
+            if not topic.is_internal and not topic.error_code and pattern.fullmatch(topic.name)
+        )
+
+    async def _partitions_of(self, name: str) -> list[TopicPartition]:
+        try:
+            topic = await self._cluster.topic(name, timeout_s=self._timeout_s)
+        except UnknownTopic:
+            if self._options.fail_on_data_loss:
+                raise
+            return []
+        return [TopicPartition(name, p.partition) for p in topic.partitions]
+
+
+def _named(names: Iterable[TopicPartition]) -> str:
+    return "{" + ", ".join(str(name) for name in sorted(names)) + "}"

@@ -1,0 +1,152 @@
+"""The sink: Arrow record batches in, records out, by a `Delivery`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_odradek.delivery import (
+    AtLeastOnce,
+    Delivery,
+    OutputRecord,
+    PreparedWrite,
+    TaskIdentity,
+)
+from pyspark_odradek.sink_options import SinkOptions, parse_sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class TaskWritten(WriterCommitMessage):
+    """A task's word that its rows are safe."""
+
+    def __init__(self, prepared: PreparedWrite) -> None:
+        self.prepared = prepared
+
+
+class _Writer:
+    """What both writers do. Pickled to executors: holds options only."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._delivery: Delivery = AtLeastOnce(options)
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        stage = self._delivery.open(_identity())
+        try:
+            for batch in iterator:
+                stage.send(output_records(batch, self._options))
+            return TaskWritten(stage.prepare())
+        except BaseException:
+            stage.abandon()
+            raise
+
+
+class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """For `df.writeStream`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """On an executor: write one task's rows."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, once per batch, and again after a crash."""
+        self._delivery.complete(batchId, _prepared(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when a batch failed."""
+        self._delivery.abort(batchId, _prepared(messages))
+
+
+class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
+    """For `df.write`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """On an executor: write one task's rows."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks are done."""
+        self._delivery.complete(-1, _prepared(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when the job failed."""
+        self._delivery.abort(-1, _prepared(messages))
+
+
+def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """The options of a writer for input of this schema. Raises ValueError."""
+    return parse_sink_options(options, schema)
+
+
+def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:
+    """The rows of a batch, ready to be sent. Raises ValueError for one that cannot be."""
+    rows = batch.num_rows
+    nothing: list[Any] = [None] * rows
+    columns = {name: batch.column(name) for name in options.columns}
+    if options.topic is not None:
+        topics: list[Any] = [options.topic] * rows
+    else:
+        topics = columns["topic"].to_pylist()
+        for topic in topics:
+            if not topic:
+                raise ValueError(
+                    "The Kafka message data sent to the producer contains a null topic. Use the"
+                    " `topic` option for setting a default topic."
+                )
+    keys = _bytes(columns["key"]) if "key" in columns else nothing
+    values = _bytes(columns["value"])
+    headers = _headers(columns["headers"]) if "headers" in columns else nothing
+    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    return list(map(OutputRecord, topics, keys, values, headers, partitions))
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    import pyarrow as pa
+
+    told: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return told
+
+
+def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
+    made: list[list[tuple[str, bytes | None]] | None] = []
+    for entries in column.to_pylist():
+        if entries is None:
+            made.append(None)
+            continue
+        for entry in entries:
+            if entry is None or entry["key"] is None:
+                raise ValueError("headers contain one without a key: a header's key cannot be null")
+        made.append([(entry["key"], entry["value"]) for entry in entries])
+    return made
+
+
+def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedWrite]:
+    return [message.prepared for message in messages if isinstance(message, TaskWritten)]
+
+
+def _identity() -> TaskIdentity:
+    context = TaskContext.get()
+    if context is None:  # outside Spark
+        return TaskIdentity(query_id="", batch_id=-1, partition_id=0, attempt=0)
+    return TaskIdentity(
+        query_id=context.getLocalProperty(_QUERY_ID) or "",
+        batch_id=int(context.getLocalProperty(_BATCH_ID) or -1),
+        partition_id=context.partitionId(),
+        attempt=context.taskAttemptId(),
+    )
