@@ -75,20 +75,33 @@ BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class CheckpointJob:
-    """Writes the offset checkpoints in a pool thread; see `LogDirectory.begin_checkpoint`."""
+    """Gathers and writes the offset checkpoints in a pool thread; see `begin_checkpoint`.
 
-    __slots__ = ("_writes", "error")
+    Offsets are read while the loop may move them: each is right at some moment after the tickets
+    were taken, and a cut that falls into it makes the tickets void.
+    """
 
-    def __init__(
-        self, writes: list[tuple[OffsetCheckpoint, dict[TopicIdPartition, Offset], int]]
-    ) -> None:
-        self._writes = writes
+    __slots__ = ("_checkpoints", "_logs", "_tickets", "error")
+
+    def __init__(self, logs: list[PartitionLog], checkpoints: tuple[OffsetCheckpoint, ...]) -> None:
+        self._logs = logs
+        self._checkpoints = checkpoints  # recovery points, watermarks, log starts, compacted
+        self._tickets = [checkpoint.ticket() for checkpoint in checkpoints]
         self.error: OSError | None = None
 
     def run(self) -> None:
         """Do it, once. An error is kept for `finish_checkpoint`."""
+        logs = [(log.id, log) for log in self._logs]
+        gathered = (
+            {key: log.recovery_point for key, log in logs},
+            {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
+            {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
+            {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
+        )
         try:
-            for checkpoint, offsets, ticket in self._writes:
+            for checkpoint, offsets, ticket in zip(
+                self._checkpoints, gathered, self._tickets, strict=True
+            ):
                 checkpoint.write(offsets, ticket)
         except OSError as error:
             self.error = error
@@ -340,21 +353,7 @@ class LogDirectory:
         Not before the registration that told of `LoadReport.power_loss` was accepted: until then
         the files still show the loss to the next start.
         """
-        tickets = [c.ticket() for c in self._checkpoints]
-        recovery: dict[TopicIdPartition, Offset] = {}
-        watermarks: dict[TopicIdPartition, Offset] = {}
-        starts: dict[TopicIdPartition, Offset] = {}
-        cleaned: dict[TopicIdPartition, Offset] = {}
-        for log in self._logs.values():
-            partition = log.id
-            recovery[partition] = log.recovery_point
-            watermarks[partition] = min(log.high_watermark, log.stored_end_offset)
-            if log.log_start_offset > 0:
-                starts[partition] = log.log_start_offset
-            if log.cleaned_offset > 0:
-                cleaned[partition] = log.cleaned_offset
-        gathered = (recovery, watermarks, starts, cleaned)
-        return CheckpointJob(list(zip(self._checkpoints, gathered, tickets, strict=True)))
+        return CheckpointJob(list(self._logs.values()), self._checkpoints)
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
         """Raises StorageFailed if the job failed."""

@@ -82,6 +82,7 @@ class PartitionLog:
         "directory",
         "epochs",
         "high_watermark",
+        "id",
         "log_end_offset",
         "log_start_offset",
         "on_sync_finished",
@@ -128,6 +129,7 @@ class PartitionLog:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
+        self.id = TopicIdPartition(topic_id, partition)
         self.config = config
         self.epochs = loaded.epochs
         self.producers = loaded.producers
@@ -136,10 +138,6 @@ class PartitionLog:
         self.high_watermark = loaded.high_watermark
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.on_sync_finished: Callable[[PartitionLog], None] | None = None
-
-    @property
-    def id(self) -> TopicIdPartition:
-        return TopicIdPartition(self.topic_id, self.partition)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -290,7 +288,7 @@ class PartitionLog:
             end_offset=self.log_end_offset,
             size_bytes=self._segments.active.size_bytes,
             files=files,
-            sync_directory=progress.is_directory_dirty or full,
+            sync_directory=progress.is_directory_dirty,
             is_new=progress.is_new,
         )
         if full:
