@@ -1,0 +1,269 @@
+"""Topics: Kafka's names and counts, placement over racks, growth, deletion, limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.placement import Candidate, PlacementError, place
+from odradek_metadata_quorum.controller.requests import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewPartitions,
+    NewTopic,
+)
+from odradek_protocol.identity import BrokerId, TopicId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.controller.cluster import CLUSTER_ID, Cluster
+
+
+def cluster(brokers: int = 3) -> Cluster:
+    found = Cluster()
+    found.start(*range(1, brokers + 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION, "not empty"),
+        (".", ErrorCode.INVALID_TOPIC_EXCEPTION, "neither . nor .."),
+        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION, "neither . nor .."),
+        ("a" * 250, ErrorCode.INVALID_TOPIC_EXCEPTION, "at most 249"),
+        ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
+        ("ä", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
+        ("a\n", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
+        ("old", ErrorCode.TOPIC_ALREADY_EXISTS, "exists"),
+        ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with topic a.b"),
+        ("a.b.", ErrorCode.NONE, ""),
+        ("a" * 249, ErrorCode.NONE, ""),
+        ("A-1_z.9", ErrorCode.NONE, ""),
+    ],
+)
+def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> None:
+    found = cluster()
+    assert found.create("old").outcome.is_good
+    assert found.create("a.b").outcome.is_good
+    outcome = found.create(name).outcome
+    assert outcome.error is error
+    assert said in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("counts", "error", "said"),
+    [
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS, "one partition or more"),
+        ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS, "one partition or more"),
+        ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION, "one request may add 10000"),
+        ({"replicas": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 or more"),
+        ({"replicas": 4}, ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
+        ({"assignments": ((1, 1),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "another broker"),
+        ({"assignments": ((1, 9),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker 9"),
+        ({"assignments": ((1, 2), (1,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "equally many"),
+        (
+            {"assignments": ((1, 2),), "partitions": 1},
+            ErrorCode.INVALID_REQUEST,
+            "both counts must be -1",
+        ),
+        ({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG, "'soon' is not a whole number"),
+        ({"retention_msec": "1"}, ErrorCode.INVALID_CONFIG, "is no topic config"),
+    ],
+)
+def test_what_cannot_be_created_says_why(
+    counts: dict[str, object], error: ErrorCode, said: str
+) -> None:
+    found = cluster()
+    outcome = found.create(**counts).outcome  # type: ignore[arg-type]
+    assert outcome.error is error
+    assert said in outcome.message
+    assert found.image.topic("t") is None
+
+
+def test_defaults_are_the_clusters() -> None:
+    found = cluster()
+    found.set_config("num.partitions", "4")
+    found.set_config("default.replication.factor", "2")
+    result = found.create()
+    assert (result.partition_count, result.replication_factor) == (4, 2)
+    assert len(found.state(3).replicas) == 2
+
+
+def test_one_bad_topic_does_not_keep_the_others_back() -> None:
+    found = cluster()
+    request = CreateTopicsRequest(
+        topics=(NewTopic(name="a"), NewTopic(name="b/"), NewTopic(name="c"), NewTopic(name="c"))
+    )
+    results = found.commit(found.controller.handle_create_topics(request))
+    assert [result.outcome.error for result in results] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert list(found.image.topic_ids) == ["a"]
+
+
+def test_validate_only_changes_nothing() -> None:
+    found = cluster()
+    request = CreateTopicsRequest(topics=(NewTopic(name="a"),), validate_only=True)
+    decision = found.controller.handle_create_topics(request)
+    assert decision.response[0].outcome.is_good
+    assert not decision.records
+
+
+def test_two_requests_in_flight_cannot_both_take_a_name() -> None:
+    found = cluster()
+    found.commits_at_once = False
+    assert found.create("a").outcome.is_good
+    assert found.create("a").outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert found.create("a_x").outcome.is_good
+    assert found.create("a.x").outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    found.replay()
+    assert list(found.image.topic_ids) == ["a", "a_x"]
+
+
+def test_a_name_that_comes_again_has_another_id() -> None:
+    found = cluster()
+    first = found.create().topic_id
+    (gone,) = found.commit(
+        found.controller.handle_delete_topics(DeleteTopicsRequest(topic_ids=(first,)))
+    )
+    assert gone.name == "t"
+    second = found.create().topic_id
+    assert second != first
+    assert second[6] >> 4 == 4, "a UUID of version 4"
+
+
+def test_deleting_what_is_not_there_says_so() -> None:
+    found = cluster()
+    request = DeleteTopicsRequest(names=("x",), topic_ids=(TopicId(b"x" * 16),))
+    by_name, by_id = found.commit(found.controller.handle_delete_topics(request))
+    assert by_name.outcome.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert by_id.outcome.error is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (NewPartitions(name="x", total_count=3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (NewPartitions(name="t", total_count=2), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions(name="t", total_count=1), ErrorCode.INVALID_PARTITIONS),
+        (
+            NewPartitions(name="t", total_count=4, assignments=((BrokerId(1),),)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode) -> None:
+    found = cluster()
+    found.create(partitions=2)
+    request = CreatePartitionsRequest(topics=(wanted,))
+    (result,) = found.commit(found.controller.handle_create_partitions(request))
+    assert result.outcome.error is error
+
+
+def test_added_partitions_leave_those_that_are_there_alone() -> None:
+    found = cluster()
+    found.create(partitions=2, replicas=2)
+    before = [found.state(0), found.state(1)]
+    request = CreatePartitionsRequest(topics=(NewPartitions(name="t", total_count=5),))
+    found.commit(found.controller.handle_create_partitions(request))
+    assert [found.state(0), found.state(1)] == before
+    assert len(found.state(4).replicas) == 2
+    leaders = Counter(found.state(i).leader for i in range(5))
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+def test_a_replica_on_a_fenced_broker_does_not_begin_in_sync() -> None:
+    found = cluster()
+    found.kill(3, 1, 2)
+    found.create(partitions=6, replicas=3)
+    for index in range(6):
+        state = found.state(index)
+        assert set(state.replicas) == {1, 2, 3}
+        assert set(state.isr) == {1, 2}
+        assert state.leader != 3
+
+
+def test_many_topics_of_one_partition_spread_their_leaders() -> None:
+    found = cluster(5)
+    for number in range(25):
+        found.create(f"t{number}", partitions=1, replicas=2)
+    leaders = Counter(state.leader for state in found.image.partitions())
+    assert set(leaders.values()) == {5}
+
+
+def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody() -> None:
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, batch_bytes_max=20_000))
+    found.start(1, 2, 3)
+    found.commits_at_once = False
+    found.create("first")
+    with pytest.raises(BatchTooLarge, match="split it"):
+        found.create("large", partitions=5000, replicas=3)
+    assert found.create("large").outcome.is_good, "nothing of the large one is left"
+    assert found.create("first").outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    found.replay()
+    assert list(found.image.topic_ids) == ["first", "large"]
+    assert found.controller.image == found.image
+
+
+# --- placement
+
+BROKERS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12).map(
+    lambda pairs: [
+        Candidate(broker_id=BrokerId(i), rack=f"r{rack}", is_live=live)
+        for i, (rack, live) in enumerate(pairs)
+    ]
+)
+
+
+@given(BROKERS, st.integers(1, 40), st.integers(1, 6), st.integers(0, 1000))
+def test_placement_is_distinct_balanced_and_live_first(
+    brokers: list[Candidate], partitions: int, factor: int, draw: int
+) -> None:
+    live = {b.broker_id for b in brokers if b.is_live}
+    if factor > len(brokers) or not live:
+        with pytest.raises(PlacementError):
+            place(partitions, factor, brokers, draw=draw)
+        return
+    placed = place(partitions, factor, brokers, draw=draw)
+    assert len(placed) == partitions
+    leaders = Counter(dict.fromkeys(live, 0))
+    for replicas in placed:
+        assert len(set(replicas)) == len(replicas) == factor
+        assert replicas[0] in live
+        assert len(live & set(replicas)) == min(factor, len(live)), "live ones are used first"
+        leaders[replicas[0]] += 1
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 30), st.integers(0, 1000))
+def test_equal_racks_get_equal_shares(
+    racks: int, per_rack: int, partitions: int, draw: int
+) -> None:
+    brokers = [
+        Candidate(broker_id=BrokerId(i), rack=f"r{i % racks}", is_live=True)
+        for i in range(racks * per_rack)
+    ]
+    rack_of = {b.broker_id: b.rack for b in brokers}
+    for factor in range(1, len(brokers) + 1):
+        for replicas in place(partitions, factor, brokers, draw=draw):
+            shares = Counter(rack_of[b] for b in replicas)
+            assert len(shares) == min(factor, racks)
+            assert max(shares.values()) - min(shares.values()) <= 1
+
+
+def test_followers_are_spread_too() -> None:
+    brokers = [Candidate(broker_id=BrokerId(i), rack=None, is_live=True) for i in range(6)]
+    placed = place(60, 3, brokers, draw=5)
+    replicas = Counter(b for partition in placed for b in partition)
+    assert max(replicas.values()) - min(replicas.values()) <= 6
+    pairs = Counter((partition[0], partition[1]) for partition in placed)
+    assert len(pairs) >= 24, "the same pair of brokers does not share everything"
