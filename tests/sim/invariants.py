@@ -158,11 +158,22 @@ class Invariants:
                 )
 
     def _cut(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
-        """I9."""
-        hw = hosted.replica.high_watermark
-        if end >= hw or hosted.partition in self.suspended:
+        """I9; and an electable replica never drops what any leader exposed (KIP-101)."""
+        partition, hw = hosted.partition, hosted.replica.high_watermark
+        if partition in self.suspended:
             return
-        self.fail("I9", f"broker {broker.broker_id} cuts {hosted.partition} at {end}, below {hw}")
+        if end < hw:
+            self.fail("I9", f"broker {broker.broker_id} cuts {partition} at {end}, below {hw}")
+        state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
+        exposed = self._hw_max.get(partition, 0)
+        if state is None or end >= exposed or broker.broker_id in state.lost:
+            return
+        if broker.broker_id in (*state.isr, *state.elr):
+            self.fail(
+                "I9",
+                f"broker {broker.broker_id} of ISR {state.isr} ELR {state.elr} cuts {partition} "
+                f"at {end}, {exposed} were exposed",
+            )
 
     # --- what clients are told -------------------------------------------------------------------
 

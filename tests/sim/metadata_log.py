@@ -196,7 +196,11 @@ class MetadataLog:
 
     def _depose(self, member: Member, deadline_us: int) -> None:
         """The old leader hears of the new term, or gives up when it has no majority for long."""
-        if member.controller_id == self.leader_id or self._knows(member) or self.scheduler.now_us >= deadline_us:
+        if (
+            member.controller_id == self.leader_id
+            or self._knows(member)
+            or self.scheduler.now_us >= deadline_us
+        ):
             member.process.deliver(member.step_down)
         else:
             self.scheduler.after(50 * MS, self._depose, member, deadline_us)

@@ -1,0 +1,165 @@
+"""A cluster without chance: a script says who is cut off when, and which message comes late.
+
+Some bugs need a message that is minutes old at the one moment when it fits again. The seeds meet
+such a moment in fewer than one run of a thousand; here it is arranged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_broker.partition.leader import Leader
+from odradek_metadata_quorum.controller.requests import NewTopic
+from odradek_protocol.identity import TopicIdPartition
+from tests.sim.broker_process import BrokerProcess, Hosted
+from tests.sim.clients import Producer
+from tests.sim.cluster import FIRST_CLIENT, Cluster
+from tests.sim.history import History
+from tests.sim.scheduler import MS, SECOND, Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A message, and the way to let it arrive once more."""
+
+    request: Any
+    deliver: Callable[[], None]
+
+    def adds(self, broker_id: int) -> bool:
+        return any(broker_id == b for item in self.request.partitions for b, _ in item.isr)
+
+
+class Stage:
+    """Three brokers, three controllers, one partition `replicated` on all brokers, no faults."""
+
+    def __init__(
+        self,
+        *,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        min_insync_replicas: int = 2,
+        durability: str = "replicated",
+    ) -> None:
+        self.scheduler = Scheduler(seed=1)
+        self.cluster = Cluster(self.scheduler)
+        self.history: History[TopicIdPartition] = History()
+        self.cluster.start()
+        self.cluster.create_topics(
+            NewTopic(
+                name="stage",
+                assignments=(replicas,),
+                configs=(
+                    ("min.insync.replicas", str(min_insync_replicas)),
+                    ("durability", durability),
+                ),
+            )
+        )
+        self.until(lambda: len(self.isr) == 3)
+        self.until(lambda: all(self.partition in self.life(b).hosted for b in (1, 2, 3)))
+        self.run(500)
+        self._clients = itertools.count(FIRST_CLIENT)
+        self._values = itertools.count(1)
+
+    # --- the script's verbs ----------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], bool], limit_ms: int = 20_000) -> None:
+        """Run, in steps of 1 ms, until it holds; it must, within `limit_ms`."""
+        deadline = self.scheduler.now_us + limit_ms * MS
+        while not condition():
+            assert self.scheduler.now_us < deadline, f"not within {limit_ms} ms"
+            self.run(1)
+
+    def run(self, duration_ms: int) -> None:
+        self.scheduler.run(self.scheduler.now_us + duration_ms * MS)
+
+    def produce(self, *, acks: int = -1, pace_ms: int = 30) -> Producer:
+        """A producer that goes on until it is stopped."""
+        return Producer(
+            self.cluster,
+            self.history,
+            next(self._clients),
+            self.partition,
+            self._values,
+            acks=acks,
+            pace_us=pace_ms * MS,
+        )
+
+    def cut_off(self, broker_id: int, others: Iterable[int]) -> None:
+        pairs = {(broker_id, o) for o in others} | {(o, broker_id) for o in others}
+        self.cluster.network.set_cut(self.cluster.network.cut | pairs)
+
+    def join(self) -> None:
+        self.cluster.network.set_cut(())
+
+    def keep_copies(self, method: str) -> list[Copy]:
+        """From now on keep a copy of each such call to a controller."""
+        kept: list[Copy] = []
+        network = self.cluster.network
+        original = network.send
+
+        def send(source: int, target: Any, action: Any, *args: Any) -> None:
+            if args and args[0] == method:
+                kept.append(Copy(args[1], lambda: self._deliver(*args)))
+            original(source, target, action, *args)
+
+        network.send = send  # type: ignore[method-assign]
+        return kept
+
+    def _deliver(self, method: str, request: Any, reply_to: Any, _reply: Any) -> None:
+        active = next(c for c in self.cluster.controllers.values() if c.core.is_active)
+        active.request(method, request, reply_to, lambda _: None)
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        topic = self.cluster.log.image.topic("stage")
+        assert topic is not None
+        return TopicIdPartition(topic.topic_id, topic.partitions[0].partition)
+
+    @property
+    def state(self) -> Any:
+        topic = self.cluster.log.image.topic("stage")
+        return topic.partitions[0] if topic is not None and topic.partitions else None
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.state.isr if self.state is not None else ()
+
+    def life(self, broker_id: int) -> BrokerProcess:
+        life = self.cluster.brokers[broker_id].life
+        assert life is not None
+        return life
+
+    def hosted(self, broker_id: int) -> Hosted:
+        return self.life(broker_id).hosted[self.partition]
+
+    def leading(self, broker_id: int) -> Leader:
+        leading = self.hosted(broker_id).replica._leading
+        assert leading is not None
+        return leading
+
+    def log_end(self, broker_id: int) -> int:
+        return self.hosted(broker_id).replica.log_end
+
+    def lose_power(self, broker_id: int, *, keep: int) -> None:
+        """The machine keeps exactly what lies below `keep`."""
+        node = self.cluster.brokers[broker_id]
+        node.crash()
+        node.disk.lost_power = True
+        node.disk.logs[self.partition].truncate(keep)
+
+    def is_live(self, broker_id: int) -> bool:
+        broker = self.cluster.log.image.brokers.get(broker_id)
+        life = self.cluster.brokers[broker_id].life
+        return (
+            broker is not None
+            and broker.is_live
+            and life is not None
+            and life.broker_epoch == broker.broker_epoch
+        )
+
+
+LAG_MS = 3_000 + SECOND // MS

@@ -1,0 +1,158 @@
+"""Schedules for planted bugs that chance rarely meets: each is survived, and fails with its bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Role
+from odradek_broker.partition.events import FollowerSession
+from tests.sim.directed import Stage
+from tests.sim.invariants import InvariantBroken
+from tests.sim.planted.bugs import BUGS
+
+
+def late_copy_of_an_isr_expansion() -> None:
+    """Broker 3 leaves, joins, leaves again; a copy of the proposal to join comes after that."""
+    stage = Stage()
+    stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.join()
+    stage.until(lambda: len(stage.isr) == 3)
+    join = next(copy for copy in proposals if copy.adds(3))
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5)
+    join.deliver()
+    stage.run(1_000)
+    assert stage.isr == (1, 2), "a proposal of an older partition epoch was taken"
+
+
+def expansion_that_names_a_lost_life() -> None:
+    """The proposal that broker 3 joins is under way while its machine loses power and returns."""
+    stage = Stage()
+    producer = stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    kept = stage.log_end(3)
+    stage.until(lambda: stage.log_end(1) > kept + 10)
+    stage.run(200)
+    stage.cut_off(1, (101, 102, 103))  # the leader cannot tell
+    stage.cluster.network.cut -= {(1, 3), (3, 1), (2, 3), (3, 2)}
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.until(lambda: any(copy.adds(3) for copy in proposals))
+    producer.is_stopped = True
+    stage.lose_power(3, keep=kept)
+    stage.cluster.brokers[3].start()
+    stage.cut_off(3, (1, 2))
+    assert stage.state.leader == 1
+    stage.until(lambda: stage.is_live(3) and 3 not in stage.isr, limit_ms=2_400)
+    assert stage.state.leader == 1, "the schedule took too long"
+    next(copy for copy in proposals if copy.adds(3)).deliver()
+    stage.run(100)
+    assert 3 not in stage.isr, "a proposal that names an earlier life was taken"
+
+
+def ack_of_a_lost_life() -> None:
+    """What broker 3 acknowledged before its machine lost power comes after its new life attached."""
+    stage = Stage()
+    producer = stage.produce()
+    stage.until(lambda: stage.log_end(3) > 20)
+    producer.is_stopped = True
+    stage.run(2_000)
+    end = stage.log_end(1)
+    assert stage.log_end(3) == end
+    session = next(s for s, _ in stage.life(1).replication._followers.values() if s.broker_id == 3)
+    ack = fx.SendAck(
+        session_id=session.session_id,
+        leader_epoch=stage.hosted(3).replica.leader_epoch,
+        ack_to=end,
+    )
+    stage.lose_power(3, keep=end - 10)
+    kept = stage.cluster.brokers[3].disk.logs[stage.partition].log_end
+    stage.cluster.brokers[3].start()
+    stage.cluster.network.extra_delay_us[(1, 3)] = 800_000  # Data comes late
+    stage.until(lambda: _attached(stage) is not None and stage.is_live(3))
+    assert _attached(stage) != session
+    stage.life(1).replication._from_follower(session, stage.partition, ack)
+    assert stage.log_end(3) == kept, "the schedule took too long"
+    stage.run(50)
+    stage.cluster.network.extra_delay_us.clear()
+    stage.until(lambda: len(stage.isr) == 3)
+    assert stage.log_end(3) == end
+
+
+def _attached(stage: Stage) -> FollowerSession | None:
+    return stage.leading(1)._followers[3].session
+
+
+def cut_to_the_epochs_end() -> None:
+    """KIP-101: broker 2 has more than the new leader, and knows of less than was acknowledged.
+
+    It must cut what is more, and nothing below: it is in the ISR, and may be elected next.
+    """
+    stage = Stage(replicas=(1, 3, 2))
+    stage.produce()
+    first, second, third = (lambda b=b: stage.hosted(b).replica for b in (1, 2, 3))
+    stage.until(lambda: first().high_watermark > 10)
+    stage.cluster.network.extra_delay_us[(1, 3)] = 60_000
+    stage.until(
+        lambda: (
+            first().high_watermark > second().high_watermark
+            and second().log_end > third().log_end >= first().high_watermark
+        )
+    )
+    shown = first().high_watermark
+    stage.cut_off(1, (3,))
+    stage.cluster.brokers[1].crash()
+    stage.until(lambda: third().role is Role.LEADER)
+    more = second().log_end
+    assert more > third().log_end
+    stage.until(lambda: second().log_end < more)
+    assert second().log_end >= shown
+
+
+def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
+    """A leader alone below the minimum shows nothing more, so that the ELR member may lead."""
+    stage = Stage()
+    stage.produce(acks=1)
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.cluster.brokers[2].crash()
+    stage.until(lambda: stage.isr == (1,))
+    assert stage.state.elr == (2,)
+    shown = stage.hosted(1).replica.high_watermark
+    stage.run(2_000)
+    assert stage.hosted(1).replica.high_watermark == shown
+    assert stage.log_end(1) > shown + 5
+    assert stage.hosted(1).replica.is_under_min_isr
+
+
+SCHEDULES: dict[int, Callable[[], None]] = {
+    4: cut_to_the_epochs_end,
+    6: late_copy_of_an_isr_expansion,
+    23: expansion_that_names_a_lost_life,
+    24: ack_of_a_lost_life,
+    26: min_isr_that_sinks_while_a_leader_is_cut_off,
+}
+
+
+@pytest.mark.parametrize("number", SCHEDULES, ids=lambda n: BUGS[n].name)
+def test_the_schedule_is_survived(number: int) -> None:
+    with nullcontext():
+        SCHEDULES[number]()
+
+
+@pytest.mark.parametrize("number", SCHEDULES, ids=lambda n: BUGS[n].name)
+def test_the_schedule_finds_its_bug(number: int) -> None:
+    with BUGS[number].planted(), pytest.raises((InvariantBroken, AssertionError)) as found:
+        SCHEDULES[number]()
+    assert "the schedule took too long" not in str(found.value)
+    assert "not within" not in str(found.value)
