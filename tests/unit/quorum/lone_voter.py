@@ -1,0 +1,114 @@
+"""One voter in the simulator, its peers played by the test: messages in, messages out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from tests.sim.quorum.world import SimulatedNode, World
+
+
+class LoneVoter:
+    """Voter 1 of `voters`; the others exist only in what the test sends."""
+
+    def __init__(self, *, voters: int = 3, seed: int = 1, joined: bool = True, **world: Any):
+        self.world = World(seed, voters=voters, joined=joined, **world)
+        self.world.sent = []
+        self.node = self._start()
+
+    def _start(self) -> SimulatedNode:
+        node = self.world.start(1)
+        for peer_id in self.world.voters[1:]:
+            node.raft.peer_connected(peer_id)
+        return node
+
+    def restart(self) -> SimulatedNode:
+        """The same disk, a new life."""
+        self.node = self._start()
+        return self.node
+
+    def receive(self, peer_id: int, kind: str, **fields: Any) -> None:
+        """A message arrives, a step follows; as the network would, by way of bytes."""
+        message = wire.decode(wire.encode({"type": kind, **fields})[4:])
+        self.node.entering(lambda: self.node.receive(peer_id, message))
+
+    def settle(self) -> None:
+        """Let the disk finish."""
+        self.world.run_until(lambda: self.node.barrier.clean, 1.0)
+        self.world.run(0.001)
+
+    def take_sent(self, kind: str) -> list[tuple[int, Message]]:
+        """(peer, message) of a kind sent since the last time, forgetting all others."""
+        sent = [(target, message) for _, target, message in self.world.sent or []]
+        self.world.sent = []
+        return [(target, message) for target, message in sent if message["type"] == kind]
+
+    def append(
+        self,
+        leader_id: int,
+        term: int,
+        previous: tuple[int, int],
+        terms: list[int],
+        *,
+        commit: int,
+        text: bytes = b"e",
+    ) -> None:
+        """append_entries: entries of `terms` behind `previous` (index, term)."""
+        self.receive(
+            leader_id,
+            wire.APPEND_ENTRIES,
+            term=term,
+            commit_index=commit,
+            prevLogIdx=previous[0],
+            prevLogTerm=previous[1],
+            entries=[
+                (b"\0%s%d" % (text, previous[0] + 1 + number), 0, entry_term)
+                for number, entry_term in enumerate(terms)
+            ],
+        )
+
+    def campaign(self, *, grants: tuple[int, ...]) -> int:
+        """Let the timer end, consent as `grants`, return the term it then campaigns in."""
+        self.take_sent(wire.PRE_VOTE)
+        asked: list[tuple[int, Message]] = []
+
+        def has_asked() -> bool:
+            asked.extend(self.take_sent(wire.PRE_VOTE))
+            return bool(asked)
+
+        assert self.world.run_until(has_asked, 5.0)
+        message = asked[0][1]
+        for peer_id in grants:
+            self.receive(
+                peer_id,
+                wire.PRE_VOTE_REPLY,
+                term=message["term"] - 1,
+                round=message["round"],
+                granted=True,
+            )
+        self.settle()
+        return self.node.raft.term
+
+    def become_leader(self, *, followers: tuple[int, ...] = (2,)) -> int:
+        """Campaign, be elected by `followers`, have the no-op acknowledged; the term."""
+        term = self.campaign(grants=followers)
+        for peer_id in followers:
+            self.receive(peer_id, wire.RESPONSE_VOTE, term=term)
+        self.settle()
+        for peer_id in followers:
+            self.acknowledge(peer_id, term)
+        assert self.node.raft.active_epoch == term, self.world.describe()
+        return term
+
+    def acknowledge(self, peer_id: int, term: int, index: int | None = None) -> None:
+        """A follower acknowledges the log up to `index`, by default all of it."""
+        last = self.node.raft._log.last_index if index is None else index
+        self.receive(
+            peer_id,
+            wire.NEXT_NODE_IDX,
+            term=term,
+            next_node_idx=last + 1,
+            reset=False,
+            success=True,
+        )

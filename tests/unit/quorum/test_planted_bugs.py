@@ -1,0 +1,234 @@
+"""Each protection, switched off by a patch, must be missed by the named test that stands for it.
+
+A test that passes with the protection gone would prove nothing about it. Chance finds some of the
+bugs as well (`CHAOS`); the others went unnoticed for 30 seeds, which is why the schedules exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
+from odradek_metadata_quorum.quorum.raft.joining import Joining
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from tests.sim.quorum.chaos import Chaos
+from tests.unit.quorum import (
+    test_disk_queue,
+    test_joining,
+    test_raft_review,
+    test_raft_rules,
+    test_snapshot_store,
+    test_write_barrier,
+)
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_write_barrier(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Outbox, "_may_leave", lambda self, needed: True)
+
+
+def volatile_vote(patch: pytest.MonkeyPatch) -> None:
+    def note_vote(self: WriteBarrier, term: int, vote: int | None) -> None:
+        self.term, self.vote = term, vote
+
+    patch.setattr(WriteBarrier, "note_vote", note_vote)
+
+
+def acknowledgements_without_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HardenedEngine, "_is_answer_to_us", lambda self, message: self.is_leader)
+
+
+def no_prefix_match(patch: pytest.MonkeyPatch) -> None:
+    def skip_nothing(self: Any, message: dict[str, Any]) -> None:
+        message["commit_index"] = self._proven_commit(message)
+
+    patch.setattr(HardenedEngine, "_skip_matching", skip_nothing)
+
+
+def commit_index_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        HardenedEngine, "_proven_commit", staticmethod(lambda message: message["commit_index"])
+    )
+
+
+def tail_thrown_away_on_snapshot_load(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        RaftNode,
+        "_keep_tail",
+        lambda self, snapshot: self._log.reset(snapshot.offset, snapshot.epoch),
+    )
+    load = RaftNode._load_snapshot
+
+    def load_and_reset(self: Any, barrier: WriteBarrier) -> tuple[int, int]:
+        offset, epoch = load(self, barrier)
+        if self._snapshots.current is not None:
+            barrier.log.reset(offset, epoch)
+        return offset, epoch
+
+    patch.setattr(RaftNode, "_load_snapshot", load_and_reset)
+
+
+def apply_errors_passed_over(patch: pytest.MonkeyPatch) -> None:
+    def pass_over(self: Any, index: int, error: Exception) -> None:
+        self._SyncObj__raftLastApplied = index
+
+    patch.setattr(RaftNode, "_apply_failed", pass_over)
+
+
+def votes_counted_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HardenedEngine, "_is_first_vote", lambda self, term, peer_id: True)
+
+
+def votes_deduplicated_without_term(patch: pytest.MonkeyPatch) -> None:
+    """The prototype's way: any vote marks the voter, until the next campaign of its own."""
+    to_engine = HardenedEngine._to_engine
+
+    def respond(self: Any, node: Any, message: dict[str, Any]) -> None:
+        if (0, node.id) not in self._votes:
+            self._votes.add((0, node.id))
+            to_engine(self, node, message)
+
+    patch.setattr(HardenedEngine, "_on_response_vote", respond)
+
+
+def no_pre_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HardenedEngine, "_SyncObj__connectedToAnyone", lambda self: self.may_vote())
+
+
+def commit_index_from_snapshot_chunk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_commit_of_chunk", staticmethod(lambda message: message["offset"]))
+
+
+def stale_snapshot_replaces_newer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_is_stale", lambda self, snapshot: False)
+    patch.setattr(SnapshotStore, "_is_newer", staticmethod(lambda snapshot, old: True))
+
+
+def second_sync_passes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DiskThread, "_fail", lambda self, error: None)
+
+
+def empty_voter_votes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "may_vote", lambda self: True)
+
+
+def no_floor_for_a_wiped_voter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Joining, "floor", property(lambda self: 0))
+
+
+def own_stall_is_silence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HardenedEngine, "_forgive_own_stall", lambda self: None)
+
+
+DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
+    (no_write_barrier, test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says),
+    (
+        no_write_barrier,
+        test_write_barrier.test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves,
+    ),
+    (
+        no_write_barrier,
+        test_write_barrier.test_an_entry_is_not_forgotten_when_the_power_goes_as_its_acknowledgement_leaves,
+    ),
+    (
+        volatile_vote,
+        test_write_barrier.test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves,
+    ),
+    (
+        acknowledgements_without_term,
+        test_raft_rules.test_an_acknowledgement_of_an_earlier_term_commits_nothing,
+    ),
+    (no_prefix_match, test_raft_rules.test_a_repeated_message_cuts_nothing_that_follows_it),
+    (
+        commit_index_taken_at_its_word,
+        test_raft_review.test_r01_a_heartbeat_commits_no_further_than_what_it_proves,
+    ),
+    (
+        tail_thrown_away_on_snapshot_load,
+        test_raft_review.test_r10_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail,
+    ),
+    (
+        tail_thrown_away_on_snapshot_load,
+        test_raft_rules.test_a_restart_keeps_the_entries_behind_its_snapshot,
+    ),
+    (
+        apply_errors_passed_over,
+        test_raft_rules.test_an_entry_that_cannot_be_applied_ends_the_process,
+    ),
+    (votes_counted_again, test_raft_review.test_r09_a_vote_counts_once),
+    (
+        votes_deduplicated_without_term,
+        test_raft_review.test_r09_a_late_vote_of_the_last_term_does_not_eat_the_real_one,
+    ),
+    (no_pre_vote, test_raft_review.test_r14_an_isolated_voter_returns_without_deposing_the_leader),
+    (
+        commit_index_from_snapshot_chunk,
+        test_raft_review.test_r01_snapshot_chunks_commit_nothing_of_an_unverified_tail,
+    ),
+    (
+        stale_snapshot_replaces_newer,
+        test_raft_review.test_r06_an_old_snapshot_sent_again_rolls_nothing_back,
+    ),
+    (
+        stale_snapshot_replaces_newer,
+        test_snapshot_store.test_a_stale_snapshot_received_whole_replaces_nothing,
+    ),
+    (
+        empty_voter_votes,
+        test_joining.test_an_empty_voter_gives_no_vote_and_no_consent_and_does_not_campaign,
+    ),
+    (
+        no_floor_for_a_wiped_voter,
+        test_joining.test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in,
+    ),
+    (own_stall_is_silence, test_raft_review.test_r13_a_stall_of_its_own_deposes_no_leader),
+]
+
+
+@pytest.mark.parametrize(
+    ("bug", "test"), DIRECTED, ids=[f"{bug.__name__}-{test.__name__}" for bug, test in DIRECTED]
+)
+def test_the_named_test_catches_the_bug(
+    monkeypatch: pytest.MonkeyPatch, bug: Patch, test: Callable[[], Any]
+) -> None:
+    test()
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        test()
+
+
+async def test_the_disk_queue_test_catches_a_second_sync_that_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second_sync_passes(monkeypatch)
+    with pytest.raises(AssertionError):
+        await test_disk_queue.test_a_second_sync_after_a_failed_one_never_passes()
+    await asyncio.sleep(0)
+
+
+CHAOS: list[tuple[Patch, int]] = [  # the bug, and within how many seeds chance finds it too
+    (no_write_barrier, 20),
+    (tail_thrown_away_on_snapshot_load, 20),
+    (no_prefix_match, 20),
+    (commit_index_from_snapshot_chunk, 20),
+]
+
+
+@pytest.mark.parametrize(("bug", "seeds"), CHAOS, ids=[bug.__name__ for bug, _ in CHAOS])
+def test_chaos_finds_the_bug(monkeypatch: pytest.MonkeyPatch, bug: Patch, seeds: int) -> None:
+    bug(monkeypatch)
+    for seed in range(seeds):
+        try:
+            Chaos(seed).run()
+        except AssertionError:
+            return
+    pytest.fail(f"{bug.__name__} went unnoticed for {seeds} seeds")

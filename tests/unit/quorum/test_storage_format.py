@@ -1,0 +1,69 @@
+"""Identity of a data directory: each wrong one is refused with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek_metadata_quorum.quorum import (
+    CorruptStorage,
+    StorageMismatch,
+    check_storage,
+    format_storage,
+)
+from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
+from odradek_metadata_quorum.quorum.storage_format import IDENTITY_NAME
+
+
+def test_a_formatted_directory_is_recognized_and_may_not_vote_yet(tmp_path: Path) -> None:
+    made = format_storage(tmp_path / "q", cluster_id="c", node_id=2, voters=[3, 1, 2])
+    assert made.voters == (1, 2, 3)
+    assert not made.joined
+    assert check_storage(tmp_path / "q", cluster_id="c", node_id=2, voters=[1, 2, 3]) == made
+    assert format_storage(tmp_path / "q", cluster_id="c", node_id=2, voters=[1, 2, 3]) == made
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"cluster_id": "d"}, "belongs to cluster c, not d"),
+        ({"node_id": 1}, "belongs to controller 2, not 1"),
+        ({"voters": [1, 2]}, r"formatted for the voters \[1, 2, 3\]"),
+        ({"node_id": 9}, "not among the voters"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused(
+    tmp_path: Path, other: dict[str, object], message: str
+) -> None:
+    format_storage(tmp_path, cluster_id="c", node_id=2, voters=[1, 2, 3])
+    wanted = {"cluster_id": "c", "node_id": 2, "voters": [1, 2, 3], **other}
+    for call in (check_storage, format_storage):
+        with pytest.raises(StorageMismatch, match=message):
+            call(tmp_path, **wanted)  # type: ignore[arg-type]
+
+
+def test_missing_unformatted_strange_and_locked_directories_are_refused(tmp_path: Path) -> None:
+    identity = {"cluster_id": "c", "node_id": 1, "voters": [1]}
+    with pytest.raises(StorageMismatch, match="does not exist: run `odradek storage format`"):
+        check_storage(tmp_path / "none", **identity)  # type: ignore[arg-type]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StorageMismatch, match="not formatted: run `odradek storage format`"):
+        check_storage(tmp_path / "empty", **identity)  # type: ignore[arg-type]
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "thesis.doc").write_text("x")
+    with pytest.raises(StorageMismatch, match=r"not empty \(thesis.doc"):
+        format_storage(tmp_path / "strange", **identity)  # type: ignore[arg-type]
+    format_storage(tmp_path / "used", **identity)  # type: ignore[arg-type]
+    disk = DirectoryDisk(tmp_path / "used")
+    with pytest.raises(StorageMismatch, match="locked by another process"):
+        check_storage(tmp_path / "used", **identity)  # type: ignore[arg-type]
+    disk.close()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "cluster_id": 3}', "\0\0"])
+def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
+    format_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])
+    (tmp_path / IDENTITY_NAME).write_text(text)
+    with pytest.raises(CorruptStorage, match="damaged"):
+        check_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])

@@ -1,0 +1,93 @@
+"""Messages survive the wire; what is no message is refused, and nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek_metadata_quorum.quorum.errors import WireError
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message, decode, encode
+
+NUMBER = st.integers(0, 2**63 - 1)
+STRATEGIES = {
+    int: NUMBER,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=100),
+    str: st.text(max_size=20),
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    name = draw(st.sampled_from(sorted(wire._TABLE)))
+    fields = wire._TABLE[name][1]
+    if name != wire.APPEND_ENTRIES:
+        return {"type": name, **{field: draw(STRATEGIES[kind]) for field, kind in fields}}
+    previous = draw(st.integers(0, 2**40))
+    terms = sorted(draw(st.lists(st.integers(1, 2**40), max_size=5)))
+    return {
+        "type": name,
+        "term": (terms[-1] if terms else 1) + draw(st.integers(0, 3)),
+        "commit_index": draw(NUMBER),
+        "prevLogIdx": previous,
+        "prevLogTerm": draw(st.integers(0, terms[0] if terms else 1)),
+        "entries": [
+            (draw(st.binary(min_size=1, max_size=20)), previous + 1 + number, term)
+            for number, term in enumerate(terms)
+        ],
+    }
+
+
+@given(messages())
+def test_every_message_survives_the_wire(message: Message) -> None:
+    frame = encode(message)
+    assert wire.LENGTH.unpack(frame[:4])[0] == len(frame) - 4
+    assert decode(frame[4:]) == message
+
+
+@given(messages(), st.randoms(use_true_random=False))
+def test_damaged_frames_are_a_message_or_a_wire_error(message: Message, rng: random.Random) -> None:
+    body = bytearray(encode(message)[4:])
+    for _ in range(rng.randint(1, 3)):
+        body[rng.randrange(len(body))] = rng.randrange(256)
+    del body[rng.randint(0, len(body)) :]
+    with contextlib.suppress(WireError):
+        decode(bytes(body))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        [],
+        7,
+        ["append_entries"],
+        [99, 1],
+        [4],
+        [4, -1],
+        [4, True],
+        [4, 2**63],
+        [4, 1, 2],
+        [1, 1, 1, 1, 1, [b"\x00"], []],
+        [1, 1, 1, 1, 1, [b""], [1]],
+        [1, 1, 1, 1, 1, ["text"], [1]],
+        [1, 1, 1, 1, 1, [b"\x00", b"\x00"], [1, 0]],
+        [1, 1, 1, 1, 0, [b"\x00"], [2]],
+        [7, 1, 1, 1, 1, 1, 0, "text"],
+    ],
+)
+def test_what_does_not_fit_the_table_is_refused(values: object) -> None:
+    with pytest.raises(WireError):
+        decode(msgpack.packb(values))
+
+
+def test_a_pickle_is_no_message() -> None:
+    with pytest.raises(WireError):
+        decode(pickle.dumps({"type": "append_entries"}))

@@ -1,0 +1,93 @@
+"""Nothing leaves a voter before what it speaks of is on its disk: the power may go at each message."""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from tests.sim.quorum.world import SimulatedNode, World
+from tests.unit.quorum.lone_voter import LoneVoter
+
+
+def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
+    """What the disk would hold if the power went now must cover what the message claims."""
+    disk = source.disk.after_power_cut()
+    votes = VoteFile(disk)
+    kind = message["type"]
+    if "term" in message and kind != wire.PRE_VOTE:
+        assert votes.term >= message["term"], message
+    if kind == wire.RESPONSE_VOTE:
+        assert (votes.term, votes.vote) == (message["term"], target)
+    if kind == wire.REQUEST_VOTE:
+        assert (votes.term, votes.vote) == (message["term"], source.node_id)
+    if kind in (wire.NEXT_NODE_IDX, wire.APPEND_ENTRIES):
+        snapshot = SnapshotStore(disk).current
+        covered = max(recover_log(disk).entries[-1][1], snapshot.offset if snapshot else 0)
+        if kind == wire.APPEND_ENTRIES:
+            assert covered >= message["prevLogIdx"] + len(message["entries"]), message
+        elif message["success"]:
+            assert covered >= message["next_node_idx"] - 1, message
+
+
+def test_at_every_message_the_disk_vouches_for_what_it_says() -> None:
+    for seed in range(4):
+        world = World(seed)
+        world.on_send = check_disk_vouches
+        world.start_all()
+        for _ in range(3):
+            leader = world.elect()
+            world.commit(15)
+            world.isolate(leader.node_id)
+            world.run(2.5)
+            assert world.leader() not in (None, leader)
+            world.commit(5)
+            world.heal()
+            world.run(1.0)
+        world.converge()
+        assert world.deaths == []
+        assert world.counts["delivered"] > 200
+
+
+def test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves() -> None:
+    """The kill between send and sync: voter 1 votes for 2, dies as the vote leaves, 3 asks next."""
+    for seed in range(10):
+        voter = LoneVoter(seed=seed)
+        voter.receive(2, wire.REQUEST_VOTE, term=3, last_log_index=9, last_log_term=2)
+        assert voter.world.run_until(
+            lambda voter=voter: any(m["type"] == wire.RESPONSE_VOTE for *_, m in voter.world.sent),
+            1.0,
+        )
+        voter.world.power_cut(1)
+        voter.world.sent = []
+        voter.restart()
+        voter.receive(3, wire.REQUEST_VOTE, term=3, last_log_index=9, last_log_term=2)
+        voter.settle()
+        assert voter.take_sent(wire.RESPONSE_VOTE) == []
+
+
+def test_an_entry_is_not_forgotten_when_the_power_goes_as_its_acknowledgement_leaves() -> None:
+    for seed in range(10):
+        voter = LoneVoter(seed=seed)
+        voter.append(2, 1, (1, 0), [1, 1, 1], commit=1)
+        assert voter.world.run_until(
+            lambda voter=voter: any(
+                m["type"] == wire.NEXT_NODE_IDX and m["success"] for *_, m in voter.world.sent
+            ),
+            1.0,
+        )
+        voter.world.power_cut(1)
+        assert voter.restart().raft._log.last_index == 4
+
+
+def test_a_single_voter_applies_nothing_that_it_has_not_synced() -> None:
+    world = World(1, voters=1, disk_delay_s=(0.5, 0.5))
+    node = world.start(1)
+    world.elect()
+    before = node.raft.applied
+    node.propose(b"p")
+    world.run(0.3)
+    assert node.raft.applied == before
+    world.run(1.0)
+    assert node.raft.applied == before + 1
