@@ -40,6 +40,10 @@ class ProducerOptions:
     """Longest time from `send` to acknowledgement, retries included."""
     request_timeout_ms: int = 30_000
     """Longest wait for the answer to one request; then the connection counts as broken."""
+    retry_backoff_ms: int = 20
+    """Wait before the first retry; it doubles up to `retry_backoff_max_ms`. A new leader ends it."""
+    retry_backoff_max_ms: int = 1_000
+    """See `retry_backoff_ms`."""
     compression: str = "none"
     """none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
@@ -77,6 +81,13 @@ class ProducerOptions:
         )
         _check(
             "request_timeout_ms", self.request_timeout_ms > 0, self.request_timeout_ms, "above 0"
+        )
+        _check("retry_backoff_ms", self.retry_backoff_ms > 0, self.retry_backoff_ms, "above 0")
+        _check(
+            "retry_backoff_max_ms",
+            self.retry_backoff_max_ms >= self.retry_backoff_ms,
+            self.retry_backoff_max_ms,
+            "retry_backoff_ms or more",
         )
         names = [c.name.lower() for c in Compression]
         _check("compression", self.compression in names, self.compression, ", ".join(names))

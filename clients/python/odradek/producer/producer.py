@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Change
@@ -46,6 +47,8 @@ class ProducerArguments(TypedDict, total=False):
     max_in_flight: int
     delivery_timeout_ms: int
     request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
     compression: str
     compression_level: int | None
     key_serializer: Serializer | None
@@ -83,6 +86,9 @@ class Producer:
                 delivery_timeout_ms=options.delivery_timeout_ms,
             ),
             is_idempotent=options.is_idempotent,
+            backoff=Backoff(
+                first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms
+            ),
         )
         self._sender = Sender(self._cluster, self._accumulator, options)
         self._lanes: dict[str, TopicLanes] = {}

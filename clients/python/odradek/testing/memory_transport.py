@@ -154,11 +154,11 @@ class MemoryStream:
 
 
 def _reach(cluster: MemoryCluster, endpoint: str) -> int:
+    if endpoint.rpartition(":")[0].endswith(".invalid"):
+        raise NameUnresolvable(endpoint, "its name does not resolve on this machine")
     for broker_id, known in cluster.endpoints.items():
         if known == endpoint:
             if broker_id in cluster.alive:
                 return broker_id
             raise BrokerUnreachable(endpoint, "connection refused")
-    if endpoint.rpartition(":")[0].endswith(".invalid"):
-        raise NameUnresolvable(endpoint, "its name does not resolve on this machine")
     raise BrokerUnreachable(endpoint, "nothing listens there")

@@ -1,0 +1,454 @@
+"""The producer against an in-memory cluster: what users of other SDKs suffer from, and the bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from odradek import Client, LinkState, Producer, serializers
+from odradek.errors import (
+    AdvertisedNameUnresolvable,
+    AuthorizationFailed,
+    BrokersUnavailable,
+    BufferFull,
+    ClientClosed,
+    DeliveryTimedOut,
+    FlushTimedOut,
+    OdradekError,
+    RecordTooLarge,
+    SerializationFailed,
+    UnknownTopic,
+)
+from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_reader import decode_batch
+
+
+def values(cluster: MemoryCluster, topic: str, partition: int = 0) -> list[bytes | None]:
+    log = cluster.log(topic, partition)
+    return [record.value for batch in log.batches for record in decode_batch(batch.data)]
+
+
+async def test_a_record_arrives_as_it_was_sent(cluster: MemoryCluster, client: Client) -> None:
+    cluster.create_topic("t", 2)
+    async with client.producer() as producer:
+        metadata = await producer.send_and_wait(
+            "t", b"v", key=b"k", headers=[("h", b"1"), ("n", None)], partition=1, timestamp_ms=5
+        )
+    assert metadata == ("t", 1, 0, -1)
+    (record,) = decode_batch(cluster.log("t", 1).batches[0].data)
+    assert (record.key, record.value, record.timestamp_ms) == (b"k", b"v", 5)
+    assert record.headers == (("h", b"1"), ("n", None))
+
+
+async def test_a_null_value_and_the_clocks_time_are_what_is_sent_by_default(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    before_ms = time.time_ns() // 1_000_000
+    async with client.producer() as producer:
+        await producer.send_and_wait("t")
+    (record,) = decode_batch(cluster.log("t").batches[0].data)
+    assert record.value is None
+    assert before_ms - 5 <= record.timestamp_ms <= time.time_ns() // 1_000_000 + 5
+
+
+async def test_records_of_a_key_stay_in_order_and_in_one_partition(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    async with client.producer(batch_bytes_max=200) as producer:
+        for number in range(300):
+            await producer.send("t", b"%d" % number, key=b"key-%d" % (number % 7))
+    seen: dict[bytes | None, list[int]] = {}
+    for partition in range(3):
+        for batch in cluster.log("t", partition).batches:
+            for record in decode_batch(batch.data):
+                seen.setdefault(record.key, []).append(int(record.value or b""))
+    assert len(seen) == 7
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+    assert sum(len(numbers) for numbers in seen.values()) == 300
+
+
+async def test_records_without_a_key_are_spread_evenly(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 4)
+    async with client.producer(batch_bytes_max=1_000) as producer:
+        for _ in range(8_000):
+            await producer.send("t", b"x" * 20)
+    counts = [len(values(cluster, "t", partition)) for partition in range(4)]
+    assert sum(counts) == 8_000
+    assert min(counts) > 1_500
+
+
+async def test_futures_are_awaitable_in_all_the_usual_ways(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    called: list[int] = []
+    async with client.producer() as producer:
+        futures = [await producer.send("t", b"%d" % n) for n in range(3)]
+        futures[0].add_done_callback(lambda future: called.append(future.result().offset))
+        assert not futures[0].done()
+        with pytest.raises(asyncio.InvalidStateError):
+            futures[0].result()
+        gathered = await asyncio.gather(*futures)
+        assert [m.offset for m in gathered] == [0, 1, 2]
+        assert (await asyncio.wait_for(futures[1], 1)).offset == 1
+        futures[2].add_done_callback(lambda future: called.append(future.result().offset))
+        await asyncio.sleep(0)
+    assert called == [0, 2]
+
+
+async def test_cancelling_one_who_waits_for_a_record_does_not_disturb_the_others(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.freeze(1)
+    async with client.producer() as producer:
+        cluster.thaw(1)
+        future = await producer.send("t", b"x")
+        impatient = asyncio.ensure_future(future)
+        patient = asyncio.ensure_future(future)
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await patient).offset == 0
+        assert impatient.cancelled()
+
+
+# --- bounds -------------------------------------------------------------------------------------------
+
+
+async def test_send_waits_for_buffer_space_and_goes_on_when_there_is_some(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 3)
+    async with client.producer(buffer_bytes_max=5_000, batch_bytes_max=1_000) as producer:
+        for _ in range(200):
+            await producer.send("t", b"x" * 100)
+            assert producer.buffered_bytes <= 5_000 + 1_000
+    assert len(values(cluster, "t")) == 200
+
+
+async def test_a_buffer_that_stays_full_is_an_error_that_tells_why(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 1_000)
+    producer = client.producer(buffer_bytes_max=1_000, max_block_ms=200)
+    with pytest.raises(BufferFull, match=r"min\.insync\.replicas"):
+        await producer.send_many("t", [b"x" * 100] * 100)
+    await producer.close(0)
+
+
+async def test_close_and_flush_are_bounded_with_all_brokers_dead(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    producer = client.producer()
+    await producer.send_and_wait("t", b"before")
+    for broker in (1, 2, 3):
+        cluster.kill(broker)
+    future = await producer.send("t", b"after")
+    began_s = time.monotonic()
+    with pytest.raises(FlushTimedOut, match="1 records in 1 batches"):
+        await producer.flush(0.2)
+    await producer.close(0.2)
+    assert time.monotonic() - began_s < 2
+    with pytest.raises(ClientClosed, match="still unacknowledged"):
+        await future
+    with pytest.raises(ClientClosed):
+        await producer.send("t", b"too late")
+
+
+async def test_a_record_times_out_with_the_reason_of_its_last_failure(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(delivery_timeout_ms=300) as producer:
+        await producer.send_and_wait("t", b"before")
+        for broker in (1, 2, 3):
+            cluster.kill(broker, elect=False)
+        with pytest.raises(DeliveryTimedOut, match="refused") as caught:
+            await producer.send_and_wait("t", b"after")
+    assert not caught.value.retriable
+
+
+async def test_a_topic_that_does_not_exist_is_given_up_soon_and_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.2)
+    async with client.producer() as producer:
+        with pytest.raises(UnknownTopic, match=r"'nowhere' does not exist; create it"):
+            await producer.send("nowhere", b"x")
+
+
+async def test_a_topic_is_created_where_the_brokers_allow_it() -> None:
+    cluster = MemoryCluster(auto_create_topics=True)
+    async with cluster.client() as client, client.producer() as producer:
+        assert (await producer.send_and_wait("new", b"x")).offset == 0
+
+
+async def test_a_partition_that_does_not_exist_is_named_with_how_many_there_are(
+    cluster: MemoryCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.2)
+    cluster.create_topic("t", 2)
+    async with client.producer() as producer:
+        with pytest.raises(UnknownTopic, match="'t' has 2 partitions, not partition 2"):
+            await producer.send("t", b"x", partition=2)
+        cluster.add_partitions("t", 1)
+        assert (await producer.send_and_wait("t", b"x", partition=2)).partition == 2
+
+
+async def test_no_broker_is_an_error_that_names_those_tried() -> None:
+    cluster = MemoryCluster(brokers=2)
+    for broker in (1, 2):
+        cluster.kill(broker)
+    async with cluster.client() as client:
+        with pytest.raises(BrokersUnavailable, match="refused") as caught:
+            await client.connect(0.3)
+        assert sorted(caught.value.tried) == ["memory-1:9090", "memory-2:9090"]
+        assert caught.value.last_error is not None
+        with pytest.raises(BrokersUnavailable, match=r"memory-1:9090.*refused"):
+            await client.producer(max_block_ms=300).send("t", b"x")
+
+
+async def test_an_advertised_name_that_does_not_resolve_is_named_with_its_broker() -> None:
+    cluster = MemoryCluster(brokers=2)
+    cluster.create_topic("t", 2)
+    cluster.endpoints[2] = "broker-2.invalid:9090"
+    async with Client("memory-1:9090", transport=cluster.transport()) as client:
+        async with client.producer(delivery_timeout_ms=300) as producer:
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"x", partition=1)
+        assert "broker 2 advertises the name 'broker-2.invalid:9090'" in str(caught.value)
+        assert "advertised.listeners" in str(caught.value)
+
+
+# --- what is wrong with a record ----------------------------------------------------------------------
+
+
+async def test_a_record_that_is_too_large_is_refused_at_once_and_others_go_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", configs={"max.message.bytes": "5000"})
+    async with client.producer(request_bytes_max=10_000, batch_bytes_max=10_000) as producer:
+        with pytest.raises(RecordTooLarge, match="request_bytes_max is 10000"):
+            await producer.send("t", b"x" * 20_000)
+        with pytest.raises(RecordTooLarge, match="at most 5000"):
+            await producer.send_and_wait("t", b"x" * 8_000)
+        assert (await producer.send_and_wait("t", b"fits")).offset == 0
+
+
+@pytest.mark.parametrize(("key", "value"), [("text", b""), (b"", "text"), (b"", 5)])
+async def test_what_is_not_bytes_is_refused_with_the_way_out(
+    cluster: MemoryCluster, client: Client, key: object, value: object
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        with pytest.raises(SerializationFailed, match="serializer"):
+            await producer.send("t", value, key=key)
+        assert producer.buffered_bytes == 0
+
+
+async def test_serializers_make_the_bytes_and_their_failures_are_named(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(
+        key_serializer=serializers.integer, value_serializer=serializers.json
+    ) as producer:
+        await producer.send_and_wait("t", {"a": [1, None]}, key=1)
+        with pytest.raises(SerializationFailed, match="the value of a record for 't'"):
+            await producer.send("t", object(), key=1)
+    assert values(cluster, "t") == [b'{"a":[1,null]}']
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_leaders_records_go_to_the_next_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    async with client.producer() as producer:
+        futures = []
+        for number in range(300):
+            futures.append(await producer.send("t", b"%d" % number, partition=number % 3))
+            if number in (100, 200):
+                await asyncio.sleep(0)
+                cluster.kill(number // 100)
+        offsets = [(await future).offset for future in futures]
+    assert sorted(offsets) == sorted([*range(100)] * 3)
+
+
+async def test_every_broker_restarts_in_turn_and_nothing_is_lost_or_doubled(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    async with client.producer() as producer:
+        sent = 0
+        for broker in (1, 2, 3, 1, 2, 3):
+            for _ in range(50):
+                await producer.send("t", b"%d" % sent, partition=sent % 3)
+                sent += 1
+            cluster.kill(broker)
+            await producer.flush(10)
+            cluster.start(broker)
+    for partition in range(3):
+        assert [int(v or b"") for v in values(cluster, "t", partition)] == list(
+            range(partition, sent, 3)
+        )
+
+
+async def test_a_leader_that_hangs_is_left_when_another_one_is_elected(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.freeze(1)
+        future = await producer.send("t", b"1")
+        await asyncio.sleep(0)
+        cluster.move_leader("t", 0, 2)
+        assert (await asyncio.wait_for(future, 5)).offset == 1
+        cluster.thaw(1)
+        await producer.send_and_wait("t", b"2")
+    assert values(cluster, "t") == [b"0", b"1", b"2"]
+
+
+async def test_a_leader_that_nobody_announced_is_found_by_the_hint_of_the_old_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.move_leader("t", 0, 3, tell=False)
+        began_s = time.monotonic()
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+        assert time.monotonic() - began_s < 1
+
+
+async def test_an_answer_that_never_comes_breaks_the_connection_after_the_request_timeout(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(request_timeout_ms=200, delivery_timeout_ms=10_000) as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.freeze(1)
+        future = await producer.send("t", b"1")
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.5, cluster.thaw, 1)
+        assert (await future).offset == 1
+    assert cluster.requests.count("Produce") > 1
+    assert values(cluster, "t") == [b"0", b"1"]
+
+
+async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"old")
+        cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+        future = await producer.send("t", b"caught")
+        await asyncio.sleep(0)
+        cluster.delete_topic("t")
+        with pytest.raises(UnknownTopic, match="was deleted"):
+            await asyncio.wait_for(future, 5)
+        cluster._faults.clear()
+        cluster.create_topic("t", 2)
+        assert (await producer.send_and_wait("t", b"new", partition=1)).offset == 0
+
+
+async def test_a_refusal_fails_the_record_and_keeps_its_code(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    async with client.producer() as producer:
+        with pytest.raises(AuthorizationFailed, match="ACL") as caught:
+            await producer.send_and_wait("t", b"x")
+    assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not caught.value.retriable
+
+
+async def test_failures_that_nobody_waits_for_are_logged(
+    cluster: MemoryCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with caplog.at_level(logging.WARNING):
+        async with client.producer() as producer:
+            await producer.send("t", b"x")
+    assert "1 records for t-0 failed" in caplog.text
+
+
+async def test_acks_0_is_done_when_it_is_sent_and_1_when_the_leader_has_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(acks=0) as producer:
+        assert (await producer.send_and_wait("t", b"0")).offset == -1
+    async with client.producer(acks=1) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+
+
+async def test_a_callback_that_raises_is_reported_and_harms_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    reported: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    async with client.producer() as producer:
+        future = await producer.send("t", b"x")
+        future.add_done_callback(lambda _: 1 / 0)
+        other = await producer.send("t", b"y")
+        assert (await other).offset == 1
+    assert reported == ["a delivery callback failed"]
+
+
+async def test_a_producer_stands_on_its_own(cluster: MemoryCluster) -> None:
+    from odradek.cluster.connect import connect
+
+    cluster.create_topic("t")
+    link = connect(cluster.bootstrap, transport=cluster.transport())
+    async with Producer(cluster=link) as producer:
+        await producer.send_and_wait("t", b"x")
+        assert await producer.partitions_for("t") == 1
+    await link.close()
+
+
+async def test_the_links_state_is_told(cluster: MemoryCluster) -> None:
+    states: list[str] = []
+    lost = asyncio.Event()
+
+    def on_state(state: LinkState) -> None:
+        states.append(state.value)
+        if state is LinkState.DISCONNECTED:
+            lost.set()
+
+    client = Client(cluster.bootstrap, transport=cluster.transport(), on_state=on_state)
+    async with client:
+        await client.connect(5)
+        for broker in (1, 2, 3):
+            cluster.kill(broker)
+        await asyncio.wait_for(lost.wait(), 5)
+        cluster.start(2)
+        await client.connect(5)
+    assert states == ["connected", "disconnected", "connected", "closed"]
+    with pytest.raises(OdradekError):
+        await client.connect(1)
+
+
+def test_unresolvable_names_have_an_error_of_their_own() -> None:
+    error = AdvertisedNameUnresolvable(2, "broker-2.local:9090", "no address")
+    assert "broker 2 advertises" in str(error)
+    assert "advertised.listeners" in str(error)
