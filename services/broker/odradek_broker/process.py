@@ -47,7 +47,8 @@ from odradek_broker.metrics import BrokerMetrics
 from odradek_broker.partition.replica import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.follower_links import FollowerIdentity, FollowerLinks
+from odradek_broker.replication.follower_links import FollowerLinks
+from odradek_broker.replication.follower_stream import FollowerIdentity
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep

@@ -132,3 +132,27 @@ async def test_a_deposed_leader_cuts_what_nobody_else_has(tmp_path: Path) -> Non
         values = record_values(logs.pop())
         assert values[:5] == [0, 1, 2, 3, 4]
         assert set(values[5:]) <= {100, 101, 102, 5, 6}
+
+
+async def test_a_follower_far_behind_catches_up_in_a_lane_of_its_own(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=3) as cluster:
+        await cluster.create_topic("t", replicas=3, min_insync_replicas="2")
+        leader = cluster.partition("t").leader
+        late = next(broker for broker in cluster.brokers if broker != leader)
+        await cluster.brokers[late].kill()
+        await cluster.until(lambda: late not in cluster.partition("t").isr)
+        for start in range(0, 60_000, 2_000):
+            assert (await cluster.produce("t", _numbers(start, 2_000))).error_code == 0
+        await cluster.brokers[late].start()
+        await cluster.until(lambda: late in cluster.partition("t").isr)
+        assert (await cluster.produce("t", _numbers(60_000, 1))).error_code == 0
+        log = cluster.brokers[late].log_path.read_text()
+        assert '"lane":"CATCH_UP"' in log
+        for broker in cluster.brokers.values():
+            assert await broker.terminate() == 0
+        logs = {
+            b"".join(p.read_bytes() for p in sorted((b.directory / "t-0").glob("*.log")))
+            for b in cluster.brokers.values()
+        }
+        assert len(logs) == 1, "the replicas differ"
+        assert record_values(logs.pop()) == list(range(60_001))

@@ -23,7 +23,8 @@ from odradek_broker.partition.effects import Role
 from odradek_broker.partition.replica import ReplicaSettings
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.follower_links import FollowerLink, FollowerLinks
+from odradek_broker.replication.follower_links import FollowerLinks
+from odradek_broker.replication.follower_stream import FollowerStream
 from odradek_broker.replication.leader_stream import LeaderStream
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import LeadershipWatcher
@@ -233,7 +234,7 @@ class PartitionTable:
         """The open stream of a follower's session."""
         return self.leader_streams.get(session)
 
-    def follower_stream(self, session_id: int) -> FollowerLink | None:
+    def follower_stream(self, session_id: int) -> FollowerStream | None:
         """Our open stream of that session."""
         assert self.links is not None
         return self.links.stream(session_id)

@@ -1,0 +1,382 @@
+"""The follower's end of one replication stream: to one leader, in one lane.
+
+Opens the stream, tells its partitions that they may attach (SessionReady), hands what the leader
+sends to them, and gathers what they answer: attaches up to 64 a message, the latest ack of each
+partition once per turn of the loop. When the stream breaks it tells them and tries again after
+50-500 ms, or at once when the image says that the leader moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    DirectoryId,
+    LeaderEpoch,
+    Offset,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
+from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_runtime.logs import event_log
+from odradek_runtime.tls import TlsFiles
+
+ATTACHES_PER_MESSAGE_MAX: Final = 64
+_CONNECT_TIMEOUT_S: Final = 3.0
+_RETRY_MIN_S: Final = 0.05
+_RETRY_MAX_S: Final = 0.5
+_LINGER_S: Final = 0.1
+_log = event_log(__name__)
+
+_CATCH_UP_SHARE: Final = 4  # of the credit: those who are behind do not crowd out the others
+HostKey = tuple[bytes, int]
+Call = grpc.aio.StreamStreamCall[pb.ReplicateRequest, pb.ReplicateResponse]
+
+
+class Lane(Enum):
+    """Those near the end and those far behind do not share a stream, nor a connection."""
+
+    HOT = pb.REPLICATION_LANE_HOT
+    CATCH_UP = pb.REPLICATION_LANE_CATCH_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerIdentity:
+    """Who we are, in each Hello."""
+
+    cluster_id: ClusterId
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    directory_id: DirectoryId
+    credit_bytes: int
+
+
+class FollowerStream:
+    """The stream to one leader, opened again whenever it breaks."""
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        lane: Lane,
+        *,
+        identity: FollowerIdentity,
+        endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
+        tls: TlsFiles | None,
+        session_ids: itertools.count[int],
+        by_session: dict[int, FollowerStream],
+        on_distance: Callable[[FollowerStream, PartitionHost, int], None],
+        on_ready: Callable[[FollowerStream, HostKey], None],
+    ) -> None:
+        """`on_distance(stream, host, records)` tells how far a partition is behind its leader's
+        watermark, whenever that may mean another lane; `on_ready(stream, key)` that it attaches
+        here from now on."""
+        self.lane = lane
+        self.leader = leader
+        self._on_distance = on_distance
+        self._on_ready = on_ready
+        self._identity = identity
+        self._endpoint_of = endpoint_of
+        self._tls = tls
+        self._session_ids = session_ids
+        self._by_session = by_session
+        self._hosts: dict[HostKey, PartitionHost] = {}
+        self._session_id = 0  # 0: no stream
+        self._kicked = asyncio.Event()
+        self._outbox_wake = asyncio.Event()
+        self._attaches: dict[HostKey, pb.ReplicaPosition] = {}
+        self._detaches: dict[HostKey, common_pb2.TopicIdPartition] = {}
+        self._acks: dict[HostKey, pb.ReplicaAckPartition] = {}
+        self._consumed_bytes = 0
+        is_hot = lane is Lane.HOT
+        self._credit_bytes = identity.credit_bytes // (1 if is_hot else _CATCH_UP_SHARE)
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"replicate from broker {leader}, {lane.name}"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no partition follows here any more."""
+        return not self._hosts
+
+    def add(self, key: HostKey, host: PartitionHost) -> None:
+        """A partition follows this leader."""
+        self._hosts[key] = host
+        if self._session_id:
+            asyncio.get_running_loop().call_soon(self._tell_ready, key, self._session_id)
+
+    def remove(self, key: HostKey) -> None:
+        """A partition follows it no longer."""
+        host = self._hosts.pop(key, None)
+        self._attaches.pop(key, None)
+        self._acks.pop(key, None)
+        if host is not None and self._session_id:
+            self.send_detach(host)
+
+    def give_up(self, key: HostKey) -> None:
+        """A partition has moved to another lane, and has said so itself."""
+        self._hosts.pop(key, None)
+        self._attaches.pop(key, None)
+        self._acks.pop(key, None)
+
+    def kick(self) -> None:
+        """Do not wait for the next try."""
+        self._kicked.set()
+
+    def has(self, key: HostKey) -> bool:
+        """Whether that partition follows here."""
+        return key in self._hosts
+
+    def end(self) -> None:
+        """Nobody follows here any more: end, after what is said has gone out."""
+        asyncio.get_running_loop().call_later(_LINGER_S, self._task.cancel)
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- from hosts ------------------------------------------------------------------------------
+
+    def send_attach(self, host: PartitionHost, effect: fx.SendAttach) -> None:
+        """Goes with the next message."""
+        self._attaches[host_key(host)] = pb.ReplicaPosition(
+            partition=_wire(host),
+            leader_epoch=effect.leader_epoch,
+            log_end=effect.log_end,
+            last_epoch=effect.last_epoch,
+            log_start=effect.log_start,
+            attach_seq=effect.attach_seq,
+        )
+        self._outbox_wake.set()
+
+    def send_detach(self, host: PartitionHost) -> None:
+        """Goes with the next message."""
+        self._detaches[host_key(host)] = _wire(host)
+        self._outbox_wake.set()
+
+    def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
+        """Goes once per turn of the loop, the latest of each partition (R6)."""
+        self._acks[host_key(host)] = pb.ReplicaAckPartition(
+            partition=_wire(host), leader_epoch=effect.leader_epoch, ack_to=effect.ack_to
+        )
+        self._outbox_wake.set()
+
+    # --- the stream ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff_s = _RETRY_MIN_S
+        while True:
+            self._kicked.clear()
+            endpoint = self._endpoint_of(self.leader)
+            try:
+                if endpoint is not None and await self._session(*endpoint):
+                    backoff_s = _RETRY_MIN_S
+            except Exception as error:  # a bug must not end replication from this leader for good
+                _log.error("A replication stream failed", exc=error, leader=self.leader)
+            try:
+                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
+                    await self._kicked.wait()
+            except TimeoutError:
+                backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
+
+    async def _session(self, host: str, port: int) -> bool:
+        """One stream from its start to its end; whether it was open."""
+        session_id = next(self._session_ids)
+        is_open = False
+        channel = internal_channel(host, port, self._tls)
+        call: Call | None = None
+        try:
+            call = pb_grpc.ReplicationServiceStub(channel).Replicate()
+            await call.write(pb.ReplicateRequest(hello=self._hello(session_id)))
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await call.initial_metadata()
+            is_open = True
+            self._opened(session_id)
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write(call))
+                await self._read(call, session_id)
+                writer.cancel()
+        except* (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, OSError) as group_error:
+            _log.debug(
+                "Replication stream ended", leader=self.leader, reason=repr(group_error.exceptions)
+            )
+        except* asyncio.InvalidStateError:
+            pass  # a write met a call that had just ended
+        finally:
+            self._closed(session_id)
+            if call is not None:
+                call.cancel()
+            await channel.close()
+        return is_open
+
+    def _hello(self, session_id: int) -> pb.ReplicaHello:
+        identity = self._identity
+        return pb.ReplicaHello(
+            cluster_id=identity.cluster_id,
+            broker_id=identity.broker_id,
+            broker_epoch=identity.broker_epoch,
+            directory_id=identity.directory_id,
+            session_id=session_id,
+            credit_bytes=self._credit_bytes,
+            lane=self.lane.value,
+        )
+
+    def _opened(self, session_id: int) -> None:
+        self._session_id = session_id
+        self._by_session[session_id] = self
+        self._attaches.clear()
+        self._detaches.clear()
+        self._acks.clear()
+        self._consumed_bytes = 0
+        _log.info(
+            "Replicating", leader=self.leader, lane=self.lane.name, partitions=len(self._hosts)
+        )
+        for key in list(self._hosts):
+            self._tell_ready(key, session_id)
+
+    def _closed(self, session_id: int) -> None:
+        if self._by_session.pop(session_id, None) is None:
+            return
+        self._session_id = 0
+        if self._hosts:
+            _log.info(
+                "Replication broke off",
+                leader=self.leader,
+                lane=self.lane.name,
+                partitions=len(self._hosts),
+            )
+        for host in list(self._hosts.values()):
+            host.step(ev.LeaderSessionClosed(session_id=session_id))
+
+    def _tell_ready(self, key: HostKey, session_id: int) -> None:
+        host = self._hosts.get(key)
+        if host is not None and session_id == self._session_id:
+            host.step(ev.SessionReady(session_id=session_id, leader=self.leader))
+            self._on_ready(self, key)
+
+    async def _read(self, call: Call, session_id: int) -> None:
+        async for response in call:
+            for message in response.messages:
+                key = (message.partition.topic_id, message.partition.partition)
+                host = self._hosts.get(key)
+                if host is not None:
+                    _deliver(host, session_id, message)
+                    self._judge(host, message)
+                if message.HasField("data"):
+                    self._consumed_bytes += len(message.data.records)
+            if self._consumed_bytes:
+                self._outbox_wake.set()
+
+    def _judge(self, host: PartitionHost, message: pb.LeaderMessage) -> None:
+        """Tell how far the partition is behind, where it may want the other lane."""
+        if message.HasField("data"):
+            if self.lane is Lane.CATCH_UP:
+                distance = message.data.high_watermark - host.replica.log_end
+                self._on_distance(self, host, distance)
+        elif message.HasField("attached"):
+            distance = message.attached.high_watermark - host.replica.log_end
+            self._on_distance(self, host, distance)
+
+    async def _write(self, call: Call) -> None:
+        while True:
+            await self._outbox_wake.wait()
+            self._outbox_wake.clear()
+            if self._detaches:
+                detaches, self._detaches = self._detaches, {}
+                await call.write(
+                    pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=detaches.values()))
+                )
+            while self._attaches:
+                keys = list(itertools.islice(self._attaches, ATTACHES_PER_MESSAGE_MAX))
+                positions = [self._attaches.pop(key) for key in keys]
+                await call.write(pb.ReplicateRequest(attach=pb.ReplicaAttach(partitions=positions)))
+            if self._acks:
+                acks, self._acks = self._acks, {}
+                await call.write(pb.ReplicateRequest(ack=pb.ReplicaAck(partitions=acks.values())))
+            if self._consumed_bytes >= self._credit_bytes // 4:
+                consumed, self._consumed_bytes = self._consumed_bytes, 0
+                await call.write(pb.ReplicateRequest(credit_bytes=consumed))
+
+
+def host_key(host: PartitionHost) -> HostKey:
+    return (host.partition.topic_id, host.partition.partition)
+
+
+def _wire(host: PartitionHost) -> common_pb2.TopicIdPartition:
+    return common_pb2.TopicIdPartition(
+        topic_id=host.partition.topic_id, partition=host.partition.partition
+    )
+
+
+def _deliver(host: PartitionHost, session_id: int, message: pb.LeaderMessage) -> None:
+    """Hand a leader's message to its partition."""
+    leader_epoch = LeaderEpoch(message.leader_epoch)
+    kind = message.WhichOneof("message")
+    if kind == "data":
+        data = message.data
+        host.data_received(
+            session_id=session_id,
+            leader_epoch=leader_epoch,
+            base_offset=Offset(data.base_offset),
+            high_watermark=Offset(data.high_watermark),
+            log_start=Offset(data.log_start),
+            records=data.records,
+        )
+    elif kind == "attached":
+        host.step(
+            ev.AttachedReceived(
+                session_id=session_id,
+                attach_seq=message.attached.attach_seq,
+                leader_epoch=leader_epoch,
+                high_watermark=Offset(message.attached.high_watermark),
+                log_start=Offset(message.attached.log_start),
+            )
+        )
+    elif kind == "diverged":
+        diverged = message.diverged
+        host.step(
+            ev.DivergedReceived(
+                session_id=session_id,
+                attach_seq=diverged.attach_seq,
+                leader_epoch=leader_epoch,
+                for_log_end=Offset(diverged.for_log_end),
+                for_last_epoch=LeaderEpoch(diverged.for_last_epoch),
+                epoch=LeaderEpoch(diverged.epoch),
+                end_offset=Offset(diverged.end_offset),
+            )
+        )
+    elif kind == "snapshotless":
+        host.step(
+            ev.SnapshotlessReceived(
+                session_id=session_id,
+                attach_seq=message.snapshotless.attach_seq,
+                leader_epoch=leader_epoch,
+                log_start=Offset(message.snapshotless.log_start),
+            )
+        )
+    elif kind == "refused":
+        host.step(
+            ev.RefusedReceived(
+                session_id=session_id,
+                attach_seq=message.refused.attach_seq,
+                error_code=ErrorCode(message.refused.error_code),
+                leader_epoch=leader_epoch,
+            )
+        )
