@@ -241,6 +241,7 @@ class Cluster:
         isr: tuple[int, ...],
         *,
         index: int = 0,
+        topic: str = "t",
         sender: int | None = None,
         sender_epoch: int | None = None,
         leader_epoch: int | None = None,
@@ -249,7 +250,7 @@ class Cluster:
         recovering: bool = False,
     ) -> AlterPartitionResult | ErrorCode:
         """The leader's proposal, right in everything that is not given."""
-        state = self.state(index)
+        state = self.state(index, topic)
         broker_id = state.leader if sender is None else BrokerId(sender)
         epochs = {**self.epochs, **(member_epochs or {})}
         request = AlterPartitionRequest(
