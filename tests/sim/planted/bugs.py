@@ -234,7 +234,12 @@ BUGS = {
         Bug(number=3, name="follower does not cut by epoch", plant=_no_cut_by_epoch),
         Bug(number=4, name="follower cuts to its HW", plant=_cut_to_the_watermark),
         Bug(number=5, name="unclean leader from out of ISR", plant=_unclean_leader),
-        Bug(number=6, name="ISR change not fenced by epoch", plant=_isr_change_without_epochs),
+        Bug(
+            number=6,
+            name="ISR change not fenced by epoch",
+            plant=_isr_change_without_epochs,
+            is_rare=True,
+        ),
         Bug(
             number=9,
             name="dedup state lost at leader change",
@@ -249,8 +254,14 @@ BUGS = {
             number=23,
             name="AlterPartition without broker epoch",
             plant=_isr_change_without_broker_epochs,
+            is_rare=True,
         ),
-        Bug(number=24, name="ack counted from an old session", plant=_ack_of_an_old_session),
+        Bug(
+            number=24,
+            name="ack counted from an old session",
+            plant=_ack_of_an_old_session,
+            is_rare=True,
+        ),
         Bug(
             number=25,
             name="HW over the committed ISR only",
