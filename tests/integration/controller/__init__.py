@@ -1,0 +1,1 @@
+"""The controller behind its real quorum and its real gRPC services."""
