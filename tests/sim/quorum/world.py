@@ -186,6 +186,7 @@ class SimulatedNode:
             state_machine=self.machine,
             timers=world.timers,
             limits=world.limits,
+            clock=lambda: world.now,
             randomness=world.random,
             events=self,
             fatal=self._fatal,

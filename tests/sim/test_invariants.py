@@ -1,0 +1,107 @@
+"""The invariants' own tests: a cluster that works, one thing in it bent, and the right one breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Role
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from tests.sim.client_shell import Answer
+from tests.sim.directed import Stage
+from tests.sim.invariants import InvariantBroken
+from tests.sim.scheduler import SECOND
+
+
+def written() -> Stage:
+    stage = Stage()
+    stage.produce()
+    stage.until(lambda: stage.hosted(2).replica.high_watermark > 10)
+    return stage
+
+
+def breaks(name: str, action: Callable[[], object]) -> None:
+    with pytest.raises(InvariantBroken) as found:
+        action()
+    assert found.value.name == name
+
+
+def test_i1_two_leaders_in_one_epoch() -> None:
+    stage = written()
+    effect = fx.RoleChanged(role=Role.LEADER, leader=2, leader_epoch=stage.state.leader_epoch)
+    invariants = stage.cluster.invariants
+    breaks("I1", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), effect))
+
+
+def test_i2_a_watermark_past_the_log_end() -> None:
+    stage = written()
+    stage.hosted(2).replica._log.high_watermark += 1_000
+    breaks("I2", lambda: stage.run(100))
+
+
+def test_i2_a_follower_that_shows_more_than_any_leader() -> None:
+    stage = written()
+    moved = fx.HighWatermarkMoved(high_watermark=10_000)
+    invariants = stage.cluster.invariants
+    breaks("I2", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), moved))
+
+
+def test_i3_an_in_sync_replica_that_holds_other_bytes() -> None:
+    stage = written()
+    stage.cluster.network.extra_delay_us[(1, 2)] = 200_000
+    stage.run(300)
+    log = stage.hosted(3).log
+    original = log.append
+    log.append = lambda batch: original(  # type: ignore[method-assign]
+        dataclasses.replace(batch, values=tuple(-v for v in batch.values))
+    )
+    with pytest.raises(InvariantBroken) as found:
+        stage.run(3_000)
+    assert found.value.name in ("I3", "I4")
+
+
+def test_i4_an_offset_that_changes_its_value() -> None:
+    stage = written()
+    invariants = stage.cluster.invariants
+    end = stage.hosted(2).log.batches[2].end
+    invariants.committed[stage.partition][end - 1] = -1
+    breaks("I4", lambda: invariants._expose(stage.life(2), stage.hosted(2), end))
+
+
+def test_i5_a_leader_without_an_acknowledged_record() -> None:
+    stage = written()
+    stage.cluster.invariants.acknowledged(stage.partition, 1_000_000, (7,), leader_epoch=0)
+    stage.cluster.brokers[1].crash()
+    breaks("I5", lambda: stage.run(5_000))
+
+
+def test_i7_an_electable_replica_that_holds_less() -> None:
+    stage = written()
+    stage.cluster.brokers[3].disk.logs[stage.partition].log_end = 1
+    with pytest.raises(InvariantBroken) as found:
+        stage.run(1_000)
+    assert found.value.name in ("I2", "I7")
+
+
+def test_i8_an_image_that_goes_back() -> None:
+    stage = written()
+    breaks("I8", lambda: stage.cluster.invariants.image_moves(stage.life(1), MetadataImage()))
+
+
+def test_i9_a_cut_below_what_was_shown() -> None:
+    stage = written()
+    cut = fx.TruncateTo(end_offset=1)
+    invariants = stage.cluster.invariants
+    breaks("I9", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), cut))
+
+
+def test_i10_an_answer_after_the_lease() -> None:
+    stage = written()
+    stage.life(1).lease_sent_us = stage.scheduler.now_us - 3 * SECOND
+    answer = Answer(call_id=1, error_code=ErrorCode.NONE)
+    invariants = stage.cluster.invariants
+    breaks("I10", lambda: invariants.answer_leaves(stage.life(1), stage.hosted(1), answer))
