@@ -68,17 +68,21 @@ class LoneVoter:
             ],
         )
 
-    def campaign(self, *, grants: tuple[int, ...]) -> int:
-        """Let the timer end, consent as `grants`, return the term it then campaigns in."""
-        self.take_sent(wire.PRE_VOTE)
+    def hear_pre_votes(self, *, rounds: int) -> list[tuple[int, Message]]:
+        """Let the timer end this many times; what was asked."""
         asked: list[tuple[int, Message]] = []
 
         def has_asked() -> bool:
             asked.extend(self.take_sent(wire.PRE_VOTE))
-            return bool(asked)
+            return len(asked) >= rounds * (len(self.world.voters) - 1)
 
-        assert self.world.run_until(has_asked, 5.0)
-        message = asked[0][1]
+        assert self.world.run_until(has_asked, 10.0)
+        return asked
+
+    def campaign(self, *, grants: tuple[int, ...]) -> int:
+        """Let the timer end, consent as `grants`, return the term it then campaigns in."""
+        self.take_sent(wire.PRE_VOTE)
+        message = self.hear_pre_votes(rounds=1)[0][1]
         for peer_id in grants:
             self.receive(
                 peer_id,

@@ -243,7 +243,7 @@ def test_r06_an_old_snapshot_sent_again_rolls_nothing_back() -> None:
 
 def test_r06_a_damaged_chunk_damages_nothing_but_the_transfer() -> None:
     world, _ = leader_left_behind()
-    damaged = []
+    damaged: list[Message] = []
 
     def damage(source: int, target: int, message: Message) -> bool:
         if message["type"] == wire.INSTALL_SNAPSHOT and message["position"] > 0 and not damaged:
@@ -288,7 +288,7 @@ def test_r07_a_quick_reconnect_in_the_middle_of_a_transfer_goes_on() -> None:
     world, old = leader_left_behind()
     leader = world.leader()
     assert leader is not None
-    reconnected = []
+    reconnected: list[Message] = []
 
     def reconnect(source: int, target: int, message: Message) -> bool:
         if message["type"] == wire.INSTALL_SNAPSHOT and message["position"] and not reconnected:
@@ -488,8 +488,7 @@ def test_r14_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_ye
 def test_r14_consent_is_void_once_this_voter_has_voted_for_another() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1], commit=1)
-    asked: list[tuple[int, Message]] = []
-    voter.world.run_until(lambda: bool(asked.extend(voter.take_sent(wire.PRE_VOTE)) or asked), 5.0)
+    asked = voter.hear_pre_votes(rounds=1)
     raft = voter.node.raft
     reply = {"term": 1, "round": asked[0][1]["round"], "granted": True}
     raft.receive(2, {"type": wire.PRE_VOTE_REPLY, **reply})  # consent, and no step yet
@@ -501,10 +500,7 @@ def test_r14_consent_is_void_once_this_voter_has_voted_for_another() -> None:
 
 def test_r14_consent_of_an_earlier_round_counts_for_nothing() -> None:
     voter = LoneVoter()
-    asked: list[tuple[int, Message]] = []
-    voter.world.run_until(
-        lambda: len(asked.extend(voter.take_sent(wire.PRE_VOTE)) or asked) >= 4, 9.0
-    )
+    asked = voter.hear_pre_votes(rounds=2)
     term = voter.node.raft.term
     voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
     voter.settle()

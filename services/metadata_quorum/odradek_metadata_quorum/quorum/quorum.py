@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -150,6 +151,7 @@ class Quorum:
             state_machine=self._state_machine,
             timers=_raft_timers(settings),
             limits=_raft_limits(settings),
+            clock=time.monotonic,
             randomness=random.Random(),
             events=_NodeEvents(self),
             fatal=self._fatal,

@@ -62,7 +62,7 @@ class _NullPoller:
 
 
 class _Clock:
-    """The engine's only clock: seconds, monotonic. One per process; a simulator sets `read`."""
+    """The engine's only clock: seconds, monotonic. One a process; the last node built set it."""
 
     def __init__(self) -> None:
         self.read: Callable[[], float] = time.monotonic

@@ -20,7 +20,7 @@ What must not be overridden lightly is written as `super()._SyncObj__...`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,9 +66,11 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         barrier: WriteBarrier,
         outbox: Outbox,
         timers: RaftTimers,
+        clock: Callable[[], float],
         randomness: random.Random,
         fatal: Fatal,
     ) -> None:
+        ENGINE_CLOCK.read = clock
         peers = sorted(set(voters) - {node_id})
         self.node_id = node_id
         self.halted = False

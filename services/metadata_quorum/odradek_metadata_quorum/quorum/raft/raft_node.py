@@ -100,6 +100,7 @@ class RaftNode(HardenedEngine):
         state_machine: StateMachine,
         timers: RaftTimers,
         limits: RaftLimits,
+        clock: Callable[[], float],
         randomness: random.Random,
         events: RaftEvents,
         fatal: Fatal,
@@ -139,6 +140,7 @@ class RaftNode(HardenedEngine):
             barrier=barrier,
             outbox=outbox,
             timers=timers,
+            clock=clock,
             randomness=randomness,
             fatal=fatal,
         )
