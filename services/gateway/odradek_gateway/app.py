@@ -1,0 +1,90 @@
+"""The HTTP application: routes, errors, limits, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from odradek import errors
+from odradek_gateway.admin import health
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.rest import v2_topics, v3_cluster, v3_groups, v3_records, v3_topics
+from odradek_gateway.rest.errors import (
+    RestError,
+    error_body,
+    on_http_exception,
+    on_invalid,
+    on_rest_error,
+)
+from odradek_gateway.settings import GatewaySettings
+
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+Asgi = Callable[..., Awaitable[None]]
+
+
+class Limits:
+    """ASGI middleware: at most so many requests at work, security headers on every answer."""
+
+    def __init__(self, app: Asgi, *, requests_max: int) -> None:
+        self._app = app
+        self._requests_max = requests_max
+        self._at_work = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """See the class."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+            await send(message)
+
+        if self._at_work >= self._requests_max:
+            busy = JSONResponse(
+                error_body(429, f"more than {self._requests_max} requests at work", 42901),
+                429,
+                headers={"Retry-After": "1"},
+            )
+            await busy(scope, receive, send_with_headers)
+            return
+        self._at_work += 1
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            self._at_work -= 1
+
+
+def create_app(settings: GatewaySettings, cluster: ClusterAccess) -> FastAPI:
+    """The application for one gateway process."""
+    app = FastAPI(
+        title="Odradek REST gateway",
+        version="0.1.0",
+        description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
+        redoc_url=None,
+    )
+    app.state.cluster = cluster
+    for kind in (RestError, errors.OdradekError):
+        app.add_exception_handler(kind, on_rest_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_middleware(Limits, requests_max=settings.requests_max)
+    for module in (health, v2_topics, v3_cluster, v3_topics, v3_records, v3_groups):
+        app.include_router(module.router)
+
+    @app.get("/", include_in_schema=False)
+    async def root(_request: Request) -> Response:
+        return JSONResponse({})
+
+    return app

@@ -1,0 +1,61 @@
+"""What every route needs of the cluster: one client, one producer, the admin, and the open consumer instances."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from odradek.admin.admin import Admin
+from odradek.client import Client
+from odradek.producer.producer import Producer
+from odradek.transports.security import TlsOptions
+from odradek_gateway.settings import GatewaySettings
+
+
+class ClusterAccess:
+    """Made once a process; `url` is how other gateways reach this one."""
+
+    def __init__(self, settings: GatewaySettings, *, url: str) -> None:
+        tls = None
+        if settings.ssl_ca:
+            tls = TlsOptions(
+                ca=settings.ssl_ca,
+                cert=settings.ssl_certificate or None,
+                key=settings.ssl_key or None,
+            )
+        self.settings = settings
+        self.url = url
+        self.client = Client(settings.bootstrap, tls=tls)
+        self.producer: Producer = self.client.producer(
+            acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
+        )
+        self.is_stopping = False
+        self._stopping = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.producer.close(5.0)
+        await self.client.close()
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, configs, groups, access."""
+        return self.client.admin
+
+    async def wake_long_polls(self) -> None:
+        """The process stops: whoever waits for records is answered with what there is."""
+        self._stopping.set()
+
+    async def cluster_id(self) -> str:
+        """Of the cluster; waits for a first contact, at most 5 s."""
+        if not self.client.cluster_id:
+            await self.client.connect(5.0)
+        return self.client.cluster_id

@@ -1,0 +1,93 @@
+"""Errors as HTTP answers: `{"error_code": N, "message": "..."}`, Confluent's codes (kafka-rest's Errors.java)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from odradek import errors
+
+TOPIC_NOT_FOUND = 40401
+PARTITION_NOT_FOUND = 40402
+CONSUMER_INSTANCE_NOT_FOUND = 40403
+GROUP_NOT_FOUND = 40405
+FORMAT_MISMATCH = 40601
+ALREADY_SUBSCRIBED = 40901
+INSTANCE_EXISTS = 40902
+ILLEGAL_STATE = 40903
+JSON_CONVERSION = 42203
+BAD_CONSUMER_CONFIG = 42204
+BAD_PAYLOAD = 42206
+KAFKA_ERROR = 50002
+KAFKA_RETRIABLE_ERROR = 50003
+
+
+class RestError(Exception):
+    """Answered with `status` and the usual body."""
+
+    def __init__(self, status: int, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+        self.message = message
+
+
+def rest_error_of(error: errors.OdradekError) -> RestError:
+    """The answer that an error of the SDK deserves."""
+    match error:
+        case errors.UnknownTopic():
+            return RestError(404, TOPIC_NOT_FOUND, str(error))
+        case errors.TopicExists():
+            return RestError(400, 40002, str(error))
+        case errors.InvalidTopic() | errors.InvalidConfig() | errors.InvalidRequest():
+            return RestError(400, 40002, str(error))
+        case errors.AuthenticationFailed():
+            return RestError(401, 40101, str(error))
+        case errors.AuthorizationFailed():
+            return RestError(403, 40301, str(error))
+        case errors.RecordTooLarge():
+            return RestError(413, 413, str(error))
+        case errors.BufferFull() | errors.ThrottlingQuotaExceeded():
+            return RestError(429, 42901, str(error))
+        case errors.BrokersUnavailable() | errors.ClientClosed():
+            return RestError(503, 50302, str(error))
+    if error.retriable:
+        return RestError(503, KAFKA_RETRIABLE_ERROR, str(error))
+    return RestError(500, KAFKA_ERROR, str(error))
+
+
+def error_body(status: int, message: str, error_code: int | None = None) -> dict[str, Any]:
+    """The body of every error."""
+    return {"error_code": status if error_code is None else error_code, "message": message}
+
+
+async def on_rest_error(_request: Request, error: Exception) -> JSONResponse:
+    """RestError and the SDK's errors."""
+    if isinstance(error, errors.OdradekError):
+        error = rest_error_of(error)
+    assert isinstance(error, RestError)
+    body = error_body(error.status, error.message, error.error_code)
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
+    return JSONResponse(body, error.status, headers=headers)
+
+
+async def on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+    """Starlette's: unknown paths, wrong methods."""
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    return JSONResponse(
+        error_body(error.status_code, message), error.status_code, headers=error.headers
+    )
+
+
+async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
+    """A body or parameter that is not of its schema: 422, the first place that is wrong is named."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    code = BAD_PAYLOAD if first["loc"][:1] == ("body",) else 422
+    return JSONResponse(error_body(422, f"{where}: {first['msg']}", code), 422)

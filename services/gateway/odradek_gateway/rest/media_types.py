@@ -1,0 +1,105 @@
+"""Which media types a request may have and get: the contract of v2.
+
+A request's Content-Type names its embedded format (`application/vnd.kafka.json.v2+json`); `application/json` and
+`*/*` are taken where the format has a default. Wrong Content-Type: 415. Nothing acceptable in Accept: 406.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_gateway.rest.errors import RestError
+
+V2: Final = "application/vnd.kafka.v2+json"
+BINARY_V2: Final = "application/vnd.kafka.binary.v2+json"
+JSON_V2: Final = "application/vnd.kafka.json.v2+json"
+PLAIN: Final = "application/json"
+EMBEDDED: Final = {
+    BINARY_V2: "binary",
+    JSON_V2: "json",
+    PLAIN: "binary",
+    "application/vnd.kafka+json": "binary",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    kind: str
+    subtype: str
+    quality: float
+
+    def matches(self, offered: str) -> bool:
+        kind, _, subtype = offered.partition("/")
+        return self.kind in ("*", kind) and self.subtype in ("*", subtype)
+
+    @property
+    def specificity(self) -> int:
+        return (self.kind != "*") + (self.subtype != "*")
+
+
+def accepted(accept: str | None, offered: Sequence[str]) -> str:
+    """The best of `offered`, the server's favourite first, for an Accept header.
+
+    Raises:
+        RestError: 406, none of them will do.
+    """
+    if not accept:
+        return offered[0]
+    ranges = [r for part in accept.split(",") if (r := _parse(part)) is not None]
+    best, best_quality = "", 0.0
+    for candidate in offered:
+        matching = [r for r in ranges if r.matches(candidate)]
+        if not matching:
+            continue
+        quality = max(matching, key=lambda r: r.specificity).quality
+        if quality > best_quality:
+            best, best_quality = candidate, quality
+    if not best:
+        raise RestError(406, 406, f"HTTP 406 Not Acceptable: offered are {', '.join(offered)}")
+    return best
+
+
+def embedded_format(content_type: str | None) -> str:
+    """`binary` or `json`, of a produce request's Content-Type.
+
+    Raises:
+        RestError: 415, or a format that this gateway does not speak yet.
+    """
+    name = base_type(content_type)
+    if name not in EMBEDDED:
+        raise RestError(
+            415,
+            415,
+            f"HTTP 415 Unsupported Media Type: {name or 'none'}; use {BINARY_V2} or {JSON_V2}",
+        )
+    return EMBEDDED[name]
+
+
+def require_json(content_type: str | None) -> None:
+    """For bodies without embedded records: v2's own type or plain JSON; none counts as JSON."""
+    name = base_type(content_type)
+    if name not in ("", V2, PLAIN, "application/vnd.kafka+json"):
+        raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {V2}")
+
+
+def base_type(content_type: str | None) -> str:
+    """Without parameters, in lower case."""
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def _parse(part: str) -> _Range | None:
+    name, *parameters = (piece.strip() for piece in part.split(";"))
+    kind, slash, subtype = name.lower().partition("/")
+    if not slash:
+        return _Range("*", "*", 1.0) if name == "*" else None
+    quality = 1.0
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            try:
+                quality = min(1.0, max(0.0, float(value)))
+            except ValueError:
+                return None
+    return _Range(kind, subtype, quality)

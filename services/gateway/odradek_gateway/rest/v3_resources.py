@@ -1,0 +1,55 @@
+"""v3's way to say things: `kind`, `metadata` with `self` and `resource_name`, related resources as links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+
+from odradek_gateway.rest.errors import RestError
+from odradek_gateway.rest.request_bodies import cluster_of
+
+
+class Names:
+    """URLs and resource names below one cluster, as the client reached us."""
+
+    def __init__(self, request: Request, cluster_id: str) -> None:
+        self._base = f"{str(request.base_url).rstrip('/')}/v3/clusters/{cluster_id}"
+        self._crn = f"crn:///kafka={cluster_id}"
+        self.cluster_id = cluster_id
+
+    def url(self, *parts: object) -> str:
+        """Of a resource."""
+        return "/".join([self._base, *map(str, parts)])
+
+    def metadata(self, *parts: object) -> dict[str, str]:
+        """`self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
+        pairs = [f"/{_singular(str(parts[i]))}={parts[i + 1]}" for i in range(0, len(parts) - 1, 2)]
+        return {"self": self.url(*parts), "resource_name": self._crn + "".join(pairs)}
+
+    def link(self, *parts: object) -> dict[str, str]:
+        """A related resource."""
+        return {"related": self.url(*parts)}
+
+    def collection(
+        self, kind: str, data: Sequence[dict[str, Any]], *parts: object
+    ) -> dict[str, Any]:
+        """A list of resources; never paged, so `next` is null."""
+        return {
+            "kind": f"Kafka{kind}List",
+            "metadata": {"self": self.url(*parts), "next": None},
+            "data": list(data),
+        }
+
+
+async def names_of(request: Request, cluster_id: str) -> Names:
+    """For routes: 404 if the cluster in the path is another one."""
+    known = await cluster_of(request).cluster_id()
+    if cluster_id != known:
+        raise RestError(404, 404, f"there is no cluster {cluster_id} here; this is {known}")
+    return Names(request, cluster_id)
+
+
+def _singular(kind: str) -> str:
+    return {"consumer-groups": "consumer-group", "configs": "config"}.get(kind, kind.rstrip("s"))

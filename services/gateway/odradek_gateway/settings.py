@@ -1,0 +1,81 @@
+"""What a gateway can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_runtime.settings import setting
+
+ENV_PREFIX: Final = "ODRADEK_GATEWAY_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """All settings of one gateway process."""
+
+    bootstrap: str = setting(
+        "bootstrap",
+        "gRPC addresses of one or more brokers, host:port,...",
+        default="127.0.0.1:9090",
+    )
+    listen: str = setting("listen", "host:port of the HTTP listener.", default="127.0.0.1:8082")
+    advertised_url: str = setting(
+        "advertised.url", "How other gateways reach this one; empty: http://LISTEN.", default=""
+    )
+    log_level: str = setting(
+        "log.level",
+        "Least level that is logged.",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    )
+    ssl_certificate: str = setting(
+        "ssl.certificate", "Certificate shown to brokers, PEM.", default=""
+    )
+    ssl_key: str = setting("ssl.key", "Its key, PEM.", default="")
+    ssl_ca: str = setting(
+        "ssl.ca", "Authority that brokers' certificates come from, PEM.", default=""
+    )
+    body_bytes_max: int = setting(
+        "request.body.bytes.max",
+        "Largest body of a request, but for streamed records.",
+        default=64 << 20,
+        unit="bytes",
+        minimum=1_024,
+    )
+    record_bytes_max: int = setting(
+        "record.bytes.max",
+        "Largest JSON of one record in a stream of records.",
+        default=8 << 20,
+        unit="bytes",
+        minimum=1_024,
+    )
+    requests_max: int = setting(
+        "requests.max", "Requests at work at once; more are answered 429.", default=2_000, minimum=1
+    )
+    consumer_instance_timeout_ms: int = setting(
+        "consumer.instance.timeout.ms",
+        "A consumer instance that nobody asks for so long is closed.",
+        default=300_000,
+        unit="ms",
+        minimum=1_000,
+    )
+    consumer_instances_max: int = setting(
+        "consumer.instances.max",
+        "Open consumer instances of one gateway.",
+        default=10_000,
+        minimum=1,
+    )
+    shutdown_timeout_ms: int = setting(
+        "shutdown.timeout.ms",
+        "How long requests at work may take to end when the gateway stops.",
+        default=10_000,
+        unit="ms",
+        minimum=0,
+    )
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Of the HTTP listener."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
