@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode, Cluster
 
 HEARTBEAT_US = 250 * MS
-TICK_US = 100 * MS
 LEASE_MS = 2_400
 STALL_MS = 500
 CHECKPOINT_US = 5 * SECOND
@@ -90,7 +89,7 @@ class BrokerProcess:
             self._connect_heartbeats(controller_id)
         self.process.after(self.scheduler.between(1, 300) * MS, self._logs_are_open)
         self.process.after(HEARTBEAT_US, self._beat)
-        self.process.after(TICK_US, self._tick)
+        self.process.after(cluster.tick_us, self._tick)
         self.process.after(CHECKPOINT_US, self._checkpoint)
         self.process.after(self.scheduler.between(2, 8) * SECOND, self._second_feed)
 
@@ -430,14 +429,14 @@ class BrokerProcess:
 
     def _tick(self) -> None:
         now_ms = self.now_ms()
-        late_ms = now_ms - self._ticked_at_ms - TICK_US // MS
+        late_ms = now_ms - self._ticked_at_ms - self.cluster.tick_us // MS
         self._ticked_at_ms = now_ms
         for hosted in list(self.hosted.values()):
             if late_ms > STALL_MS:
                 self.step(hosted, events.LeaderStalled(stall_ms=late_ms))
             self.step(hosted, events.Tick())
         self.replication.flush_some()
-        self.process.after(TICK_US, self._tick)
+        self.process.after(self.cluster.tick_us, self._tick)
 
     def _checkpoint(self) -> None:
         for hosted in self.hosted.values():

@@ -72,9 +72,11 @@ class Cluster:
         *,
         broker_count: int = 3,
         controller_count: int = 3,
+        tick_us: int = 100 * MS,
         make_invariants: Callable[[Cluster], Invariants] = Invariants,
     ) -> None:
         self.scheduler = scheduler
+        self.tick_us = tick_us
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)
         self.brokers: dict[int, BrokerNode] = {}

@@ -1,0 +1,127 @@
+"""100 brokers, 10,000 partitions: one broker dies, then the active controller together with another.
+
+In simulated time: what the protocol costs, not what a machine does. Sizes are real: of the image in
+memory, and of each batch as the wire would carry it.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from odradek_broker.partition.effects import Role
+from odradek_metadata_quorum.controller.requests import NewTopic
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.records import MetadataBatch, PartitionChange
+from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
+from tests.sim.cluster import Cluster
+from tests.sim.metadata_log import Entry
+from tests.sim.scheduler import MS, SECOND, Scheduler
+
+BROKERS = 100
+TOPICS = 20
+PARTITIONS_PER_TOPIC = 500
+FAILOVER_MS_MAX = 5_000
+IMAGE_MIB_MAX = 100
+ENTRY_BYTES_MAX = 1 << 20
+CHANGES_PER_ENTRY_MAX = 500
+
+
+class LargeCluster:
+    """The cluster, and what its metadata log carried."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(seed=1)
+        self.cluster = Cluster(self.scheduler, broker_count=BROKERS, tick_us=500 * MS)
+        self.entry_bytes_max = 0
+        self.changes_max = 0
+        self.cluster.log.on_committed.append(self._committed)
+        self.cluster.start()
+        self.cluster.create_topics(
+            *(
+                NewTopic(
+                    name=f"topic-{number}",
+                    partition_count=PARTITIONS_PER_TOPIC,
+                    replication_factor=3,
+                    configs=(("min.insync.replicas", "2"),),
+                )
+                for number in range(TOPICS)
+            )
+        )
+        self.until(self._all_attached, limit_ms=60_000)
+
+    def _committed(self, offset: int, entry: Entry) -> None:
+        payload = encode_batch(MetadataBatch(controller_epoch=entry.term, records=entry.records))
+        self.entry_bytes_max = max(self.entry_bytes_max, len(payload))
+        changes = sum(isinstance(record, PartitionChange) for record in entry.records)
+        self.changes_max = max(self.changes_max, changes)
+
+    def until(self, condition: Callable[[], bool], *, limit_ms: int) -> int:
+        """Run until it holds; returns how many simulated ms that took."""
+        began = self.scheduler.now_us
+        while not condition():
+            passed_ms = (self.scheduler.now_us - began) // MS
+            assert passed_ms < limit_ms, f"not within {limit_ms} simulated ms"
+            self.scheduler.run(self.scheduler.now_us + 50 * MS)
+        return (self.scheduler.now_us - began) // MS
+
+    def _all_attached(self) -> bool:
+        states = list(self.cluster.log.image.partitions())
+        if len(states) < TOPICS * PARTITIONS_PER_TOPIC:
+            return False
+        for state in states:
+            partition = TopicIdPartition(state.topic_id, state.partition)
+            for broker_id in state.replicas:
+                life = self.cluster.brokers[broker_id].life
+                hosted = life.hosted.get(partition) if life is not None else None
+                if hosted is None:
+                    return False
+                replica = hosted.replica
+                if replica.role is not Role.LEADER and not replica.is_streaming:
+                    return False
+        return True
+
+    def all_led(self) -> bool:
+        """Each partition has a leader that is alive and knows that it leads."""
+        for state in self.cluster.log.image.partitions():
+            node = self.cluster.brokers.get(state.leader)
+            if node is None or node.life is None or not node.is_up:
+                return False
+            hosted = node.life.hosted.get(TopicIdPartition(state.topic_id, state.partition))
+            if hosted is None or hosted.replica.role is not Role.LEADER:
+                return False
+        return True
+
+
+@pytest.mark.timeout(300)
+def test_failovers_are_quick_and_everything_is_bounded() -> None:
+    large = LargeCluster()
+    cluster = large.cluster
+    assert large.all_led()
+
+    cluster.brokers[7].crash()
+    assert not large.all_led()
+    assert large.until(large.all_led, limit_ms=FAILOVER_MS_MAX) <= FAILOVER_MS_MAX
+
+    assert cluster.log.leader_id is not None
+    cluster.controllers[cluster.log.leader_id].crash()
+    cluster.brokers[8].crash()
+    assert large.until(large.all_led, limit_ms=FAILOVER_MS_MAX) <= FAILOVER_MS_MAX
+
+    assert large.entry_bytes_max <= ENTRY_BYTES_MAX
+    assert large.changes_max <= CHANGES_PER_ENTRY_MAX
+
+    snapshot = snapshot_bytes(cluster.log.image)
+    gc.collect()
+    tracemalloc.start()
+    image = read_snapshot(snapshot)
+    size_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(1 for _ in image.partitions()) == TOPICS * PARTITIONS_PER_TOPIC
+    assert size_bytes <= IMAGE_MIB_MAX << 20
+    assert len(snapshot) <= size_bytes
+    assert large.scheduler.now_us < 120 * SECOND
