@@ -1,0 +1,187 @@
+"""The gateway in front of a real cluster: shapes, media types, errors."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.gateway.conftest import Gateway
+
+BINARY = {"content-type": "application/vnd.kafka.binary.v2+json"}
+JSON = {"content-type": "application/vnd.kafka.json.v2+json"}
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_v2_produces_and_tells_offsets(gateway: Gateway) -> None:
+    topic = gateway.topic("v2-produce")
+    records = [
+        {"key": b64(b"k"), "value": b64(b"v"), "headers": [{"name": "h", "value": b64(b"x")}]},
+        {"value": None, "partition": 1},
+    ]
+    told = gateway.http.post(f"/topics/{topic}", json={"records": records}, headers=BINARY)
+    assert told.status_code == 200
+    assert told.headers["content-type"] == "application/vnd.kafka.v2+json"
+    assert [o["error_code"] for o in told.json()["offsets"]] == [None, None]
+    assert told.json()["offsets"][1]["partition"] == 1
+    ends = gateway.http.get(f"/topics/{topic}/partitions/1/offsets").json()
+    assert ends["beginning_offset"] == 0
+    assert ends["end_offset"] >= 1
+
+
+def test_v2_tells_errors_of_single_records_inside_200(gateway: Gateway) -> None:
+    topic = gateway.topic("v2-record-errors")
+    body = {"records": [{"value": {"a": [1]}}, {"value": 1, "partition": 9}]}
+    told = gateway.http.post(f"/topics/{topic}", json=body, headers=JSON)
+    assert told.status_code == 200
+    good, bad = told.json()["offsets"]
+    assert good["error_code"] is None
+    assert bad["error_code"] == 40402
+    assert "partitions 0 to 1" in bad["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        (b"", BINARY, 400, 400),
+        (b"{", BINARY, 400, 400),
+        (b"[]", BINARY, 422, 42206),
+        (b'{"records": []}', BINARY, 422, 42206),
+        (b'{"records": [{"value": "not base64!"}]}', BINARY, 422, 42206),
+        (b'{"records": [{"value": "", "extra": 1}]}', BINARY, 422, 42206),
+        (b'{"records": [{"value": "", "partition": -1}]}', BINARY, 422, 42206),
+        (b"{}", {"content-type": "text/plain"}, 415, 415),
+        (b"{}", {"content-type": "application/vnd.kafka.avro.v2+json"}, 415, 415),
+        (b'{"records": [{"value": ""}]}', {**BINARY, "accept": "text/html"}, 406, 406),
+    ],
+)
+def test_v2_refuses_bad_requests_and_writes_nothing(
+    gateway: Gateway, body: bytes, headers: dict[str, str], status: int, code: int
+) -> None:
+    name = "v2-bad"
+    gateway.http.post(f"{gateway.v3}/topics", json={"topic_name": name, "partitions_count": 1})
+    told = gateway.http.post(f"/topics/{name}", content=body, headers=headers)
+    assert (told.status_code, told.json()["error_code"]) == (status, code)
+    assert gateway.http.get(f"/topics/{name}/partitions/0/offsets").json()["end_offset"] == 0
+
+
+def test_a_body_above_the_limit_is_413_before_it_is_read(gateway: Gateway) -> None:
+    url = gateway.http.base_url
+    connection = http.client.HTTPConnection(url.host, url.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.putrequest("POST", "/topics/any")
+        connection.putheader("content-type", BINARY["content-type"])
+        connection.putheader("content-length", str(1 << 40))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+
+
+@pytest.mark.parametrize(
+    "path", ["/topics/none", "/topics/none/partitions", "/topics/none/partitions/0/offsets"]
+)
+def test_v2_unknown_topics_are_40401(gateway: Gateway, path: str) -> None:
+    told = gateway.http.get(path)
+    assert (told.status_code, told.json()["error_code"]) == (404, 40401)
+
+
+def test_v3_streams_records_with_an_answer_each_in_order(gateway: Gateway) -> None:
+    topic = gateway.topic("v3-stream", partitions=1)
+    count = 2_500
+    lines = b"\n".join(
+        json.dumps({"value": {"type": "JSON", "data": {"n": n, "brace": '}{"'}}}).encode()
+        for n in range(count)
+    )
+
+    def pieces() -> Any:
+        for start in range(0, len(lines), 777):
+            yield lines[start : start + 777]
+
+    told = gateway.http.post(f"{gateway.v3}/topics/{topic}/records", content=pieces())
+    answers = [json.loads(line) for line in told.text.splitlines()]
+    assert [a["offset"] for a in answers] == list(range(count))
+    assert {a["error_code"] for a in answers} == {200}
+
+
+def test_v3_tells_a_bad_record_in_its_place(gateway: Gateway) -> None:
+    topic = gateway.topic("v3-bad-record", partitions=1)
+    content = (
+        b'{"value":{"type":"STRING","data":"a"}}{"value":3}{"value":{"type":"STRING","data":"b"}}'
+    )
+    told = gateway.http.post(f"{gateway.v3}/topics/{topic}/records", content=content)
+    answers = [json.loads(line) for line in told.text.splitlines()]
+    assert [a["error_code"] for a in answers] == [200, 400, 200]
+
+
+def test_v3_topics_live_and_die(gateway: Gateway) -> None:
+    topic = gateway.topic("v3-life")
+    base = f"{gateway.v3}/topics/{topic}"
+    assert gateway.http.patch(base, json={"partitions_count": 4}).json()["partitions_count"] == 4
+    assert (
+        gateway.http.put(f"{base}/configs/retention.ms", json={"value": "5000"}).status_code == 204
+    )
+    assert gateway.http.get(f"{base}/configs/retention.ms").json()["value"] == "5000"
+    assert (
+        gateway.http.put(f"{base}/configs/retention.ms", json={"value": "abc"}).status_code == 400
+    )
+    assert gateway.http.get(f"{base}/configs/nosuch").status_code == 404
+    changes = {
+        "data": [
+            {"name": "retention.ms", "operation": "DELETE"},
+            {"name": "segment.bytes", "value": "1048576"},
+        ]
+    }
+    assert gateway.http.post(f"{base}/configs:alter", json=changes).status_code == 204
+    assert gateway.http.get(f"{base}/partitions/3/replicas/1").json()["is_leader"] is True
+    assert gateway.http.delete(base).status_code == 204
+    assert gateway.http.get(base).status_code == 404
+
+
+def test_v3_batches_tell_successes_and_failures_apart(gateway: Gateway) -> None:
+    topic = gateway.topic("v3-batch")
+    entries = [
+        {"id": "1", "value": {"type": "STRING", "data": "z"}},
+        {"id": "2", "value": {"type": "FOO", "data": "z"}},
+    ]
+    told = gateway.http.post(
+        f"{gateway.v3}/topics/{topic}/records:batch", json={"entries": entries}
+    )
+    assert told.status_code == 207
+    assert [s["id"] for s in told.json()["successes"]] == ["1"]
+    assert [f["id"] for f in told.json()["failures"]] == ["2"]
+
+
+def test_another_clusters_id_is_404(gateway: Gateway) -> None:
+    assert gateway.http.get("/v3/clusters/other/topics").status_code == 404
+
+
+def test_metrics_have_the_names_that_dashboards_read(gateway: Gateway) -> None:
+    gateway.topic("metrics")
+    text = gateway.http.get("/metrics").text
+    for name in (
+        "kafka_brokers 1.0",
+        'kafka_topic_partitions{topic="metrics"} 2.0',
+        'kafka_topic_partition_current_offset{partition="0",topic="metrics"} 0.0',
+        'kafka_topic_partition_under_replicated_partition{partition="0",topic="metrics"} 0.0',
+    ):
+        assert name in text
+
+
+def test_every_answer_has_security_headers_and_no_open_cors(gateway: Gateway) -> None:
+    told = gateway.http.get("/topics", headers={"origin": "http://evil.example"})
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in told.headers
+
+
+def test_every_route_has_a_response_schema(gateway: Gateway) -> None:
+    paths = gateway.http.get("/openapi.json").json()["paths"]
+    assert len(paths) > 20
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert operation["responses"], f"{method} {path}"
