@@ -392,7 +392,7 @@ class Consumer:
             raise ClientClosed("the consumer is closed")
         if self._is_source_new:
             await self._learn_topics()
-        if self._planner.errors and not self._planner.chunks:
+        if self._planner.errors:
             raise self._planner.errors.popleft()
 
     async def _wait(self, deadline_s: float | None) -> bool:

@@ -277,6 +277,7 @@ class FetchPlanner:
             return
         if news.error_code != ErrorCode.NONE:
             self._give_back(source, size_bytes)
+            progress.log_start_offset = max(progress.log_start_offset, news.log_start_offset)
             self._refused(progress, news.error_code, now_ms)
             return
         progress.failures = 0
@@ -453,10 +454,11 @@ class FetchPlanner:
         progress.last_epoch = -1
         if self._reset == "error":
             progress.is_looking_up = True  # until the user seeks
+            start_offset = progress.log_start_offset
+            begins = f", which begins at {start_offset}" if start_offset > offset else ""
             self.errors.append(
                 OffsetOutOfRange(
-                    f"{progress.name}: offset {offset} is not in the log, which begins at"
-                    f" {progress.log_start_offset}",
+                    f"{progress.name}: offset {offset} is not in the log{begins}",
                     code=ErrorCode.OFFSET_OUT_OF_RANGE,
                 )
             )

@@ -66,8 +66,8 @@ def csv_row(row: Iterable[Any] | None) -> bytes | None:
     if row is None:
         return None
     line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="").writerow(row)
-    return line.getvalue().encode()
+    csv.writer(line).writerow(row)  # its own line end makes it quote fields that hold one
+    return line.getvalue().removesuffix("\r\n").encode()
 
 
 def from_csv_row(data: bytes | None) -> list[str] | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.client import Client
     from odradek.testing.memory_transport import MemoryTransport
 
+KEEPALIVE_S = 2.0  # how soon a connection to a broker that hangs breaks, as over gRPC
 DEFAULT_CONFIGS = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
@@ -178,8 +179,9 @@ class MemoryCluster:
         self.elect()
 
     def freeze(self, broker_id: int) -> None:
-        """It hangs, as with SIGSTOP: connections stay, nothing is answered."""
+        """It hangs, as with SIGSTOP: nothing is answered, until keepalive breaks its connections."""
         self.frozen.add(broker_id)
+        asyncio.get_running_loop().call_later(KEEPALIVE_S, self._break_if_frozen, broker_id)
 
     def thaw(self, broker_id: int) -> None:
         """It goes on."""
@@ -281,6 +283,10 @@ class MemoryCluster:
             leader_epoch=partition.leader_epoch,
             endpoint=self.endpoints.get(partition.leader_id, ""),
         )
+
+    def _break_if_frozen(self, broker_id: int) -> None:
+        if broker_id in self.frozen:
+            self._break_connections(broker_id)
 
     def _break_connections(self, broker_id: int) -> None:
         for callback in self._disconnect.pop(broker_id, []):

@@ -1,0 +1,138 @@
+"""The synchronous facade: the same client from plain threads."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import odradek
+import odradek.sync as sync
+from odradek.errors import (
+    BufferFull,
+    ClientClosed,
+    RequestTimedOut,
+    SerializationFailed,
+    UnknownTopic,
+)
+from odradek.testing import MemoryCluster
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster(brokers=2)
+
+
+@pytest.fixture
+def client(cluster: MemoryCluster) -> Iterator[sync.Client]:
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        yield client
+
+
+def test_a_record_goes_there_and_back(client: sync.Client) -> None:
+    outcome = client.admin.create_topic("t", partitions=2)
+    assert outcome.partitions == 2
+    with client.producer() as producer:
+        delivery = producer.send("t", b"v", key=b"k", partition=1)
+        assert delivery.result(5) == ("t", 1, 0, -1)
+        assert producer.partitions_for("t") == 2
+    with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        record = next(iter(consumer))
+        assert (record.key, record.value) == (b"k", b"v")
+        assert consumer.position(("t", 1)) == 1
+        assert consumer.end_offsets([("t", 1)]) == {("t", 1): 1}
+
+
+def test_many_threads_share_a_producer_and_each_ones_records_stay_in_order(
+    client: sync.Client,
+) -> None:
+    client.admin.create_topic("t", partitions=1)
+    with client.producer() as producer:
+
+        def send(name: int) -> None:
+            for number in range(500):
+                producer.send("t", b"%d" % number, key=b"%d" % name)
+
+        threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush(10)
+    seen: dict[bytes, list[int]] = {}
+    with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        for _ in range(2_000):
+            record = next(consumer)
+            seen.setdefault(record.key, []).append(int(record.value))
+    assert [seen[b"%d" % n] for n in range(4)] == [list(range(500))] * 4
+
+
+def test_errors_come_out_of_the_delivery(cluster: MemoryCluster, client: sync.Client) -> None:
+    cluster.create_topic("t")
+    with client.producer() as producer:
+        failed: list[BaseException | None] = []
+        delivery = producer.send("t", "text")
+        delivery.add_done_callback(lambda done: failed.append(done.exception()))
+        with pytest.raises(SerializationFailed):
+            delivery.result(5)
+        assert producer.send_and_wait("t", b"good").offset == 0
+    assert isinstance(failed[0], SerializationFailed)
+
+
+def test_waiting_has_a_bound(cluster: MemoryCluster, client: sync.Client) -> None:
+    cluster.create_topic("t")
+    cluster.frozen.update((1, 2))
+    producer = client.producer()
+    with pytest.raises(RequestTimedOut):
+        producer.send("t", b"x").result(0.1)
+    producer.close(0.1)
+    with pytest.raises(ClientClosed):
+        producer.send("t", b"x")
+
+
+def test_a_full_queue_makes_send_wait_and_then_fail(
+    cluster: MemoryCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.sync.producer.WAITING_RECORDS_MAX", 10)
+    cluster.create_topic("t")
+    cluster.frozen.update((1, 2))
+    producer = client.producer(max_block_ms=100)
+    with pytest.raises(BufferFull):
+        producer.send_many("t", [b"x"] * 1_000)
+    producer.close(0.1)
+
+
+def test_errors_of_the_admin_are_raised(client: sync.Client) -> None:
+    with pytest.raises(UnknownTopic):
+        client.admin.describe_topic("nowhere")
+
+
+def test_a_closed_client_says_so_and_closing_twice_is_fine(cluster: MemoryCluster) -> None:
+    client = sync.Client(cluster.bootstrap, transport=cluster.transport())
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.producer()
+
+
+@pytest.mark.parametrize(
+    ("facade", "core"),
+    [
+        (sync.Client, odradek.Client),
+        (sync.Producer, odradek.Producer),
+        (sync.Consumer, odradek.Consumer),
+        (sync.Admin, odradek.Admin),
+    ],
+)
+def test_the_facade_lacks_nothing_and_documents_everything(facade: type, core: type) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+    only_async = {"buffered_bytes", "next_decoded"}
+    if core is odradek.Admin:
+        only_async.add("close")
+    assert public(core) - public(facade) <= only_async
+    for name in public(facade) - {"result", "admin"}:
+        assert getattr(facade, name).__doc__, name
