@@ -64,13 +64,11 @@ class PushedFilters:
         ]
 
     def _push_one(self, one: Filter) -> bool:
-        attribute = getattr(one, "attribute", ())
-        if len(attribute) != 1:
-            return False
-        column = attribute[0]
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+        column = attribute[0] if len(attribute) == 1 else ""
         if isinstance(one, IsNotNull):
             return column in _NEVER_NULL
-        value = getattr(one, "value", None)
+        value: Any = getattr(one, "value", None)
         match column:
             case "topic":
                 return self._push_set(one, value, lambda v: isinstance(v, str), "_topics")

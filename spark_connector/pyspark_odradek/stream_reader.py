@@ -68,13 +68,15 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """From now on the ends at the next look are the last ones."""
         self._is_draining = True
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]  # 4.2's stub lacks the admission-control form
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of this trigger."""
         begun = from_json(start)
         self._latest = self._ends(begun)
         new = [name for name in self._latest if name not in begun]
         if new:
             begun |= self._lookup.earliest(new)
+        if isinstance(limit, ReadAllAvailable):
+            return dict(to_json(self._latest))
         ends = self._admission.end(
             begun, self._latest, now_ms=_now_ms(), is_draining=self._is_draining
         )

