@@ -1,4 +1,4 @@
-"""A broker's settings, under Kafka's names where Kafka has one."""
+"""A broker's settings, under Kafka's names where Kafka has one: all of them, with what they imply."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
-from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
+from odradek_broker.settings.coordinator_settings import CoordinatorSettings
+from odradek_runtime.listeners import (
+    ListenerAddress,
+    host_port,
+    parse_endpoints,
+    parse_listeners,
+)
 from odradek_runtime.settings import SettingsError, setting
 
 ENV_PREFIX: Final = "ODRADEK_BROKER_"
@@ -16,9 +21,7 @@ GRPC: Final = "GRPC"
 REPLICATION: Final = "REPLICATION"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_HOUR_MS: Final = 3_600_000
 _INT32_MAX: Final = (1 << 31) - 1
-_INT64_MAX: Final = (1 << 63) - 1
 
 
 def _one_directory(text: str) -> Path:
@@ -29,12 +32,6 @@ def _one_directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("a path is wanted")
     return Path(text.strip())
-
-
-def _policies(text: str) -> str:
-    if not {part.strip() for part in text.split(",")} <= {"delete", "compact"}:
-        raise ValueError("delete, compact, or both")
-    return text
 
 
 def is_kafka_listener(name: str) -> bool:
@@ -61,7 +58,7 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(CoordinatorSettings):
     """Everything that can be set in a broker."""
 
     # --- who and where -------------------------------------------------------------------------
@@ -157,179 +154,6 @@ class BrokerSettings:
         parse=_parse_principals,
     )
 
-    # --- topics --------------------------------------------------------------------------------
-    num_partitions: int = setting(
-        "num.partitions", "Partitions of a topic made without a count.", default=1, minimum=1
-    )
-    default_replication_factor: int = setting(
-        "default.replication.factor",
-        "Replicas of a topic made without a count.",
-        default=1,
-        minimum=1,
-    )
-    min_insync_replicas: int = setting(
-        "min.insync.replicas",
-        "In-sync replicas that acks=all needs, for topics without their own.",
-        default=1,
-        minimum=1,
-    )
-    auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable",
-        "Whether asking for the metadata of a missing topic may create it.",
-        default=True,
-    )
-    unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable",
-        "Whether a replica out of sync may lead when no other is left (loses records).",
-        default=False,
-    )
-
-    # --- the log -------------------------------------------------------------------------------
-    log_segment_bytes: int = setting(
-        "log.segment.bytes", "Size of a segment.", default=1 << 30, unit="bytes", minimum=14
-    )
-    log_roll_ms: int = setting(
-        "log.roll.ms",
-        "Age at which a segment is closed; -1: log.roll.hours.",
-        default=-1,
-        unit="ms",
-        minimum=-1,
-    )
-    log_roll_hours: int = setting(
-        "log.roll.hours", "Age at which a segment is closed.", default=168, unit="h", minimum=1
-    )
-    log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes", "Size of an index.", default=10 << 20, unit="bytes", minimum=4
-    )
-    log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes",
-        "Log bytes between two index entries.",
-        default=4096,
-        unit="bytes",
-        minimum=0,
-    )
-    log_retention_bytes: int = setting(
-        "log.retention.bytes",
-        "Size of a partition above which segments leave; -1: no bound.",
-        default=-1,
-        unit="bytes",
-        minimum=-1,
-    )
-    log_retention_ms: int = setting(
-        "log.retention.ms",
-        "Age at which segments leave; -1: never, -2: see log.retention.minutes.",
-        default=-2,
-        unit="ms",
-        minimum=-2,
-    )
-    log_retention_minutes: int = setting(
-        "log.retention.minutes",
-        "Age at which segments leave; -2: see log.retention.hours.",
-        default=-2,
-        unit="min",
-        minimum=-2,
-    )
-    log_retention_hours: int = setting(
-        "log.retention.hours",
-        "Age at which segments leave; -1: never.",
-        default=168,
-        unit="h",
-        minimum=-1,
-    )
-    log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms",
-        "Time between two looks for segments that may leave.",
-        default=300_000,
-        unit="ms",
-        minimum=1,
-    )
-    log_cleanup_policy: str = setting(
-        "log.cleanup.policy", "delete, compact, or both.", default="delete", parse=_policies
-    )
-    log_cleaner_backoff_ms: int = setting(
-        "log.cleaner.backoff.ms",
-        "Time between two looks for partitions to compact.",
-        default=15_000,
-        unit="ms",
-        minimum=0,
-    )
-    log_cleaner_min_cleanable_ratio: float = setting(
-        "log.cleaner.min.cleanable.ratio",
-        "Share of uncleaned bytes from which compaction starts.",
-        default=0.5,
-        minimum=0,
-        maximum=1,
-    )
-    log_cleaner_min_compaction_lag_ms: int = setting(
-        "log.cleaner.min.compaction.lag.ms",
-        "Age below which records are not compacted.",
-        default=0,
-        unit="ms",
-        minimum=0,
-    )
-    log_cleaner_max_compaction_lag_ms: int = setting(
-        "log.cleaner.max.compaction.lag.ms",
-        "Age at which records are compacted whatever the ratio.",
-        default=_INT64_MAX,
-        unit="ms",
-        minimum=1,
-    )
-    log_cleaner_delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms",
-        "How long a tombstone stays readable.",
-        default=24 * _HOUR_MS,
-        unit="ms",
-        minimum=0,
-    )
-    log_segment_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms",
-        "Time from taking a segment out to removing its files.",
-        default=60_000,
-        unit="ms",
-        minimum=0,
-    )
-    log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type",
-        "Whose clock timestamps show.",
-        default="CreateTime",
-        choices=("CreateTime", "LogAppendTime"),
-    )
-    log_message_timestamp_before_max_ms: int = setting(
-        "log.message.timestamp.before.max.ms",
-        "How far behind the broker's clock a record may be.",
-        default=_INT64_MAX,
-        unit="ms",
-        minimum=0,
-    )
-    log_message_timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms",
-        "How far ahead of the broker's clock a record may be.",
-        default=_HOUR_MS,
-        unit="ms",
-        minimum=0,
-    )
-    log_durability_default: str = setting(
-        "log.durability.default",
-        "When an append counts as stored: written, or synced.",
-        default="replicated",
-        choices=("replicated", "fsync"),
-    )
-    log_checkpoint_interval_ms: int = setting(
-        "log.flush.offset.checkpoint.interval.ms",
-        "Time between two writes of the offset checkpoints.",
-        default=5_000,
-        unit="ms",
-        minimum=100,
-    )
-    message_max_bytes: int = setting(
-        "message.max.bytes",
-        "Largest batch that a client may send.",
-        default=(1 << 20) + 12,
-        unit="bytes",
-        minimum=0,
-        maximum=48 << 20,
-    )
-
     # --- replication ---------------------------------------------------------------------------
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
@@ -407,136 +231,6 @@ class BrokerSettings:
         default=55 << 20,
         unit="bytes",
         minimum=1024,
-    )
-
-    # --- groups and transactions (coordinators) -------------------------------------------------
-    group_initial_rebalance_delay_ms: int = setting(
-        "group.initial.rebalance.delay.ms",
-        "How long the first rebalance of an empty group waits for more members.",
-        default=3_000,
-        unit="ms",
-        minimum=0,
-    )
-    group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms",
-        "Least session time-out of a member.",
-        default=6_000,
-        unit="ms",
-        minimum=1,
-    )
-    group_max_session_timeout_ms: int = setting(
-        "group.max.session.timeout.ms",
-        "Greatest session time-out of a member.",
-        default=1_800_000,
-        unit="ms",
-        minimum=1,
-    )
-    group_max_size: int = setting(
-        "group.max.size", "Most members of a group.", default=_INT32_MAX, minimum=1
-    )
-    group_consumer_session_timeout_ms: int = setting(
-        "group.consumer.session.timeout.ms",
-        "Session time-out of the consumer protocol (KIP-848).",
-        default=45_000,
-        unit="ms",
-        minimum=1,
-    )
-    group_consumer_heartbeat_interval_ms: int = setting(
-        "group.consumer.heartbeat.interval.ms",
-        "Heartbeat interval of the consumer protocol.",
-        default=5_000,
-        unit="ms",
-        minimum=1,
-    )
-    group_consumer_max_size: int = setting(
-        "group.consumer.max.size",
-        "Most members of a consumer group.",
-        default=_INT32_MAX,
-        minimum=1,
-    )
-    group_consumer_assignors: tuple[str, ...] = setting(
-        "group.consumer.assignors",
-        "Server-side assignors, the first is the default.",
-        default=("uniform", "range"),
-    )
-    offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions",
-        "Partitions of __consumer_offsets.",
-        default=50,
-        minimum=1,
-    )
-    offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor",
-        "Replicas of __consumer_offsets (fewer while fewer brokers are there).",
-        default=3,
-        minimum=1,
-    )
-    offsets_topic_segment_bytes: int = setting(
-        "offsets.topic.segment.bytes",
-        "Segment size of __consumer_offsets.",
-        default=100 << 20,
-        unit="bytes",
-        minimum=1,
-    )
-    offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes",
-        "How long the offsets of an empty group are kept.",
-        default=10_080,
-        unit="min",
-        minimum=1,
-    )
-    offsets_retention_check_interval_ms: int = setting(
-        "offsets.retention.check.interval.ms",
-        "Time between two looks for offsets to drop.",
-        default=600_000,
-        unit="ms",
-        minimum=1,
-    )
-    offset_metadata_bytes_max: int = setting(
-        "offset.metadata.max.bytes",
-        "Largest note beside a committed offset.",
-        default=4096,
-        unit="bytes",
-        minimum=0,
-    )
-    offset_commit_timeout_ms: int = setting(
-        "offsets.commit.timeout.ms",
-        "Longest wait for the replicas of a commit.",
-        default=5_000,
-        unit="ms",
-        minimum=1,
-    )
-    transaction_topic_num_partitions: int = setting(
-        "transaction.state.log.num.partitions",
-        "Partitions of __transaction_state.",
-        default=50,
-        minimum=1,
-    )
-    transaction_topic_replication_factor: int = setting(
-        "transaction.state.log.replication.factor",
-        "Replicas of __transaction_state (fewer while fewer brokers are there).",
-        default=3,
-        minimum=1,
-    )
-    transaction_topic_min_isr: int = setting(
-        "transaction.state.log.min.isr",
-        "min.insync.replicas of __transaction_state.",
-        default=2,
-        minimum=1,
-    )
-    transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms",
-        "Longest transaction that a producer may ask for.",
-        default=900_000,
-        unit="ms",
-        minimum=1,
-    )
-    transactional_id_expiration_ms: int = setting(
-        "transactional.id.expiration.ms",
-        "How long an idle transactional id is remembered.",
-        default=604_800_000,
-        unit="ms",
-        minimum=1,
     )
 
     # --- connections ---------------------------------------------------------------------------
@@ -653,38 +347,6 @@ class BrokerSettings:
                 f" or enable SCRAM-SHA-256"
             )
 
-    def retention_ms(self) -> int:
-        """Kafka's precedence: ms, then minutes, then hours."""
-        if self.log_retention_ms != -2:
-            return self.log_retention_ms
-        if self.log_retention_minutes != -2:
-            return -1 if self.log_retention_minutes < 0 else self.log_retention_minutes * 60_000
-        return -1 if self.log_retention_hours < 0 else self.log_retention_hours * _HOUR_MS
-
-    def log_defaults(self) -> LogConfig:
-        """What topics get that set nothing themselves."""
-        policies = {part.strip() for part in self.log_cleanup_policy.split(",")}
-        return LogConfig(
-            segment_bytes=self.log_segment_bytes,
-            segment_ms=self.log_roll_ms if self.log_roll_ms > 0 else self.log_roll_hours * _HOUR_MS,
-            segment_index_bytes=self.log_index_size_max_bytes,
-            index_interval_bytes=self.log_index_interval_bytes,
-            retention_ms=self.retention_ms(),
-            retention_bytes=self.log_retention_bytes,
-            max_message_bytes=self.message_max_bytes,
-            cleanup_delete="delete" in policies,
-            cleanup_compact="compact" in policies,
-            min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,
-            min_compaction_lag_ms=self.log_cleaner_min_compaction_lag_ms,
-            max_compaction_lag_ms=self.log_cleaner_max_compaction_lag_ms,
-            delete_retention_ms=self.log_cleaner_delete_retention_ms,
-            file_delete_delay_ms=self.log_segment_delete_delay_ms,
-            timestamp_kind=TimestampKind(self.log_message_timestamp_type),
-            timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
-            timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
-            durability=Durability(self.log_durability_default),
-        )
-
 
 def settings_text(value: Any) -> str:
     """A setting's value as it would be written in a file."""
@@ -698,6 +360,8 @@ def settings_text(value: Any) -> str:
 def _element_text(value: Any) -> str:
     if isinstance(value, ListenerAddress):
         return f"{value.name}://{value.authority}"
-    if isinstance(value, tuple):
-        return f"{value[0]}@{value[1]}:{value[2]}"
+    if isinstance(value, tuple) and len(value) == 3:  # id, host, port
+        return f"{value[0]}@{host_port(value[1], value[2])}"
+    if isinstance(value, tuple):  # listener, protocol
+        return ":".join(str(part) for part in value)
     return str(value)

@@ -1,0 +1,146 @@
+"""What a broker sets for groups and transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.settings.log_settings import LogSettings
+from odradek_runtime.settings import setting
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings(LogSettings):
+    """The coordinators; on top of the logs', as slotted classes have one line of ancestors."""
+
+    # --- groups and transactions (coordinators) -------------------------------------------------
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms",
+        "How long the first rebalance of an empty group waits for more members.",
+        default=3_000,
+        unit="ms",
+        minimum=0,
+    )
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms",
+        "Least session time-out of a member.",
+        default=6_000,
+        unit="ms",
+        minimum=1,
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms",
+        "Greatest session time-out of a member.",
+        default=1_800_000,
+        unit="ms",
+        minimum=1,
+    )
+    group_max_size: int = setting(
+        "group.max.size", "Most members of a group.", default=_INT32_MAX, minimum=1
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        "Session time-out of the consumer protocol (KIP-848).",
+        default=45_000,
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms",
+        "Heartbeat interval of the consumer protocol.",
+        default=5_000,
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size",
+        "Most members of a consumer group.",
+        default=_INT32_MAX,
+        minimum=1,
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors",
+        "Server-side assignors, the first is the default.",
+        default=("uniform", "range"),
+    )
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions",
+        "Partitions of __consumer_offsets.",
+        default=50,
+        minimum=1,
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor",
+        "Replicas of __consumer_offsets (fewer while fewer brokers are there).",
+        default=3,
+        minimum=1,
+    )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes",
+        "Segment size of __consumer_offsets.",
+        default=100 << 20,
+        unit="bytes",
+        minimum=1,
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes",
+        "How long the offsets of an empty group are kept.",
+        default=10_080,
+        unit="min",
+        minimum=1,
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms",
+        "Time between two looks for offsets to drop.",
+        default=600_000,
+        unit="ms",
+        minimum=1,
+    )
+    offset_metadata_bytes_max: int = setting(
+        "offset.metadata.max.bytes",
+        "Largest note beside a committed offset.",
+        default=4096,
+        unit="bytes",
+        minimum=0,
+    )
+    offset_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms",
+        "Longest wait for the replicas of a commit.",
+        default=5_000,
+        unit="ms",
+        minimum=1,
+    )
+    transaction_topic_num_partitions: int = setting(
+        "transaction.state.log.num.partitions",
+        "Partitions of __transaction_state.",
+        default=50,
+        minimum=1,
+    )
+    transaction_topic_replication_factor: int = setting(
+        "transaction.state.log.replication.factor",
+        "Replicas of __transaction_state (fewer while fewer brokers are there).",
+        default=3,
+        minimum=1,
+    )
+    transaction_topic_min_isr: int = setting(
+        "transaction.state.log.min.isr",
+        "min.insync.replicas of __transaction_state.",
+        default=2,
+        minimum=1,
+    )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        "Longest transaction that a producer may ask for.",
+        default=900_000,
+        unit="ms",
+        minimum=1,
+    )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        "How long an idle transactional id is remembered.",
+        default=604_800_000,
+        unit="ms",
+        minimum=1,
+    )
