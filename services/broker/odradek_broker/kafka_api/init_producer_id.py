@@ -24,7 +24,7 @@ async def init_producer_id(request: Request) -> Message:
         if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if request.services.transactions is None:
-            return _refused(ErrorCode.INVALID_REQUEST)
+            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         answer: Message = await request.services.transactions.init_producer_id(request)
         return answer
     if not request.allows_cluster(Operation.IDEMPOTENT_WRITE) and not request.allows_any_topic(

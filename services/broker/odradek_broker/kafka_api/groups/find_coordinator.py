@@ -36,8 +36,9 @@ async def find_coordinator(request: Request) -> Message:
 
 async def _find(request: Request, key_type: int, key: str) -> dict[str, Any]:
     if key_type != GROUP:
+        # The one code that librdkafka and Java both take as final; all others are asked again.
         return _refused(
-            ErrorCode.INVALID_REQUEST,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "only groups have coordinators here: transactions do not work yet",
         )
     if not request.allows_group(Operation.DESCRIBE, key):
