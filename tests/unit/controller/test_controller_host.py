@@ -1,0 +1,254 @@
+"""The host answers after the commit, in order, or says that it is not the active controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from odradek_metadata_quorum.controller import Controller, ControllerSettings
+from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic, TopicResult
+from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown, QuorumOverloaded
+from odradek_metadata_quorum.rpc import controller_host
+from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.records import MetadataBatch, NoOp
+from tests.unit.controller.cluster import CLUSTER_ID, Cluster
+
+
+class Log:
+    """A Raft log that commits when told to."""
+
+    def __init__(self) -> None:
+        self.appended: list[tuple[bytes, int, asyncio.Future[int]]] = []
+        self.committed = 0
+        self.refusal: Exception | None = None
+        self.machine: MetadataStateMachine | None = None
+        self.offset = 0
+        self.moved = asyncio.Event()
+
+    async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.appended.append((payload, epoch, future))
+        self.moved.set()
+        return await future
+
+    async def until(self, count: int) -> None:
+        """Wait until so many entries were appended."""
+        while len(self.appended) < count:
+            self.moved.clear()
+            await self.moved.wait()
+
+    async def commit(self, count: int = 1) -> None:
+        """Commit the next entries, as soon as they are there."""
+        for _ in range(count):
+            await self.until(self.committed + 1)
+            payload, epoch, future = self.appended[self.committed]
+            self.committed += 1
+            self.offset += 1
+            assert self.machine is not None
+            self.machine.apply(self.offset, epoch, payload)
+            future.set_result(self.offset)
+        await asyncio.sleep(0)
+
+    def fail(self) -> None:
+        for _, _, future in self.appended[self.committed :]:
+            if not future.done():
+                future.set_exception(OutcomeUnknown("deposed"))
+
+
+class Setup:
+    def __init__(self) -> None:
+        settings = ControllerSettings(cluster_id=CLUSTER_ID)
+        self.controller = Controller(settings, random.Random(1))
+        self.failures: list[Exception] = []
+        self.host = ControllerHost(self.controller, lambda: 0, self.failures.append)
+        self.log = Log()
+        self.log.machine = MetadataStateMachine(self.controller, self.host.on_applied)
+        self.host.connect(self.log)
+
+    async def open(self, epoch: int = 1) -> None:
+        self.host.on_active(epoch)
+        await self.log.commit()
+        assert self.controller.is_active
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Setup]:
+    setup = Setup()
+    task = asyncio.create_task(setup.host.run())
+    await asyncio.sleep(0)
+    try:
+        yield setup
+    finally:
+        setup.log.fail()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def prepare_broker(setup: Setup) -> None:
+    """Give the controller a broker, by way of another controller's log."""
+    source = Cluster()
+    source.start(1)
+    for _, epoch, records in source.log:
+        payload = encode_batch(MetadataBatch(controller_epoch=epoch, records=records))
+        setup.log.offset += 1
+        assert setup.log.machine is not None
+        setup.log.machine.apply(setup.log.offset, epoch, payload)
+
+
+async def create(setup: Setup, name: str) -> TopicResult:
+    request = CreateTopicsRequest(topics=(NewTopic(name=name),))
+    (result,) = await setup.host.decide(lambda c, _: c.handle_create_topics(request))
+    return result
+
+
+async def test_an_answer_comes_after_the_commit_and_not_before() -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        asked = asyncio.create_task(create(setup, "a"))
+        await setup.log.until(2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked.done()
+        await setup.log.commit()
+        assert (await asked).outcome.is_good
+
+
+async def test_a_refusal_that_rests_on_an_uncommitted_decision_waits_for_it() -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        first = asyncio.create_task(create(setup, "a"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(create(setup, "a"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.done(), "the name may yet be free"
+        await setup.log.commit()
+        assert (await first).outcome.is_good
+        assert (await second).outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_deposed_controller_answers_nobody_with_success() -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        asked = [asyncio.create_task(create(setup, name)) for name in ("a", "b", "a")]
+        await setup.log.until(3)
+        setup.log.fail()
+        setup.host.on_resigned(2)
+        for task in asked:
+            with pytest.raises(NotActive):
+                await task
+        with pytest.raises(NotActive):
+            await create(setup, "c")
+        assert not setup.failures
+
+
+async def test_requests_wait_for_a_controller_that_is_opening() -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        setup.host.on_active(2)
+        asked = asyncio.create_task(create(setup, "a"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked.done()
+        await setup.log.commit(2)
+        assert (await asked).outcome.is_good
+
+
+async def test_a_standby_refuses_at_once() -> None:
+    async with running() as setup:
+        with pytest.raises(NotActive):
+            await create(setup, "a")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [QuorumOverloaded("full"), NotLeader("elsewhere", leader_id=2)],
+    ids=["overloaded", "not leader"],
+)
+async def test_a_hole_in_the_log_of_an_active_controller_ends_the_process(
+    refusal: Exception,
+) -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        setup.log.refusal = refusal
+        with pytest.raises(NotActive):
+            await create(setup, "a")
+        assert setup.failures == [refusal]
+
+
+async def test_too_much_in_flight_is_refused_before_it_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_host, "IN_FLIGHT_MAX", 2)
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        asked = [asyncio.create_task(create(setup, name)) for name in ("a", "b")]
+        await setup.log.until(3)
+        with pytest.raises(Overloaded):
+            await create(setup, "c")
+        await setup.log.commit(2)
+        assert all([(await task).outcome.is_good for task in asked])
+        later = asyncio.create_task(create(setup, "c"))
+        await setup.log.commit()
+        assert (await later).outcome.is_good
+
+
+async def test_a_batch_of_another_epoch_than_its_entry_is_void() -> None:
+    setup = Setup()
+    assert setup.log.machine is not None
+    prepare_broker(setup)
+    before = setup.controller.committed.copy()
+    payload = encode_batch(
+        MetadataBatch(
+            controller_epoch=1, records=tuple(r for _, _, rs in Cluster().log for r in rs)
+        )
+    )
+    setup.log.machine.apply(before.offset + 1, 2, payload)
+    after = setup.controller.committed
+    assert (after.offset, after.epoch) == (before.offset + 1, 2)
+    assert after.brokers == before.brokers
+    assert after.features == before.features
+
+
+async def test_a_snapshot_is_the_state_at_its_moment_whatever_comes_after() -> None:
+    setup = Setup()
+    assert setup.log.machine is not None
+    prepare_broker(setup)
+    encode = setup.log.machine.snapshot()
+    before = setup.controller.committed.copy()
+    no_op = encode_batch(MetadataBatch(controller_epoch=5, records=(NoOp(),)))
+    setup.log.machine.apply(before.offset + 1, 5, no_op)
+    other = Setup()
+    assert other.log.machine is not None
+    other.log.machine.restore(before.offset, before.epoch, encode())
+    assert other.controller.committed == before
+
+
+async def test_the_last_stream_of_a_broker_is_the_one_whose_end_counts() -> None:
+    from odradek_protocol.identity import BrokerId
+
+    setup = Setup()
+    told: list[int] = []
+    setup.controller.stream_broken = lambda broker_id, _: told.append(broker_id)  # type: ignore[method-assign]
+    one = BrokerId(1)
+    setup.host.stream_opened(one)
+    setup.host.stream_opened(one)
+    setup.host.stream_ended(one)
+    assert not told
+    setup.host.stream_ended(one)
+    assert told == [1]
