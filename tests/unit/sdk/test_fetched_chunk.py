@@ -134,7 +134,7 @@ def test_damaged_answers_are_errors_never_crashes(
         for entry in decode_fetch_response(bytes(message[:cut])):
             assert len(entry.records) <= cut
     except ValueError:
-        pass  # what it says it raises; protobuf's DecodeError is one of them
+        pass  # what it says it raises
 
 
 def test_fields_of_a_newer_broker_are_passed_over() -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 _VARINT = 0
@@ -64,7 +66,11 @@ def _entry(message: bytes, view: memoryview, start: int, end: int) -> FetchedPar
         else:
             position = _skip(message, position, end, tag & 7)
     rest.append(view[kept_from:end])
-    return FetchedPartition(pb.FetchPartitionData.FromString(b"".join(rest)), records)
+    try:
+        news = pb.FetchPartitionData.FromString(b"".join(rest))
+    except DecodeError as error:
+        raise ValueError(f"a damaged entry of a FetchResponse: {error}") from None
+    return FetchedPartition(news, records)
 
 
 def _varint(message: bytes, position: int, end: int) -> tuple[int, int]:
