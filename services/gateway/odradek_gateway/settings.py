@@ -30,9 +30,9 @@ class GatewaySettings:
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
     ssl_certificate: str = setting(
-        "ssl.certificate", "Certificate shown to brokers, PEM.", default=""
+        "ssl.certificate.location", "Certificate shown to brokers, PEM.", default=""
     )
-    ssl_key: str = setting("ssl.key", "Its key, PEM.", default="")
+    ssl_key: str = setting("ssl.key.location", "Its key, PEM.", default="")
     ssl_ca: str = setting(
         "ssl.ca", "Authority that brokers' certificates come from, PEM.", default=""
     )
