@@ -18,7 +18,8 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
 from odradek_broker.partition.replica import DataDue
-from odradek_broker.replication.partition_host import PartitionHost, Surroundings
+from odradek_broker.replication.host_ports import Surroundings
+from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.wire_bytes import ReplicateResponseBytes
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode

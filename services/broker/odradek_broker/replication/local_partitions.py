@@ -10,6 +10,7 @@ from typing import Final
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events as ev
+from odradek_broker.replication.fetch_waiter import FetchWaiter
 from odradek_broker.replication.outcomes import (
     FetchWant,
     LeaderNow,
@@ -139,7 +140,7 @@ class LocalPartitions:
     ) -> list[ReadOutcome]:
         """See PartitionService."""
         deadline_ms = monotonic_ms() + wait_ms_max
-        waiter: _FetchWaiter | None = None
+        waiter: FetchWaiter | None = None
         hosts = [host for want in wants if (host := self.find(*_named(want))) is not None]
         try:
             while True:
@@ -150,7 +151,7 @@ class LocalPartitions:
                 if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
-                    waiter = _FetchWaiter(hosts)
+                    waiter = FetchWaiter(hosts)
                     continue  # what moved between the first read and now would be missed
                 await waiter.wait(left_ms / 1000)
         finally:
@@ -412,34 +413,6 @@ class LocalPartitions:
         if topic_id is None or self.image.partition(TopicId(topic_id), partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-class _FetchWaiter:
-    """A fetch that waits for any of its partitions to move."""
-
-    __slots__ = ("_hosts", "_moved")
-
-    def __init__(self, hosts: Sequence[PartitionHost]) -> None:
-        self._hosts = hosts
-        self._moved = asyncio.Event()
-        for host in hosts:
-            host.watchers.add(self)
-
-    def on_partition_moved(self, host: PartitionHost) -> None:
-        self._moved.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until something moved, or the time is over."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._moved.wait()
-        except TimeoutError:
-            return
-        self._moved.clear()
-
-    def close(self) -> None:
-        for host in self._hosts:
-            host.watchers.discard(self)
 
 
 def _named(want: FetchWant) -> tuple[Topic, PartitionIndex]:

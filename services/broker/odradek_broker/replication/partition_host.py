@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from odradek_broker.log.log_config import Durability, TimestampKind
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
@@ -30,8 +30,7 @@ from odradek_broker.replication.batch_checks import (
     scan_replicated,
     stamp_batches,
 )
-from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -49,58 +48,6 @@ from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
 OnProduced = Callable[[ProduceOutcome], None]
-
-
-class Watcher(Protocol):
-    """Wants to know when there may be something new to read, or nothing ever again."""
-
-    def on_partition_moved(self, host: PartitionHost) -> None:
-        """The high watermark, the role or the log's fate changed. Cheap; must not call back."""
-
-
-class LeaderStreamPort(Protocol):
-    """The leader's end of one follower's stream, as a host sees it."""
-
-    def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Send an answer: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
-
-    def mark_due(self, host: PartitionHost) -> None:
-        """There may be data, or a new high watermark, to push."""
-
-    def forget(self, host: PartitionHost) -> None:
-        """The host is gone, or no longer attached here."""
-
-
-class FollowerStreamPort(Protocol):
-    """The follower's end of a stream, as a host sees it."""
-
-    def send_attach(self, host: PartitionHost, effect: fx.SendAttach) -> None: ...
-
-    def send_detach(self, host: PartitionHost) -> None: ...
-
-    def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None: ...
-
-
-class Surroundings(Protocol):
-    """What all hosts of a broker share."""
-
-    pool: DiskPool
-    counters: Counters
-
-    def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort | None:
-        """The open stream of a follower's session; None once it ended."""
-
-    def follower_stream(self, session_id: int) -> FollowerStreamPort | None:
-        """Our open stream of that session; None once it ended."""
-
-    def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Follow another leader, tell coordinators."""
-
-    def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
-        """Hand a proposal to the controller's client."""
-
-    def storage_failed(self, reason: str) -> None:
-        """Take the directory offline; tells the hosts in a later turn of the loop."""
 
 
 @dataclass(slots=True)
