@@ -1,0 +1,367 @@
+"""The voters' sockets: who is let in, what a dead link costs, what a bug does (R19, R20)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.quorum import Quorum, QuorumSettings, QuorumTls, format_storage
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.peer_identity import client_context
+from odradek_metadata_quorum.quorum.network.peer_link import hello
+from odradek_metadata_quorum.quorum.network.transport import InsecureListener, VoterNetwork
+from odradek_metadata_quorum.quorum.network.wire import Message
+from tests.integration.quorum.certificates import CertificateAuthority
+from tests.integration.quorum.voter_cluster import free_ports
+
+
+class Recorded:
+    """A network and everything that it told."""
+
+    def __init__(self, settings: QuorumSettings) -> None:
+        self.messages: list[tuple[int, Message]] = []
+        self.connected: list[int] = []
+        self.disconnected: list[int] = []
+        self.network = VoterNetwork(
+            settings,
+            on_message=lambda peer_id, message: self.messages.append((peer_id, message)),
+            on_connected=self.connected.append,
+            on_disconnected=self.disconnected.append,
+        )
+
+
+def settings_of(node_id: int, ports: list[int], tmp_path: Path, **other: Any) -> QuorumSettings:
+    return QuorumSettings(
+        node_id=node_id,
+        cluster_id="c",
+        voters={number + 1: ("127.0.0.1", port) for number, port in enumerate(ports)},
+        data_dir=tmp_path / f"data-{node_id}",
+        listen_port=ports[node_id - 1],
+        **other,
+    )
+
+
+@asynccontextmanager
+async def running(*settings: QuorumSettings) -> AsyncIterator[list[Recorded]]:
+    """Networks that listen and dial."""
+    networks = [Recorded(one) for one in settings]
+    async with asyncio.TaskGroup() as tasks:
+        stop = asyncio.Event()
+
+        async def dial() -> None:
+            async with asyncio.TaskGroup() as diallers:
+                for recorded in networks:
+                    recorded.network.start_dialling(diallers)
+
+        for recorded in networks:
+            await recorded.network.listen()
+        dialling = tasks.create_task(dial())
+        try:
+            yield networks
+        finally:
+            stop.set()
+            dialling.cancel()
+            for recorded in networks:
+                await recorded.network.close()
+
+
+async def until(condition: Callable[[], object], bound_s: float = 5.0) -> None:
+    async with asyncio.timeout(bound_s):
+        while not condition():  # noqa: ASYNC110  conditions of other objects, no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def a_vote(term: int) -> bytes:
+    return wire.encode({"type": wire.RESPONSE_VOTE, "term": term})
+
+
+async def test_r20_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    by_uri = authority.issue("x", uris=("odradek://controller/2",))
+    ports = free_ports(2)
+    first = settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))
+    second = settings_of(2, ports, tmp_path, tls=by_uri)
+    async with running(first, second) as (one, two):
+        await until(lambda: one.connected and two.connected)
+        one.network.send_frame(2, a_vote(7))
+        await until(lambda: two.messages)
+        assert two.messages == [(1, {"type": wire.RESPONSE_VOTE, "term": 7})]
+
+
+def wrong_certificates(authority: CertificateAuthority, other: CertificateAuthority) -> list[Any]:
+    return [
+        authority.issue("controller-2"),  # the name is in the CN only
+        authority.issue("controller-2", names=("controller-3",)),
+        authority.issue("controller-2", names=("controller-2",), expired=True),
+        authority.issue("broker-2", uris=("odradek://broker/2",)),
+        replace(other.issue_controller(2), ca_path=authority.path),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_r20_a_certificate_that_does_not_name_the_voter_is_refused_both_ways(
+    tmp_path: Path, number: int
+) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    stranger: QuorumTls = wrong_certificates(
+        authority, CertificateAuthority(tmp_path / "other", "other-ca")
+    )[number]
+    ports = free_ports(2)
+    first = settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))
+    second = settings_of(2, ports, tmp_path, tls=stranger)
+    async with running(first, second) as (one, two):
+        await asyncio.sleep(0.5)  # several dials' time
+        two.network.send_frame(1, a_vote(7))
+        await asyncio.sleep(0.05)
+        assert one.connected == []
+        assert one.messages == []
+        assert two.connected == [] or two.disconnected != []
+
+
+async def test_r20_without_a_certificate_nobody_gets_past_the_handshake(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))) as (
+        one,
+    ):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+
+        async def intrude() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[0], ssl=context)
+            writer.write(wire.encode(hello("c", 2, 1)) + a_vote(9))
+            await reader.readexactly(1)
+
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await intrude()
+        assert one.messages == []
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        pickle.dumps({"type": "status"}),
+        b"\xff\xff\xff\xff",
+        wire.LENGTH.pack(1 << 20) + b"x",
+        a_vote(9),
+        wire.encode(hello("another", 2, 1)) + a_vote(9),
+        wire.encode(hello("c", 9, 1)) + a_vote(9),
+        wire.encode(hello("c", 2, 3)) + a_vote(9),
+        wire.encode({**hello("c", 2, 1), "version": 99}) + a_vote(9),
+        wire.encode(hello("c", 2, 1))
+        + wire.encode(hello("c", 2, 1))[:4]
+        + b"\xc1" * 60
+        + a_vote(9),
+    ],
+)
+async def test_strangers_and_damaged_frames_are_closed_and_deliver_nothing(
+    tmp_path: Path, opening: bytes
+) -> None:
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path)) as (one,):
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        writer.write(opening)
+        async with asyncio.timeout(3):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1000):
+                    pass
+        writer.close()
+        assert one.messages in ([], [(2, {"type": "hello"})])
+
+
+async def test_r20_a_caller_who_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))):
+        silent_tcp, tcp_writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        silent_tls, tls_writer = await asyncio.open_connection(
+            "127.0.0.1", ports[0], ssl=client_context(authority.issue_controller(2))
+        )
+        async with asyncio.timeout(4):
+            for reader in (silent_tcp, silent_tls):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+        tcp_writer.close()
+        tls_writer.close()
+
+
+class Blackhole:
+    """A TCP relay that can stop relaying without closing anything: a half-open link."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._open = asyncio.Event()
+        self._open.set()
+        self.port = 0
+
+    async def __aenter__(self) -> Blackhole:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._open.set()
+        self._server.close()
+
+    def stop(self) -> None:
+        self._open.clear()
+
+    def go_on(self) -> None:
+        self._open.set()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            try:
+                while True:
+                    await self._open.wait()
+                    data = await source.read(65536)
+                    await self._open.wait()
+                    if not data:
+                        return
+                    sink.write(data)
+                    await sink.drain()
+            except ConnectionError:
+                return
+            finally:
+                sink.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pump(reader, to_writer))
+            tasks.create_task(pump(to_reader, writer))
+
+
+async def test_r19_a_half_open_link_is_noticed_its_queue_is_bounded_and_dies_with_it(
+    tmp_path: Path,
+) -> None:
+    ports = free_ports(2)
+    async with Blackhole(ports[1]) as blackhole:
+        first = replace(
+            settings_of(1, ports, tmp_path),
+            voters={1: ("127.0.0.1", ports[0]), 2: ("127.0.0.1", blackhole.port)},
+        )
+        async with running(first, settings_of(2, ports, tmp_path)) as (one, two):
+            await until(lambda: one.connected)
+            one.network.send_frame(2, a_vote(1))
+            await until(lambda: two.messages)
+            blackhole.stop()
+            loop = asyncio.get_running_loop()
+            started_s = loop.time()
+            snapshot = {
+                "type": wire.INSTALL_SNAPSHOT,
+                "term": 2,
+                "offset": 1,
+                "epoch": 1,
+                "total": 1 << 20,
+                "crc": 0,
+                "position": 0,
+                "data": bytes(256 << 10),
+            }
+            frame = wire.encode(snapshot)
+            for _ in range(100):  # 25 MiB
+                one.network.send_frame(2, frame)
+            assert one.network.queued_bytes(2) <= (4 << 20) + len(frame)
+            await until(lambda: one.disconnected, 4.0)
+            assert loop.time() - started_s < 3.0
+            assert one.network.queued_bytes(2) == 0
+            two.messages.clear()
+            blackhole.go_on()
+            await until(lambda: len(one.connected) == 2)
+            one.network.send_frame(2, a_vote(3))
+            await until(lambda: (1, {"type": wire.RESPONSE_VOTE, "term": 3}) in two.messages)
+            await asyncio.sleep(0.3)
+            assert two.messages[-1][1]["type"] == wire.RESPONSE_VOTE, "the old link was cut off"
+
+
+async def test_r19_a_new_connection_of_a_voter_ends_the_old_one(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path)) as (one,):
+        old_reader, old = await asyncio.open_connection("127.0.0.1", ports[0])
+        old.write(wire.encode(hello("c", 2, 1)) + a_vote(1))
+        await until(lambda: len(one.messages) == 1)
+        new_reader, new = await asyncio.open_connection("127.0.0.1", ports[0])
+        new.write(wire.encode(hello("c", 2, 1)) + a_vote(2))
+        await until(lambda: len(one.messages) == 2)
+        with contextlib.suppress(ConnectionError):
+            old.write(a_vote(3))
+            while await old_reader.read(1000):
+                pass
+        await asyncio.sleep(0.05)
+        assert [message["term"] for _, message in one.messages] == [1, 2]
+        new.close()
+        old.close()
+        del new_reader
+
+
+async def test_a_listener_beyond_loopback_needs_tls_or_the_word(tmp_path: Path) -> None:
+    ports = free_ports(1)
+    settings = replace(settings_of(1, ports, tmp_path), listen_host="0.0.0.0")
+    with pytest.raises(InsecureListener, match="--insecure"):
+        await Recorded(settings).network.listen()
+    allowed = Recorded(replace(settings, insecure=True))
+    await allowed.network.listen()
+    await allowed.network.close()
+
+
+class _Failing:
+    def apply(self, offset: int, epoch: int, payload: bytes) -> None:
+        raise ValueError("poison")
+
+    def snapshot(self) -> Callable[[], bytes]:
+        raise AssertionError
+
+    def restore(self, offset: int, epoch: int, data: bytes) -> None:
+        raise AssertionError
+
+
+async def start_single(tmp_path: Path, machine: Any) -> tuple[Quorum, list[str]]:
+    format_storage(tmp_path / "data-1", cluster_id="c", node_id=1, voters=[1, 2])
+    fatal: list[str] = []
+    quorum = Quorum(
+        settings_of(1, free_ports(2), tmp_path),
+        machine,
+        fatal=lambda reason, error: fatal.append(f"{reason}: {error!r}"),
+    )
+    await quorum.start()
+    return quorum, fatal
+
+
+async def test_r20_a_bug_in_a_message_handler_ends_the_process_not_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum, fatal = await start_single(tmp_path, _Failing())
+
+    def buggy(peer_id: int, message: Message) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(quorum._node, "receive", buggy)
+    _, writer = await asyncio.open_connection("127.0.0.1", quorum.listen_port)
+    writer.write(wire.encode(hello("c", 2, 1)) + a_vote(1))
+    await until(lambda: fatal)
+    assert "KeyError" in fatal[0]
+    writer.close()
+    await quorum.stop()
+
+
+async def test_r20_a_task_that_dies_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum, fatal = await start_single(tmp_path, _Failing())
+
+    def buggy() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(quorum._node, "step", buggy)
+    await until(lambda: any("task of the quorum died" in reason for reason in fatal))
+    await quorum.stop()
