@@ -34,7 +34,7 @@ class GatewaySettings:
     )
     ssl_key: str = setting("ssl.key.location", "Its key, PEM.", default="")
     ssl_ca: str = setting(
-        "ssl.ca", "Authority that brokers' certificates come from, PEM.", default=""
+        "ssl.ca.location", "Authority that brokers' certificates come from, PEM.", default=""
     )
     body_bytes_max: int = setting(
         "request.body.bytes.max",
