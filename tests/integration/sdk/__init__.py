@@ -1,0 +1,1 @@
+"""The SDK against clusters of real processes."""

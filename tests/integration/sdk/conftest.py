@@ -1,0 +1,43 @@
+"""Clusters of real processes: one broker for a module's tests, or three for one test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+
+@pytest.fixture(scope="package")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One broker and one controller."""
+    plan = ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path_factory.mktemp("one-broker"))
+    with EmbeddedCluster(plan) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+async def client(bootstrap: str) -> AsyncIterator[Client]:
+    async with Client(bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def three_brokers(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    """Three brokers and one controller, for tests that kill."""
+    with EmbeddedCluster(ClusterPlan(brokers=3, controllers=1, data_dir=tmp_path)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,155 @@
+"""Brokers that die or hang under load: the client goes on, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from odradek import Client, DeliveryFuture
+from odradek.embedded import EmbeddedCluster
+
+PARTITIONS = 6
+GAP_S_MAX = 6.0
+RATE = 2_000
+
+
+@dataclass(slots=True)
+class Load:
+    """Numbered records under acks=all, and when each was acknowledged."""
+
+    client: Client
+    topic: str
+    sent: int = 0
+    acknowledged: int = 0
+    acknowledged_s: dict[int, list[float]] = field(default_factory=dict)  # by partition
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: list[BaseException] = field(default_factory=list)
+    is_over: bool = False
+
+    async def run(self) -> None:
+        async with self.client.producer() as producer:
+            began_s = time.monotonic()
+            while not self.is_over:
+                while self.sent < (time.monotonic() - began_s) * RATE:
+                    future = await producer.send(
+                        self.topic, b"%d" % self.sent, key=b"%d" % (self.sent % 50)
+                    )
+                    future.add_done_callback(self._note)
+                    self.sent += 1
+                await asyncio.sleep(0.005)
+            await producer.flush(60)
+
+    async def progress(self, seconds: float, timeout_s: float = 30.0) -> None:
+        """Wait until records sent `seconds` from now on are acknowledged."""
+        goal = self.sent + int(seconds * RATE)
+        async with asyncio.timeout(timeout_s + seconds):
+            while self.acknowledged + len(self.failures) < goal:
+                self.changed.clear()
+                await self.changed.wait()
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Between two acknowledgements of one partition."""
+        return max(
+            later - earlier
+            for times in self.acknowledged_s.values()
+            for earlier, later in itertools.pairwise(times)
+        )
+
+    def _note(self, future: DeliveryFuture) -> None:
+        self.changed.set()
+        error = future.exception()
+        if error is None:
+            self.acknowledged += 1
+            times = self.acknowledged_s.setdefault(future.result().partition, [])
+            times.append(time.monotonic())
+        else:
+            self.failures.append(error)
+
+
+async def busiest_leader(client: Client, topic: str) -> int:
+    described = await client.admin.describe_topic(topic)
+    return Counter(p.leader_id for p in described.partitions).most_common(1)[0][0]
+
+
+async def verify(client: Client, topic: str, load: Load) -> None:
+    assert load.failures == []
+    assert load.acknowledged == load.sent
+    seen: dict[bytes, list[int]] = {}
+    read = 0
+    async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        while read < load.sent:
+            records = await consumer.getmany(20_000)
+            assert records, f"{read} of {load.sent} came"
+            read += len(records)
+            for record in records:
+                seen.setdefault(record.key, []).append(int(record.value))
+    for key, numbers in seen.items():
+        assert numbers == list(range(int(key), load.sent, 50)), f"key {key!r}"
+
+
+async def test_a_leader_killed_under_load_costs_a_pause_and_nothing_else(
+    three_brokers: EmbeddedCluster, topic: str
+) -> None:
+    async with Client(three_brokers.bootstrap) as client:
+        await client.admin.create_topic(
+            topic,
+            partitions=PARTITIONS,
+            replication_factor=3,
+            configs={"min.insync.replicas": "2"},
+        )
+        load = Load(client, topic)
+        read = 0
+
+        async def follow() -> None:
+            nonlocal read
+            async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+                while not load.is_over or read < load.sent:
+                    read += len(await consumer.getmany(500))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            tasks.create_task(follow())
+            await load.progress(1)
+            leader = await busiest_leader(client, topic)
+            three_brokers.brokers[leader].kill()
+            await load.progress(2)
+            three_brokers.brokers[leader].start()
+            await asyncio.to_thread(three_brokers.brokers[leader].wait_ready, 30)
+            await load.progress(1)
+            load.is_over = True
+        assert read == load.sent
+        await verify(client, topic, load)
+    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
+    assert load.longest_gap_s < GAP_S_MAX
+
+
+async def test_a_leader_that_is_stopped_is_left_and_wakes_harmless(
+    three_brokers: EmbeddedCluster, topic: str
+) -> None:
+    async with Client(three_brokers.bootstrap) as client:
+        await client.admin.create_topic(
+            topic,
+            partitions=PARTITIONS,
+            replication_factor=3,
+            configs={"min.insync.replicas": "2"},
+        )
+        load = Load(client, topic)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            await load.progress(1)
+            leader = await busiest_leader(client, topic)
+            three_brokers.brokers[leader].signal(signal.SIGSTOP)
+            try:
+                await load.progress(2)
+            finally:
+                three_brokers.brokers[leader].signal(signal.SIGCONT)
+            await load.progress(2)
+            load.is_over = True
+        await verify(client, topic, load)
+    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
+    assert load.longest_gap_s < GAP_S_MAX
