@@ -88,9 +88,16 @@ def _start(ring: Sequence[Candidate], draw: int) -> int:
 
 def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_factor: int) -> None:
     """Add others, those of the rack that is used least first, in their order."""
+    if len(chosen) == replication_factor:
+        return
     rest = list(others)
+    per_rack = Counter({candidate.rack: 0 for candidate in rest})
+    per_rack.update(candidate.rack for candidate in chosen)
     while rest and len(chosen) < replication_factor:
-        per_rack = Counter(candidate.rack for candidate in chosen)
-        best = min(rest, key=lambda candidate: per_rack[candidate.rack])  # the first of equals
+        floor = min(per_rack.values())
+        best = next((c for c in rest if per_rack[c.rack] == floor), None)
+        if best is None:  # the least used rack has no broker left
+            best = min(rest, key=lambda candidate: per_rack[candidate.rack])
         rest.remove(best)
+        per_rack[best.rack] += 1
         chosen.append(best)
