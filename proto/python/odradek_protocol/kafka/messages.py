@@ -364,9 +364,6 @@ MESSAGES: Final[dict[ApiKey, tuple[Any, Any]]] = {
     ),
 }
 
-# librdkafka (up to 2.16 at least) reserves four bytes for the null array that asks for all topics,
-# fills one of them, and sends the other three as well.
-_PADDING_BYTES_MAX: Final = {ApiKey.METADATA: 3}
 _decoders: dict[tuple[ApiKey, int], RequestDecoder] = {}
 
 
@@ -381,7 +378,6 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
             MESSAGES[key][0],
             version,
             is_flexible=version >= SUPPORTED[key].flexible,
-            padding_bytes_max=_PADDING_BYTES_MAX.get(key, 0),
         )
     return decoder(body)
 
