@@ -59,7 +59,7 @@ class BrokerMetrics:
             yield from source()
 
     def _totals(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         counters = self._table.counters
         for name, doc, value in (
@@ -81,10 +81,19 @@ class BrokerMetrics:
             ("isr_expands", "Proposals to expand an ISR", counters.isr_expands),
             ("role_changes", "Changes of a replica's role", counters.leader_changes),
             ("truncations", "Logs cut at their leader's word", counters.truncations),
-            ("fsyncs", "Syncs of a log", counters.syncs),
-            ("fsync_seconds", "Time that those took", counters.sync_seconds),
         ):
             yield CounterMetricFamily(PREFIX + name, doc, value=value)
+
+        for name, doc, latencies in (
+            ("produce_latency_seconds", "From check to outcome", counters.produce_latencies),
+            ("fsync_seconds", "Syncs of a log", counters.sync_latencies),
+        ):
+            yield HistogramMetricFamily(
+                PREFIX + name,
+                doc,
+                buckets=latencies.cumulative(),
+                sum_value=latencies.sum_seconds,
+            )
 
     def _gauges(self) -> Iterator[Any]:
         from prometheus_client.core import GaugeMetricFamily

@@ -284,3 +284,4 @@ async def test_metrics_and_health_are_told(cluster: BrokerCluster) -> None:
     assert "odradek_broker_records_produced_total 7.0" in text
     assert 'odradek_broker_log_end_offset{partition="0",topic="t"} 7.0' in text
     assert "odradek_broker_partitions_under_min_isr 0.0" in text
+    assert "odradek_broker_produce_latency_seconds_count 1.0" in text

@@ -144,6 +144,8 @@ class LocalPartitions:
         hosts = [host for want in wants if (host := self.find(*_named(want))) is not None]
         try:
             while True:
+                if waiter is not None:
+                    waiter.mark()
                 outcomes = await self._read_all(
                     wants, bytes_max, read_committed, client_rack, hard_bytes_max
                 )
@@ -153,7 +155,8 @@ class LocalPartitions:
                 if waiter is None:
                     waiter = FetchWaiter(hosts)
                     continue  # what moved between the first read and now would be missed
-                await waiter.wait(left_ms / 1000)
+                missing = bytes_min - sum(one.size_bytes for one in outcomes)
+                await waiter.wait(bytes_missing=missing, timeout_s=left_ms / 1000)
         finally:
             if waiter is not None:
                 waiter.close()

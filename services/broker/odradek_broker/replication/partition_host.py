@@ -11,6 +11,7 @@ lock per partition. What an effect calls must not call back into the host in the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -55,6 +56,7 @@ class _Produce:
     buffer: bytearray | memoryview
     batches: CheckedBatches
     on_done: OnProduced
+    began_s: float
     log_append_time_ms: int = -1
 
 
@@ -82,6 +84,8 @@ class PartitionHost:
     """One replica on this broker."""
 
     __slots__ = (
+        "_above_watermark",
+        "_appended_bytes",
         "_next_request_id",
         "_produces",
         "_push_to",
@@ -94,6 +98,7 @@ class PartitionHost:
         "partition",
         "replica",
         "topic",
+        "visible_bytes",
         "watchers",
     )
 
@@ -113,6 +118,9 @@ class PartitionHost:
         self.watchers: set[Watcher] = set()
         self.is_failed = False
         self.is_removed = False
+        self.visible_bytes = 0  # that came below the high watermark in this process's life
+        self._appended_bytes = 0
+        self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, appended bytes then)
         self._shared = shared
         self._produces: dict[int, _Produce] = {}
         self._next_request_id = 1
@@ -175,7 +183,7 @@ class PartitionHost:
             buffer = bytearray(records)  # the one copy: what a client sent is not ours to stamp
         request_id = self._next_request_id
         self._next_request_id += 1
-        produce = _Produce(buffer, checked, on_done)
+        produce = _Produce(buffer, checked, on_done, perf_counter())
         if config.timestamp_kind is TimestampKind.LOG_APPEND_TIME:
             produce.log_append_time_ms = now_ms
         self._produces[request_id] = produce
@@ -243,9 +251,7 @@ class PartitionHost:
         self._notify()
 
     def _finish_sync(self, job: StorageJob, seconds: float) -> None:
-        counters = self._shared.counters
-        counters.syncs += 1
-        counters.sync_seconds += seconds
+        self._shared.counters.sync_latencies.observe(seconds)
         try:
             self.log.finish(job)
         except LogFailed as failure:
@@ -293,6 +299,8 @@ class PartitionHost:
             self._shared.storage_failed(str(failure))
             self.failed(str(failure))  # the core waits for this answer, before any other event
             return
+        self._appended_bytes += info.size_bytes
+        self._above_watermark.append((info.end_offset, self._appended_bytes))
         self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
@@ -344,6 +352,7 @@ class PartitionHost:
         self._cut(lambda: self.log.begin_reset(effect.start_offset), ev.LogReset())
 
     def _cut(self, begin: Callable[[], StorageJob], done: ev.Event) -> None:
+        self._above_watermark.clear()
         try:
             job = begin()
         except LogFailed as failure:
@@ -404,6 +413,7 @@ class PartitionHost:
             return
         if effect.error_code is not ErrorCode.NONE:
             self._shared.counters.produce_errors += 1
+        self._shared.counters.produce_latencies.observe(perf_counter() - produce.began_s)
         produce.on_done(
             ProduceOutcome(
                 effect.error_code,
@@ -416,6 +426,9 @@ class PartitionHost:
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         self.log.set_high_watermark(effect.high_watermark)
+        above = self._above_watermark
+        while above and above[0][0] <= effect.high_watermark:
+            self.visible_bytes = above.popleft()[1]
         for stream in self._push_to.values():
             stream.mark_due(self)
         self._notify()
