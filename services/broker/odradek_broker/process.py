@@ -336,6 +336,7 @@ class BrokerProcess:
             lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
         )
         self._epoch = await register(self._controllers, request)
+        await self._pool.call(self._directory.told)
         self._proposals.broker_epoch = self._epoch
         self._producer_ids.broker_epoch = self._epoch
         self._heartbeat = Heartbeat(

@@ -77,6 +77,7 @@ class Broker:
         self.boot_id = "boot-0"
         self.report: LoadReport | None = None
         self.restart_class: RestartClass | None = None
+        self.registers = True  # with a controller, at each start
         LogDirectory.format(path, cluster_id=ClusterId("c"), node_id=BrokerId(1), storage=storage)
         self.start()
         self.directory.create(TOPIC, TOPIC_ID, PARTITION, config)
@@ -93,6 +94,8 @@ class Broker:
             boot_id=self.boot_id,
         )
         self.restart_class = self.directory.restart_class
+        if self.registers:
+            self.directory.told()
         self.report = self.directory.load(lambda topic, topic_id: self.config, threads_max=1)
 
     @property

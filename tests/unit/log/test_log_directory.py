@@ -120,6 +120,17 @@ def test_the_restart_class_follows_from_what_was_left() -> None:
     assert broker.restart_class is RestartClass.POWER
 
 
+def test_a_loss_that_nobody_was_told_of_outlives_a_kill() -> None:
+    broker = memory_broker()
+    broker.registers = False
+    broker.lose_power_and_start()
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.POWER, "killed before it could register"
+    broker.directory.told()
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.PROCESS
+
+
 def test_a_clean_marker_is_written_last() -> None:
     broker = memory_broker()
     broker.append(3)

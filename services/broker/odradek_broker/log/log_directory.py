@@ -199,6 +199,17 @@ class LogDirectory:
             raise
         return directory
 
+    def told(self) -> None:
+        """The controller has committed a registration that tells `restart_class`. Blocks: pool.
+
+        Until then a kill does not make the next start a better class than this one. Raises
+        StorageFailed.
+        """
+        try:
+            self._markers.told()
+        except OSError as error:
+            raise self.health.fail(f"registering {self.path}", error) from error
+
     def load(
         self,
         config_of: Callable[[TopicName, TopicId], LogConfig] | None = None,

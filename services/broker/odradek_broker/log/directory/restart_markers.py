@@ -1,17 +1,24 @@
 """What a process leaves in its data directory so that the next one knows what survived.
 
     clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: all is synced
-    running    {"boot_id", "incarnation"}     written at start, removed by a controlled stop
+    running    {"boot_id", "incarnation",     written at start, removed by a controlled stop
+                "untold": "power"}
     failed     the running marker, renamed when a write or a sync failed
 
     left behind                      restart class
     clean                            CLEAN      nothing to scan, ISR places kept
+    running, untold                  POWER      the last life died before it could tell of a loss
     running, same boot id            PROCESS    the page cache is whole: scan past recovery points
     running, another boot id         POWER      what was not synced may be gone
     failed, or nothing at all        POWER
 
 The failed marker is a rename because a full disk has no room for a new file; if even that fails,
 the running marker is removed, which says the same.
+
+A loss is untold until the controller has committed the registration that says POWER. A process that
+dies before that (killed while it starts, out of memory in recovery) leaves a running marker of this
+boot; without `untold` the next life would pass for a PROCESS restart, and the replica would keep
+places in ISRs and ELRs for bytes that it no longer has.
 """
 
 from __future__ import annotations
@@ -41,11 +48,12 @@ class RestartClass(Enum):
 class RestartMarkers:
     """The markers of one directory. All methods wait for the disk."""
 
-    __slots__ = ("_directory", "_storage")
+    __slots__ = ("_directory", "_running", "_storage")
 
     def __init__(self, storage: Storage, directory: Path) -> None:
         self._storage = storage
         self._directory = directory
+        self._running: dict[str, object] = {}
 
     def begin(
         self, *, boot_id: str, incarnation: IncarnationId
@@ -61,17 +69,29 @@ class RestartMarkers:
         if clean is not None and isinstance(clean.get("broker_epoch"), int):
             restart_class = RestartClass.CLEAN
             broker_epoch = BrokerEpoch(int(str(clean["broker_epoch"])))
-        elif self._storage.exists(self._directory / FAILED) or running is None:
-            restart_class = RestartClass.POWER
-        elif running.get("boot_id") == boot_id:
+        elif (
+            running is not None
+            and running.get("boot_id") == boot_id
+            and "untold" not in running
+            and not self._storage.exists(self._directory / FAILED)
+        ):
             restart_class = RestartClass.PROCESS
         else:
             restart_class = RestartClass.POWER
-        self._write(RUNNING, {"boot_id": boot_id, "incarnation": incarnation.hex()})
+        self._running = {"boot_id": boot_id, "incarnation": incarnation.hex()}
+        if restart_class is RestartClass.POWER:
+            self._running["untold"] = "power"
+        self._write(RUNNING, self._running)
         self._storage.remove(self._directory / CLEAN)
         self._storage.remove(self._directory / FAILED)
         self._storage.sync_directory(self._directory)
         return restart_class, broker_epoch
+
+    def told(self) -> None:
+        """The controller has committed what `begin` found: a kill from now on is a PROCESS restart."""
+        if self._running.pop("untold", None) is not None:
+            self._write(RUNNING, self._running)
+            self._storage.sync_directory(self._directory)
 
     def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
         """Everything is synced; the next start may trust it."""
