@@ -1,0 +1,137 @@
+"""Cuts: what a crash right after one may not bring back, and what they do to the rest of the log."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
+from odradek_broker.log.log_config import LogConfig
+from odradek_protocol.identity import LeaderEpoch, Offset, ProducerId, TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import PARTITION, PATH, TOPIC_ID, batch, memory_broker
+
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
+US = TopicIdPartition(TOPIC_ID, PARTITION)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_replaced_a_cut_tail_is_read_again_after_a_power_cut(seed: int) -> None:
+    broker = memory_broker(CONFIG)
+    for _ in range(6):
+        broker.append(5, leader_epoch=1)
+    broker.checkpoint()
+    broker.log.truncate_to(Offset(10))
+    fresh = [broker.append(5, leader_epoch=2, value_bytes=45) for _ in range(4)]
+    broker.lose_power_and_start(Random(seed))
+    end = broker.log.log_end_offset
+    assert end in (10, 15, 20, 25, 30)
+    assert broker.read_all().endswith(b"".join(fresh[: (end - 10) // 5]))
+    expected = [(1, 0), (2, 10)] if end > 10 else [(1, 0)]
+    assert broker.log.epochs.entries() == expected
+
+
+def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
+    broker = memory_broker(CONFIG)
+    for _ in range(6):
+        broker.append(5)
+    broker.checkpoint()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    broker.log.truncate_to(Offset(10))
+    storage.kill_process()
+    assert OffsetCheckpoint(storage, PATH / RECOVERY_POINTS).read() == {US: 10}
+
+
+def test_a_write_of_offsets_gathered_before_a_lowering_is_left_out() -> None:
+    storage = MemoryStorage()
+    storage.make_directory(PATH)
+    checkpoint = OffsetCheckpoint(storage, PATH / RECOVERY_POINTS)
+    assert checkpoint.write({US: Offset(30)}, checkpoint.ticket())
+    ticket = checkpoint.ticket()
+    checkpoint.lower(US, Offset(10))
+    assert not checkpoint.write({US: Offset(30)}, ticket)
+    assert OffsetCheckpoint(storage, PATH / RECOVERY_POINTS).read() == {US: 10}
+    checkpoint.lower(US, Offset(20))
+    assert OffsetCheckpoint(storage, PATH / RECOVERY_POINTS).read() == {US: 10}, "never raised"
+    checkpoint.lower(US, None)
+    assert OffsetCheckpoint(storage, PATH / RECOVERY_POINTS).read() == {}
+
+
+@pytest.mark.parametrize("restart", ["stop", "kill", "power"])
+def test_epochs_written_by_a_cut_are_brought_up_to_date_by_the_next_full_sync(
+    restart: str,
+) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(5, leader_epoch=1)
+    broker.append(5, leader_epoch=2)
+    broker.log.truncate_to(Offset(5))
+    broker.append(5, leader_epoch=4)
+    broker.append(5, leader_epoch=7)
+    broker.checkpoint()
+    if restart == "stop":
+        broker.stop_and_start()
+    elif restart == "kill":
+        broker.kill_and_start()
+    else:
+        broker.lose_power_and_start()
+    assert broker.log.epochs.entries() == [(1, 0), (4, 5), (7, 10)]
+
+
+def test_a_cut_at_the_end_forgets_epochs_without_records() -> None:
+    broker = memory_broker(CONFIG)
+    data = broker.append(5, leader_epoch=1)
+    broker.log.assign_epoch(LeaderEpoch(6))
+    broker.log.truncate_to(Offset(5))
+    assert broker.log.epochs.entries() == [(1, 0)]
+    assert broker.read_all() == data
+
+
+def test_producers_are_rolled_back_with_the_log() -> None:
+    broker = memory_broker(CONFIG)
+    log = broker.log
+    for number in range(12):
+        data = batch(
+            log.log_end_offset,
+            count=2,
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=2 * number,
+            transactional=number >= 7,
+        )
+        log.append(data, now_ms=0)
+    assert log.segment_count > 2
+    broker.sync(full=True)
+    log.truncate_to(Offset(16))
+    assert log.producers.first_undecided_offset() == 14
+    assert log.producers.check(ProducerId(5), 0, 16, 17) is ErrorCode.NONE  # type: ignore[arg-type]
+    log.truncate_to(Offset(14))
+    assert log.producers.first_undecided_offset() is None
+    entry = log.producers.entry(ProducerId(5))
+    assert entry is not None
+    assert [stored.base_sequence for stored in entry.batches][-2:] == [10, 12]
+    broker.kill_and_start()
+    assert broker.log.producers.entry(ProducerId(5)) is not None
+    assert broker.log.producers.first_undecided_offset() is None
+
+
+def test_a_cut_below_the_first_segment_begins_the_log_there() -> None:
+    broker = memory_broker(CONFIG)
+    broker.log.reset_to(Offset(100))
+    broker.append(5)
+    broker.log.truncate_to(Offset(40))
+    assert (broker.log.log_start_offset, broker.log.log_end_offset) == (40, 40)
+    broker.append(5)
+    broker.kill_and_start()
+    assert (broker.log.log_start_offset, broker.log.log_end_offset) == (40, 45)
+
+
+def test_a_batch_is_cut_whole_or_not_at_all() -> None:
+    broker = memory_broker(CONFIG)
+    data = broker.append(5)
+    broker.append(5)
+    broker.log.truncate_to(Offset(8))
+    assert broker.log.log_end_offset == 5
+    assert broker.read_all() == data
