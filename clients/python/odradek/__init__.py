@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     )
     from odradek.client import Client
     from odradek.cluster.cluster import LinkState
-    from odradek.cluster.offset_lookup import OffsetAndTimestamp
     from odradek.consumer.consumer import Consumer
     from odradek.consumer.consumer_record import ConsumerRecord
     from odradek.consumer.options import ConsumerOptions
     from odradek.errors import OdradekError
+    from odradek.offsets import OffsetAndTimestamp
     from odradek.partitions import TopicPartition
     from odradek.producer.delivery import DeliveryFuture, RecordMetadata
     from odradek.producer.options import ProducerOptions
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "LinkState": "odradek.cluster.cluster",
     "NewTopic": "odradek.admin.descriptions",
     "OdradekError": "odradek.errors",
-    "OffsetAndTimestamp": "odradek.cluster.offset_lookup",
+    "OffsetAndTimestamp": "odradek.offsets",
     "PartitionOutcome": "odradek.admin.descriptions",
     "Producer": "odradek.producer.producer",
     "ProducerOptions": "odradek.producer.options",

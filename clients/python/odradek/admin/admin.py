@@ -25,8 +25,9 @@ from odradek.admin.descriptions import (
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
-from odradek.cluster.offset_lookup import OffsetAndTimestamp, look_up_offsets
+from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.errors import OdradekError, UnknownTopic, error_of
+from odradek.offsets import OffsetAndTimestamp
 from odradek.partitions import PartitionLike, TopicPartition, as_partition
 from odradek.transports import methods
 from odradek.transports.security import TlsOptions

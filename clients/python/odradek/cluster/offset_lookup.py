@@ -6,28 +6,18 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.errors import LeaderNotAvailable, OdradekError, error_of
+from odradek.offsets import OffsetAndTimestamp
 from odradek.partitions import TopicPartition
 from odradek.transports.methods import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-LARGEST_TIMESTAMP: Final = -3
 CALL_S_MAX: Final = 10.0
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """An offset that was looked up. All are -1 where there is no such record."""
-
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int
 
 
 async def look_up_offsets(

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Change
-from odradek.cluster.offset_lookup import (
-    EARLIEST,
-    LATEST,
-    OffsetAndTimestamp,
-    look_up_offsets,
-)
+from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.consumer.assignment_source import AssignmentSource, FixedPartitions, WholeTopics
 from odradek.consumer.consumer_record import ConsumerRecord, DeserializedRecord
 from odradek.consumer.fetch_planner import FetchPlanner, ResetPolicy
@@ -29,6 +24,7 @@ from odradek.errors import (
     RequestTimedOut,
     SerializationFailed,
 )
+from odradek.offsets import EARLIEST, LATEST, OffsetAndTimestamp
 from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
 from odradek.transports.security import TlsOptions
 from odradek_protocol.records.columns import ALL_COLUMNS, Column, ColumnBuilder

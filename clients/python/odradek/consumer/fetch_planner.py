@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.offset_lookup import EARLIEST, LATEST
 from odradek.consumer.fetched_chunk import FetchedChunk
 from odradek.errors import LogTruncated, OdradekError, OffsetOutOfRange, error_of
+from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
 from odradek.transports.fetch_decoding import FetchedPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
