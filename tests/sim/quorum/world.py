@@ -22,7 +22,8 @@ from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message, decode
 from odradek_metadata_quorum.quorum.raft.engine import ENGINE_CLOCK
 from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftLimits, RaftNode
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
@@ -40,7 +41,9 @@ TIMERS = RaftTimers(
 )
 LIMITS = RaftLimits(
     snapshot_interval_entries=30,
+    snapshot_interval_bytes=64 << 10,
     snapshot_entries_min=10,
+    snapshot_entries_bytes_max=64 << 10,
     snapshot_chunk_bytes=1024,
     snapshot_bytes_max=1 << 20,
     window_bytes_max=64 << 10,

@@ -27,7 +27,8 @@ from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.proposals import PendingProposals
 from odradek_metadata_quorum.quorum.raft.engine import CANDIDATE
 from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftLimits, RaftNode
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
 from odradek_metadata_quorum.quorum.state_machine import (
     CommittedEntry,
@@ -528,7 +529,9 @@ def _raft_timers(settings: QuorumSettings) -> RaftTimers:
 def _raft_limits(settings: QuorumSettings) -> RaftLimits:
     return RaftLimits(
         snapshot_interval_entries=settings.snapshot_interval_entries,
+        snapshot_interval_bytes=settings.snapshot_interval_bytes,
         snapshot_entries_min=settings.snapshot_entries_min,
+        snapshot_entries_bytes_max=settings.snapshot_entries_bytes_max,
         snapshot_chunk_bytes=settings.snapshot_chunk_bytes,
         snapshot_bytes_max=settings.snapshot_bytes_max,
         window_bytes_max=settings.peer_queue_bytes_max // 2,

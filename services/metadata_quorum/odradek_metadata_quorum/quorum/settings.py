@@ -59,7 +59,9 @@ class QuorumSettings:
     pending_proposals_max: int = 10_000  # appended here, not applied yet
     pending_bytes_max: int = 64 << 20
     snapshot_interval_entries: int = 20_000  # applied since the last snapshot
+    snapshot_interval_bytes: int = 64 << 20  # or this many bytes of entries applied since then
     snapshot_entries_min: int = 20_000  # kept in the log behind a snapshot, for slow followers
+    snapshot_entries_bytes_max: int = 64 << 20  # fewer are kept when they are larger than this
     snapshot_chunk_bytes: int = 256 << 10
     snapshot_bytes_max: int = 1 << 30
     segment_bytes_max: int = 8 << 20  # of the write-ahead log: trimming removes whole segments
