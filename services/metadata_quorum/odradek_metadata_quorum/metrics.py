@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
+from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_protocol.metadata.records import NO_LEADER
 
@@ -19,8 +20,9 @@ PREFIX = "odradek_metadata_quorum_"
 class QuorumMetrics:
     """Renders the metrics of one controller process."""
 
-    def __init__(self, host: ControllerHost, quorum: Quorum) -> None:
+    def __init__(self, host: ControllerHost, quorum: Quorum, events: ClusterEvents) -> None:
         self._host = host
+        self._events = events
         self._quorum = quorum
         self._registry: Any = None  # prometheus_client is imported late: it costs start-up time
 
@@ -54,6 +56,22 @@ class QuorumMetrics:
                 "batches_committed",
                 "Metadata batches that this controller proposed and saw committed.",
                 self._host.batches_committed_total,
+            ),
+            (
+                "broker_registrations",
+                "Lives of brokers that began.",
+                self._events.broker_registrations_total,
+            ),
+            ("broker_fencings", "Fencings of brokers.", self._events.broker_fencings_total),
+            (
+                "leader_elections",
+                "Partition leaders that were elected.",
+                self._events.leader_elections_total,
+            ),
+            (
+                "unclean_leader_elections",
+                "Partition leaders that were elected although they may lack records.",
+                self._events.unclean_leader_elections_total,
             ),
         ):
             yield CounterMetricFamily(PREFIX + name, text, value=total)

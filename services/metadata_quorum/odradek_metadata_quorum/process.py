@@ -68,7 +68,7 @@ class QuorumProcess:
             lambda error: stop.set("the controller cannot go on", failure=error),
         )
         quorum_settings = settings.quorum_settings(insecure=self._insecure)
-        machine = MetadataStateMachine(controller, host.on_applied)
+        self._machine = machine = MetadataStateMachine(controller, host.on_applied)
         self._quorum = quorum = Quorum(quorum_settings, machine)
         host.connect(quorum)
         quorum.add_leadership_listener(on_active=host.on_active, on_resigned=host.on_resigned)
@@ -133,7 +133,7 @@ class QuorumProcess:
         return server
 
     def _admin_http(self) -> AdminHttp:
-        metrics = QuorumMetrics(self._host, self._quorum)
+        metrics = QuorumMetrics(self._host, self._quorum, self._machine.events)
         return AdminHttp(
             metrics=metrics.render,
             liveness={"loop": lambda: ""},

@@ -136,6 +136,8 @@ async def test_metrics_and_health_are_told(tmp_path: Path) -> None:
         assert metrics[prefix + "offline_partitions"] == "0.0"
         assert metrics[prefix + "fenced_brokers"] == "0.0"
         assert float(metrics[prefix + "commit_offset"]) >= 4
+        assert metrics[prefix + "broker_registrations_total"] == "1.0"
+        assert metrics[prefix + "broker_fencings_total"] == "0.0"
         assert float(metrics[prefix + "log_syncs_total"]) > 0
         heart.close()
 

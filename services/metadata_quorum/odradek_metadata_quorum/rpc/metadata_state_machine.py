@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek_metadata_quorum.controller import Controller
+from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_protocol.identity import MetadataOffset
 from odradek_protocol.metadata.codec import decode_batch
 from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
@@ -15,6 +16,7 @@ class MetadataStateMachine:
 
     def __init__(self, controller: Controller, on_applied: Callable[[], None]) -> None:
         """`on_applied` is called after each entry, when the controller's state has changed."""
+        self.events = ClusterEvents()
         self._controller = controller
         self._on_applied = on_applied
 
@@ -30,6 +32,7 @@ class MetadataStateMachine:
             if batch.controller_epoch == epoch:
                 for record in batch.records:
                     self._controller.replay(at, epoch, record)
+                    self.events.observe(record, is_active=self._controller.is_active)
         self._controller.advance(at, epoch)
         self._on_applied()
 
