@@ -139,8 +139,11 @@ async def test_r20_without_a_certificate_nobody_gets_past_the_handshake(tmp_path
 
         async def intrude() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", ports[0], ssl=context)
-            writer.write(wire.encode(hello("c", 2, 1)) + a_vote(9))
-            await reader.readexactly(1)
+            try:
+                writer.write(wire.encode(hello("c", 2, 1)) + a_vote(9))
+                await reader.readexactly(1)
+            finally:
+                writer.close()
 
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await intrude()
@@ -345,7 +348,7 @@ async def test_r20_a_bug_in_a_message_handler_ends_the_process_not_the_connectio
     def buggy(peer_id: int, message: Message) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(quorum._node, "receive", buggy)
+    monkeypatch.setattr(quorum._voter.node, "receive", buggy)
     _, writer = await asyncio.open_connection("127.0.0.1", quorum.listen_port)
     writer.write(wire.encode(hello("c", 2, 1)) + a_vote(1))
     await until(lambda: fatal)
@@ -362,6 +365,6 @@ async def test_r20_a_task_that_dies_ends_the_process(
     def buggy() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(quorum._node, "step", buggy)
+    monkeypatch.setattr(quorum._voter.node, "step", buggy)
     await until(lambda: any("task of the quorum died" in reason for reason in fatal))
     await quorum.stop()

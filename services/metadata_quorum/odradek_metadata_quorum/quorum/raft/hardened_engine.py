@@ -30,6 +30,7 @@ from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.raft.engine import (
+    CANDIDATE,
     ENGINE_CLOCK,
     FOLLOWER,
     LEADER,
@@ -128,6 +129,11 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def is_leader(self) -> bool:
         """Whether this node leads, as far as it knows."""
         return bool(self._SyncObj__raftState == LEADER)
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether this node campaigns."""
+        return bool(self._SyncObj__raftState == CANDIDATE)
 
     @property
     def leader_id(self) -> int | None:

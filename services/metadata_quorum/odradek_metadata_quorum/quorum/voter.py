@@ -1,0 +1,297 @@
+"""One running voter: a `RaftNode`, and everything around it that waits.
+
+The event loop's timers, two disk threads (log and vote; snapshots), the network. It decides nothing.
+Whatever must not be survived (a failed write, a state machine that raises, a broken invariant, a
+task that died) ends the process with status 70 on the spot: a voter that goes on in doubt is worse
+than one that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
+from odradek_metadata_quorum.quorum.settings import QuorumSettings
+from odradek_metadata_quorum.quorum.state_machine import StateMachine
+from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
+from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread, Fatal
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.quorum.storage_format import (
+    StorageIdentity,
+    check_disk,
+    save_identity,
+)
+from odradek_runtime.logs import event_log
+
+EXIT_FATAL: Final = 70
+_JOIN_WARNING_S: Final = 5.0
+
+_log = event_log(__name__)
+
+
+def end_process(reason: str, error: BaseException | None) -> None:
+    """Say why, and be gone before anything else can be sent. Callable from any thread."""
+    _log.error("The quorum cannot go on", exc=error, reason=reason)
+    os._exit(EXIT_FATAL)
+
+
+class VoterEvents(Protocol):
+    """What a voter tells its owner, on the loop."""
+
+    def applied(self, offset: int, epoch: int) -> None:
+        """The entry is applied."""
+
+    def restored(self, offset: int, epoch: int) -> None:
+        """A snapshot replaced the state."""
+
+    def active(self, epoch: int) -> None:
+        """This node leads, and has applied everything before its term."""
+
+    def resigned(self, epoch: int) -> None:
+        """It does not lead any more; also if it never got active."""
+
+    def moved(self) -> None:
+        """A step is over, and `applied` is higher than before it."""
+
+
+class Voter:
+    """See the module. `open` then `close`; in between `node` is to be used on the loop only."""
+
+    def __init__(
+        self,
+        settings: QuorumSettings,
+        state_machine: StateMachine,
+        *,
+        events: VoterEvents,
+        fatal: Fatal,
+    ) -> None:
+        self._settings = settings
+        self._state_machine = state_machine
+        self._events = events
+        self._fatal = fatal
+        self._step_handle: asyncio.Handle | None = None
+
+    async def open(self) -> None:
+        """Lock and read the directory, open the listener, start the tasks.
+
+        Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, `OSError` (port in use).
+        """
+        self._loop = asyncio.get_running_loop()
+        self._disk = DirectoryDisk(self._settings.data_dir)
+        self._log_thread = DiskThread("quorum-log", self._loop, self._fatal)
+        self._snapshot_thread = DiskThread("quorum-snapshot", self._loop, self._fatal)
+        try:
+            await self._load()
+            await self.network.listen()
+        except BaseException:
+            await self._close_disk()
+            raise
+        self._supervisor = self._loop.create_task(self._supervise(), name="quorum")
+
+    async def close(self) -> None:
+        """Stop leading, stop everything. The node says nothing more."""
+        self.node.resign()
+        self.node.halted = True
+        self._supervisor.cancel()
+        await asyncio.wait({self._supervisor})
+        await self.network.close()
+        await self._close_disk()
+        self.log.close()
+        self._vote_file.close()
+
+    async def _close_disk(self) -> None:
+        await self._log_thread.close()
+        await self._snapshot_thread.close()
+        self._disk.close()
+
+    async def _load(self) -> None:
+        settings = self._settings
+        self._identity = check_disk(
+            self._disk,
+            StorageIdentity(
+                cluster_id=settings.cluster_id,
+                node_id=settings.node_id,
+                voters=tuple(sorted(settings.voters)),
+                joined=False,
+            ),
+            str(settings.data_dir),
+        )
+        self._vote_file = VoteFile(self._disk)
+        self.log = await asyncio.to_thread(
+            WriteAheadLog, self._disk, segment_bytes_max=settings.segment_bytes_max
+        )
+        self.snapshots = SnapshotStore(self._disk)
+        self.network = VoterNetwork(
+            settings,
+            on_message=self._guarded(self._received),
+            on_connected=self._guarded(self._connected),
+            on_disconnected=self._guarded(self._disconnected),
+        )
+        self.barrier = WriteBarrier(
+            self.log, self._vote_file, self._log_thread, on_durable=self._guarded(self._durable)
+        )
+        self.node = RaftNode(
+            node_id=settings.node_id,
+            voters=settings.voters,
+            joined=self._identity.joined,
+            barrier=self.barrier,
+            outbox=Outbox(
+                self.barrier, self.network.send_frame, bytes_max=settings.peer_queue_bytes_max
+            ),
+            queued_bytes=self.network.queued_bytes,
+            snapshots=self.snapshots,
+            log_queue=self._log_thread,
+            snapshot_queue=self._snapshot_thread,
+            state_machine=self._state_machine,
+            timers=_raft_timers(settings),
+            limits=_raft_limits(settings),
+            clock=time.monotonic,
+            randomness=random.Random(),
+            events=self,
+            fatal=self._fatal,
+        )
+
+    # RaftEvents.
+
+    def wake(self, delay_s: float) -> None:
+        """A step after `delay_s`; many wishes for one at once are one step."""
+        if delay_s > 0.0:
+            self._loop.call_later(delay_s, self.wake, 0.0)
+        elif self._step_handle is None:
+            self._step_handle = self._loop.call_soon(self._woken)
+
+    def applied(self, offset: int, epoch: int) -> None:
+        self._events.applied(offset, epoch)
+
+    def restored(self, offset: int, epoch: int) -> None:
+        _log.info("Installed a snapshot", offset=offset, epoch=epoch)
+        self._events.restored(offset, epoch)
+
+    def active(self, epoch: int) -> None:
+        _log.info("Became the active controller", epoch=epoch)
+        self._events.active(epoch)
+
+    def resigned(self, epoch: int) -> None:
+        _log.info("Stopped leading", epoch=epoch)
+        self._events.resigned(epoch)
+
+    def joined(self) -> None:
+        identity = replace(self._identity, joined=True)
+
+        def confirmed(_: None) -> None:
+            self._identity = identity
+            self.node.confirm_joined()
+            _log.info("Joined the quorum", term=self.node.term)
+
+        self._log_thread.submit(lambda: save_identity(self._disk, identity), confirmed)
+
+    # The loop.
+
+    async def _supervise(self) -> None:
+        """Every task of the quorum; one that ends by itself ends the process."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self.network.start_dialling(tasks)
+                tasks.create_task(self._tick_for_ever(), name="quorum-tick")
+                if not self._identity.joined:
+                    tasks.create_task(self._warn_while_joining(), name="quorum-joining")
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._fatal("a task of the quorum died", error)
+
+    async def _tick_for_ever(self) -> None:
+        tick_s = self._settings.timers.tick_interval_ms / 1000
+        while True:
+            self._step()
+            await asyncio.sleep(tick_s)
+
+    async def _warn_while_joining(self) -> None:
+        """An empty voter waits for all others; say so, or it looks like a hang."""
+        while not self.node.may_vote():
+            await asyncio.sleep(_JOIN_WARNING_S)
+            if not self.node.may_vote():
+                _log.warning(
+                    "This controller's directory is empty, so it must hear of every other voter"
+                    " before it may vote",
+                    missing_controllers=self.node.joining.missing,
+                    leader_id=self.node.leader_id,
+                )
+
+    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+        """A bug in what the loop calls is no network error: it ends the process."""
+
+        def guarded(*arguments: object) -> None:
+            try:
+                call(*arguments)
+            except Exception as error:
+                self.node.halted = True
+                self._fatal("a bug in the quorum", error)
+
+        return guarded
+
+    def _received(self, peer_id: int, message: Message) -> None:
+        self.node.receive(peer_id, message)
+        self.wake(0.0)
+
+    def _connected(self, peer_id: int) -> None:
+        self.node.peer_connected(peer_id)
+        _log.info("Reached a controller", peer_id=peer_id)
+
+    def _disconnected(self, peer_id: int) -> None:
+        self.node.peer_disconnected(peer_id)
+        _log.info("Lost a controller", peer_id=peer_id)
+
+    def _durable(self) -> None:
+        self.node.durable_moved()
+
+    def _woken(self) -> None:
+        self._step_handle = None
+        try:
+            self._step()
+        except Exception as error:
+            self.node.halted = True
+            self._fatal("a bug in the quorum", error)
+
+    def _step(self) -> None:
+        before = self.node.applied
+        self.node.step()
+        if self.node.applied > before:
+            self._events.moved()
+
+
+def _raft_timers(settings: QuorumSettings) -> RaftTimers:
+    timers = settings.timers
+    return RaftTimers(
+        election_min_s=timers.election_timeout_min_ms / 1000,
+        election_max_s=timers.election_timeout_max_ms / 1000,
+        heartbeat_s=timers.heartbeat_interval_ms / 1000,
+        fallback_s=timers.leader_fallback_ms / 1000,
+        tick_s=timers.tick_interval_ms / 1000,
+    )
+
+
+def _raft_limits(settings: QuorumSettings) -> RaftLimits:
+    return RaftLimits(
+        snapshot_interval_entries=settings.snapshot_interval_entries,
+        snapshot_interval_bytes=settings.snapshot_interval_bytes,
+        snapshot_entries_min=settings.snapshot_entries_min,
+        snapshot_entries_bytes_max=settings.snapshot_entries_bytes_max,
+        snapshot_chunk_bytes=settings.snapshot_chunk_bytes,
+        snapshot_bytes_max=settings.snapshot_bytes_max,
+        window_bytes_max=settings.peer_queue_bytes_max // 2,
+    )
