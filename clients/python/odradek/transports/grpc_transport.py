@@ -38,6 +38,7 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 1_000
 RECONNECT_MS_MIN: Final = 50
 RECONNECT_MS_MAX: Final = 500
+CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
@@ -48,7 +49,7 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-    ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MIN),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),  # in truth: the time an attempt may take
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
