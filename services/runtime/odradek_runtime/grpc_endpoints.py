@@ -46,22 +46,32 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
 ]
 
 
-def internal_channel(host: str, port: int, tls: TlsFiles | None) -> grpc.aio.Channel:
-    """An asyncio channel to a process of the cluster, with its own connection."""
+def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.aio.Channel:
+    """An asyncio channel to a process of the cluster, with its own connection.
+
+    `peer` is who must be there, as its certificate names it: `broker-3`, `controller-1`. Addresses
+    move, identities do not: the host is not compared with the certificate.
+    """
     target = host_port(host, port)
     if tls is None:
         return grpc.aio.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
     return grpc.aio.secure_channel(
-        target, tls.channel_credentials(), options=INTERNAL_CHANNEL_OPTIONS
+        target, tls.channel_credentials(), options=[*INTERNAL_CHANNEL_OPTIONS, _identity(peer)]
     )
 
 
-def internal_sync_channel(host: str, port: int, tls: TlsFiles | None) -> grpc.Channel:
+def internal_sync_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.Channel:
     """The same for a thread of its own (heartbeats)."""
     target = host_port(host, port)
     if tls is None:
         return grpc.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
-    return grpc.secure_channel(target, tls.channel_credentials(), options=INTERNAL_CHANNEL_OPTIONS)
+    return grpc.secure_channel(
+        target, tls.channel_credentials(), options=[*INTERNAL_CHANNEL_OPTIONS, _identity(peer)]
+    )
+
+
+def _identity(peer: str) -> tuple[str, str]:
+    return ("grpc.ssl_target_name_override", peer)
 
 
 def new_server(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from odradek_protocol.records.batch_header import iter_headers
@@ -22,6 +23,7 @@ from odradek_protocol.rpc.v1 import (
     broker_service_pb2,
     broker_service_pb2_grpc,
 )
+from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController
 
 READY_TIMEOUT_S = 20.0
@@ -106,24 +108,38 @@ class BrokerProcess:
 class BrokerCluster:
     """A controller in this process and broker processes beside it."""
 
-    def __init__(self, directory: Path, *, brokers: int = 1, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 1,
+        settings: dict[str, Any] | None = None,
+        tls_of: Callable[[str], TlsFiles] | None = None,
+    ) -> None:
+        """`tls_of` issues the certificate of a name; with it everything speaks TLS."""
         self.cluster_id = "test-cluster"
         self.controller = MemoryController(cluster_id=self.cluster_id)
         self.brokers: dict[int, BrokerProcess] = {}
         self._directory = directory
         self._count = brokers
-        self._settings = settings.get("settings", {})
+        self._settings = settings or {}
+        self._tls_of = tls_of
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> BrokerCluster:
-        await self.controller.start()
+        tls_of = self._tls_of
+        await self.controller.start(
+            None
+            if tls_of is None
+            else tls_of("controller-1").server_credentials(require_client=True)
+        )
         for broker_id in range(1, self._count + 1):
             self.brokers[broker_id] = BrokerProcess(
                 broker_id,
                 directory=self._directory / f"broker-{broker_id}",
                 cluster_id=self.cluster_id,
                 controllers=self.controller.endpoint,
-                settings=self._settings,
+                settings={**self._settings, **self._tls_settings(f"broker-{broker_id}")},
             )
         await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
         return self
@@ -136,11 +152,28 @@ class BrokerCluster:
         )
         await self.controller.stop()
 
+    def _tls_settings(self, name: str) -> dict[str, Any]:
+        if self._tls_of is None:
+            return {}
+        files = self._tls_of(name)
+        return {
+            "ssl.certificate.location": files.certificate,
+            "ssl.key.location": files.key,
+            "ssl.ca.location": files.ca,
+        }
+
     def channel(self, broker_id: int) -> grpc.aio.Channel:
         """A channel to a broker's gRPC listener."""
         endpoint = self.brokers[broker_id].endpoint
         if endpoint not in self._channels:
-            self._channels[endpoint] = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+            if self._tls_of is None:
+                channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+            else:
+                roots = self._tls_of("client").ca.read_bytes()
+                channel = grpc.aio.secure_channel(
+                    endpoint, grpc.ssl_channel_credentials(roots), options=_OPTIONS
+                )
+            self._channels[endpoint] = channel
         return self._channels[endpoint]
 
     def broker_stub(self, broker_id: int) -> broker_service_pb2_grpc.BrokerServiceAsyncStub:

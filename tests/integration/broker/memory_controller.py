@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
@@ -57,12 +58,15 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         """As controller.rpc.endpoints wants it."""
         return f"{self.controller_id}@127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
+    async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
         """Listen, and be active."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         pb_grpc.add_ControllerServiceServicer_to_server(self, self._server)
         admin_grpc.add_AdminServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if credentials is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
         await self._server.start()
         for decision in self.core.became_active(1, _now_ms()):
             self._commit(decision)

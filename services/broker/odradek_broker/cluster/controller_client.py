@@ -71,7 +71,9 @@ class ControllerClient:
         found = self._channels.get(controller)
         if found is None:
             host, port = self._endpoints[controller]
-            found = self._channels[controller] = internal_channel(host, port, self._tls)
+            found = self._channels[controller] = internal_channel(
+                host, port, self._tls, peer=f"controller-{controller}"
+            )
         return found
 
     async def call(

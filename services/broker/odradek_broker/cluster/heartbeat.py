@@ -235,7 +235,9 @@ class _ControllerStream:
     def _run(self) -> None:
         backoff_s = _RECONNECT_MIN_S
         host, port, tls = self._endpoint
-        with internal_sync_channel(host, port, tls) as channel:
+        with internal_sync_channel(
+            host, port, tls, peer=f"controller-{self._controller}"
+        ) as channel:
             stub = pb_grpc.ControllerServiceStub(channel)
             while not self._stopping.is_set():
                 self._sent_at.clear()

@@ -23,7 +23,7 @@ class PeerChannels:
             if found[:2] == (host, port):
                 return found[2]
             await found[2].close()
-        channel = internal_channel(host, port, self._tls)
+        channel = internal_channel(host, port, self._tls, peer=f"broker-{broker_id}")
         self._channels[broker_id] = (host, port, channel)
         return channel
 

@@ -200,7 +200,7 @@ class FollowerStream:
         """One stream from its start to its end; whether it was open."""
         session_id = next(self._session_ids)
         is_open = False
-        channel = internal_channel(host, port, self._tls)
+        channel = internal_channel(host, port, self._tls, peer=f"broker-{self.leader}")
         call: Call | None = None
         try:
             call = pb_grpc.ReplicationServiceStub(channel).Replicate()
