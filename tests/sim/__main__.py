@@ -32,6 +32,9 @@ COVERAGE = (
     "clean shutdowns",
     "streams reset",
     "answers stopped at the gate",
+    "replicas moved",
+    "topics deleted",
+    "configs changed",
 )
 RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
 

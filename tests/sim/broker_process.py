@@ -421,8 +421,9 @@ class BrokerProcess:
             return
         self.is_ready = True
         for partition in sorted(self.node.disk.logs, key=lambda p: (p.topic_id, p.partition)):
-            if self.image.partition(partition.topic_id, partition.partition) is None:
-                del self.node.disk.logs[partition]  # deleted while we were away
+            state = self.image.partition(partition.topic_id, partition.partition)
+            if state is None or self.broker_id not in state.replicas:
+                del self.node.disk.logs[partition]  # deleted or moved while we were away
         for state in self.image.partitions():
             if self.broker_id in state.replicas:
                 self._tell(TopicIdPartition(state.topic_id, state.partition))

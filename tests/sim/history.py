@@ -80,6 +80,7 @@ class History(Generic[Partition]):
     polls: list[Poll[Partition]] = field(default_factory=list)
     latests: list[Latest[Partition]] = field(default_factory=list)
     topics_acknowledged: list[str] = field(default_factory=list)
+    topics_deleted: dict[str, Outcome] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sends) + len(self.polls) + len(self.latests)
@@ -108,7 +109,7 @@ def check(
         _in_order(sends, log, found)
         _polls_follow(polls, found)
         _watermarks_rise([x for x in history.latests if x.partition == partition], polls, found)
-    _topics_are_there(history.topics_acknowledged, topics_by_node or {}, found)
+    _topics_are_there(history, topics_by_node or {}, found)
     return found
 
 
@@ -223,11 +224,16 @@ def _watermarks_rise(
 
 
 def _topics_are_there(
-    acknowledged: Iterable[str], by_node: Mapping[int, Iterable[str]], found: list[Violation]
+    history: History[Partition], by_node: Mapping[int, Iterable[str]], found: list[Violation]
 ) -> None:
-    """P12: an acknowledged topic is on each node."""
-    wanted = set(acknowledged)
-    for node, topics in by_node.items():
-        for missing in sorted(wanted - set(topics)):
+    """P12: what was created is on each node, what was deleted is on none."""
+    wanted = set(history.topics_acknowledged) - history.topics_deleted.keys()
+    gone = {name for name, outcome in history.topics_deleted.items() if outcome is Outcome.OK}
+    for node, names in by_node.items():
+        topics = set(names)
+        for missing in sorted(wanted - topics):
             text = f"{missing} was created, node {node} does not know it"
             found.append(Violation(name="lost-metadata", text=text))
+        for undead in sorted(gone & topics):
+            text = f"{undead} was deleted, node {node} still has it"
+            found.append(Violation(name="undead-topic", text=text))

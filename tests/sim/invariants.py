@@ -15,8 +15,10 @@ from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
+    Config,
     Partition,
     PartitionChange,
+    RemoveTopic,
 )
 from tests.sim.scheduler import MS
 
@@ -205,14 +207,21 @@ class Invariants:
             self.fail("I8", f"broker {broker.broker_id} {broker.image.offset} to {image.offset}")
 
     def _metadata_committed(self, offset: int, entry: Entry) -> None:
+        counters = self.cluster.scheduler.counters
         for record in entry.records:
-            if isinstance(record, PartitionChange) and record.isr is not None:
-                self._isr_committed(record)
+            if isinstance(record, PartitionChange):
+                counters["replicas moved"] += record.replicas is not None
+                if record.isr is not None:
+                    self._isr_committed(record)
+            elif isinstance(record, RemoveTopic):
+                counters["topics deleted"] += 1
+            elif isinstance(record, Config):
+                counters["configs changed"] += 1
             elif isinstance(record, Partition):
                 key = TopicIdPartition(record.topic_id, record.partition)
                 self._isr[key] = record.isr
             elif isinstance(record, BrokerRegistrationChange) and record.fenced:
-                self.cluster.scheduler.counters["fencings"] += 1
+                counters["fencings"] += 1
 
     def _isr_committed(self, record: PartitionChange) -> None:
         """Whoever joins the ISR may be elected from now on, so it holds all that was exposed."""

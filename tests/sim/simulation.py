@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.clients import Admin, Consumer, Producer
-from tests.sim.cluster import FIRST_CLIENT, Cluster
+from tests.sim.cluster import FIRST_CLIENT, BrokerNode, Cluster
 from tests.sim.history import History, Violation, check
 from tests.sim.invariants import InvariantBroken
 from tests.sim.nemesis import Nemesis
@@ -61,7 +61,7 @@ class Simulation:
         self.scheduler = Scheduler(seed)
         self.scheduler.is_verbose = is_verbose
         self.storm_us = storm_us
-        self.cluster = Cluster(self.scheduler)
+        self.cluster = Cluster(self.scheduler, broker_count=3 + seed % 2)
         for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
             node.drift = 0.95 + self.scheduler.random.random() * 0.1
         self.history: History[TopicIdPartition] = History()
@@ -119,7 +119,8 @@ class Simulation:
                 Consumer(self.cluster, self.history, client, partition, pace_us=pace)
             )
             client += 1
-        self.admin = Admin(self.cluster, self.history, pace_us=4 * SECOND)
+        moved = tuple(t.name for t in TOPICS)
+        self.admin = Admin(self.cluster, self.history, pace_us=3 * SECOND, moved=moved)
 
     def _storm(self) -> None:
         clients = [p.client_id for p in self.producers] + [c.client_id for c in self.consumers]
@@ -133,6 +134,8 @@ class Simulation:
         """P15: after the last fault everything works again, in bounded time."""
         assert self.nemesis is not None
         self.nemesis.heal()
+        assert self.admin is not None
+        self.admin.settle()
         healed_us = self.scheduler.now_us
         self.scheduler.note("healed")
         committing = [p for p in self.producers if p.acks == -1]
@@ -142,8 +145,6 @@ class Simulation:
             "a partition takes no writes",
         )
         self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
-        assert self.admin is not None
-        self.admin.is_stopped = True
         for client in (*self.producers, *self.consumers):
             client.is_stopped = True
         self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
@@ -165,7 +166,10 @@ class Simulation:
         image = self.cluster.log.image
         partitions = self._partitions()
         return bool(partitions) and all(
-            state is not None and len(state.isr) == 3 and state.leader >= 0 and not state.recovering
+            state is not None
+            and len(state.isr) == len(state.replicas) == 3
+            and state.leader >= 0
+            and not state.recovering
             for state in (image.partition(p.topic_id, p.partition) for p in partitions)
         )
 
@@ -173,7 +177,7 @@ class Simulation:
         """No producer waits, and all replicas show all they have."""
         for partition in self._partitions():
             ends = set()
-            for node in self.cluster.brokers.values():
+            for node in self._replicas(partition):
                 hosted = node.life.hosted.get(partition) if node.life is not None else None
                 if hosted is None or hosted.replica.high_watermark != hosted.replica.log_end:
                     return False
@@ -184,13 +188,18 @@ class Simulation:
         behind = any(n.life and n.life.image.offset < self.cluster.log.image.offset for n in nodes)
         return not behind and not any(p._window for p in self.producers)
 
+    def _replicas(self, partition: TopicIdPartition) -> list[BrokerNode]:
+        state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
+        assert state is not None, partition
+        return [self.cluster.brokers[broker_id] for broker_id in state.replicas]
+
     def _judge(self) -> list[Violation]:
         final: dict[TopicIdPartition, dict[int, dict[int, int]]] = {}
         for partition in self._partitions():
-            for broker_id, node in self.cluster.brokers.items():
+            for node in self._replicas(partition):
                 assert node.life is not None
                 hosted = node.life.hosted[partition]
-                shown = final.setdefault(partition, {}).setdefault(broker_id, {})
+                shown = final.setdefault(partition, {}).setdefault(node.broker_id, {})
                 end = hosted.replica.high_watermark
                 for batch in hosted.log.read(0, end, 1 << 30):
                     shown.update(zip(range(batch.base, batch.end), batch.values, strict=True))

@@ -152,5 +152,18 @@ def test_p12_a_topic_that_a_node_does_not_know() -> None:
     assert names(good(), topics={1: ["a"], 2: []}) == ["lost-metadata"]
 
 
+def test_p12_a_topic_that_comes_back_from_the_dead() -> None:
+    history = good()
+    history.topics_deleted["a"] = Outcome.OK
+    assert names(history, topics={1: []}) == []
+    assert names(history, topics={1: ["a"]}) == ["undead-topic"]
+
+
+def test_p12_a_deletion_of_unknown_outcome_may_go_either_way() -> None:
+    history = good()
+    history.topics_deleted["a"] = Outcome.UNKNOWN
+    assert names(history, topics={1: ["a"], 2: []}) == []
+
+
 def test_a_partition_that_lost_too_many_copies_is_not_judged() -> None:
     assert check(good(), {P: {0: {}}}, ignored=[P], topics_by_node={}) == []
