@@ -81,6 +81,7 @@ class QuorumProcess:
         async with asyncio.TaskGroup() as group:
             ticking = group.create_task(host.run(), name="controller")
             try:
+                await asyncio.sleep(0)  # the host runs before the quorum can call it
                 await self._start(server, admin_http)
                 await stop.wait()
                 _log.info("Stops", reason=stop.reason)

@@ -96,6 +96,28 @@ def test_a_registration_is_one_batch_with_all_that_follows_from_it() -> None:
             assert state.leader_epoch == 1
 
 
+def test_a_registration_that_is_too_large_goes_piece_by_piece() -> None:
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, registration_changes_max=40))
+    found.start(1, 2, 3)
+    found.create(partitions=100, replicas=3, min_insync_replicas="2")
+    epoch = found.epochs[2]
+    answers = [found.register(2, RestartClass.POWER) for _ in range(3)]
+    assert [answer.outcome.error for answer in answers] == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NONE,
+    ]
+    assert answers[-1].broker_epoch > epoch
+    for state in found.image.partitions():
+        assert state.lost == (2,)
+        assert state.leader != 2
+    largest = max(
+        sum(isinstance(record, PartitionChange) for record in records)
+        for _, _, records in found.log
+    )
+    assert largest == 40
+
+
 def test_single_partitions_may_have_lost_bytes_though_the_process_did_not() -> None:
     from odradek_protocol.identity import TopicIdPartition
 

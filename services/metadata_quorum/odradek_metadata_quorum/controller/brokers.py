@@ -35,6 +35,7 @@ from odradek_protocol.metadata.image import BrokerState, PartitionState
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChange,
+    PartitionChange,
     RegisterBroker,
     RestartClass,
     UnregisterBroker,
@@ -52,6 +53,14 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
     if refusal is not None:
         return RegisterResponse(outcome=refusal)
     restart_class = _proven_class(request, before)
+    if before is not None and not _fits_one_batch(work, request, before, restart_class, now_ms):
+        return RegisterResponse(
+            outcome=Outcome(
+                error=ErrorCode.REQUEST_TIMED_OUT,
+                message=f"broker {request.broker_id} has more partitions than one batch takes: "
+                "the first ones are settled, register again",
+            )
+        )
     work.write(
         RegisterBroker(
             broker_id=request.broker_id,
@@ -63,18 +72,60 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
             features=request.features,
         )
     )
-    for state in work.partitions_of(request.broker_id):
-        key = TopicIdPartition(state.topic_id, state.partition)
-        has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
-        change = work.settled(state, (request.broker_id,) if has_lost else ())
-        if change is not None:
-            work.write(change)
+    work.write(*_registration_changes(work, request, restart_class))
     memory = work.memory(request.broker_id)
     memory.image_offset, memory.shutdown_offset = -1, None
     if before is not None and not before.fenced:
         _note_fencing(work, request.broker_id, now_ms)
     work.liveness.unwatch(request.broker_id)
     return RegisterResponse(broker_epoch=work.image.brokers[request.broker_id].broker_epoch)
+
+
+def _registration_changes(
+    work: Workspace, request: RegisterRequest, restart_class: RestartClass
+) -> list[PartitionChange]:
+    """What becomes of the partitions of a broker that is fenced, and may have lost bytes."""
+    changes = []
+    for state in work.partitions_of(request.broker_id):
+        key = TopicIdPartition(state.topic_id, state.partition)
+        has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
+        change = work.settled(state, (request.broker_id,) if has_lost else ())
+        if change is not None:
+            changes.append(change)
+    return changes
+
+
+def _fits_one_batch(
+    work: Workspace,
+    request: RegisterRequest,
+    before: BrokerState,
+    restart_class: RestartClass,
+    now_ms: int,
+) -> bool:
+    """Whether the registration can be decided now; if not, a part of what it needs is written.
+
+    The old life is fenced first, then its partitions are settled piece by piece, each piece with
+    one attempt to register. That is safe at any point: a fenced broker leads nothing, and nobody
+    may join an ISR under the new life before that is registered.
+    """
+    changes_max = work.settings.registration_changes_max
+    if len(work.partitions_of(request.broker_id)) <= changes_max:
+        return True
+    if not before.fenced:
+        work.write(
+            BrokerRegistrationChange(
+                broker_id=before.broker_id, broker_epoch=before.broker_epoch, fenced=True
+            )
+        )
+        work.liveness.unwatch(before.broker_id)
+    changes = _registration_changes(work, request, restart_class)
+    if len(changes) <= changes_max:
+        return True
+    if not before.fenced:
+        _note_fencing(work, before.broker_id, now_ms)
+    changes.sort(key=lambda change: change.leader is None)  # elections first
+    work.write(*changes[:changes_max])
+    return False
 
 
 def _refusal(

@@ -70,6 +70,7 @@ class ControllerSettings:
     report_wait_ms: int = 2_000  # for log ends, in an unclean election
     batch_bytes_max: int = 1 << 20  # what the quorum takes as one entry
     partitions_per_batch_max: int = 500
+    registration_changes_max: int = 10_000  # partitions that change with a registration, at once
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000
     initial_configs: tuple[tuple[str, str], ...] = field(default=())  # of all brokers, first start

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from odradek_metadata_quorum.controller import Controller, Decision
+from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
@@ -18,9 +19,11 @@ from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
+from odradek_runtime.logs import event_log
 
 T = TypeVar("T")
 PARTITIONS_MAX: Final = 10_000
+_log = event_log(__name__)
 
 
 class ControllerServicer(pb_grpc.ControllerServiceServicer):
@@ -138,6 +141,9 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
             return None, ErrorCode.NOT_CONTROLLER
         except Overloaded:
             return None, ErrorCode.REQUEST_TIMED_OUT
+        except BatchTooLarge as error:
+            _log.error("A request does not fit into one batch", reason=str(error))
+            return None, ErrorCode.INVALID_REQUEST
 
     def _active_id(self) -> int:
         leader_id = self._quorum.leader_id
