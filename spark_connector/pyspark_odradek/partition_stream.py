@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.offset_lookup import EARLIEST, look_up_offsets
+from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.errors import (
     BrokerUnreachable,
     LeaderNotAvailable,
@@ -32,6 +32,7 @@ from odradek.transports.fetch_decoding import FetchedPartition
 from odradek.transports.methods import FETCH
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.data_loss import report_data_loss
+from pyspark_odradek.offsets import EARLIEST
 from pyspark_odradek.process_link import ProcessLink
 
 WINDOW_BYTES: Final = 16 << 20
@@ -81,6 +82,8 @@ class PartitionStream:
         self._position = plan.start_offset
         self._progress_s = time.monotonic()
         self._unread_bytes = 0
+        self._credit_bytes = 0
+        self._has_credit = asyncio.Event()
         self._stream: Any = None
         self._preferred: int | None = None
         self._backoff = Backoff(first_ms=20, most_ms=500)
@@ -153,8 +156,12 @@ class PartitionStream:
         endpoint = await self._endpoint()
         stream = self._cluster.transport.open(endpoint, FETCH)
         self._stream = stream
+        self._credit_bytes = 0
+        self._has_credit.clear()
+        granting: asyncio.Task[None] | None = None
         try:
             await stream.send(self._first_request())
+            granting = asyncio.create_task(self._grant(stream), name="fetch credit")
             while True:
                 try:
                     async with asyncio.timeout(SILENCE_S_MAX):
@@ -173,6 +180,8 @@ class PartitionStream:
             raise OdradekError(f"the broker at {endpoint} sent rubbish: {error}") from error
         finally:
             self._stream = None
+            if granting is not None:
+                granting.cancel()
             stream.cancel()
 
     def _take(self, entry: FetchedPartition) -> bool:
@@ -265,11 +274,19 @@ class PartitionStream:
     def _taken(self, size_bytes: int) -> None:
         self._unread_bytes -= size_bytes
         if self._stream is not None:
-            task = self._link.loop.create_task(self._grant(self._stream, size_bytes))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._credit_bytes += size_bytes
+            self._has_credit.set()
 
-    async def _grant(self, stream: Any, size_bytes: int) -> None:
-        await stream.send(pb.FetchRequest(credit_bytes=size_bytes))
+    async def _grant(self, stream: Any) -> None:
+        """Send credit on as it comes: one write at a time, as gRPC wants it."""
+        while True:
+            await self._has_credit.wait()
+            self._has_credit.clear()
+            credit, self._credit_bytes = self._credit_bytes, 0
+            try:
+                await stream.send(pb.FetchRequest(credit_bytes=credit))
+            except OdradekError:
+                return  # the receiving side tells why
 
     def _no_progress(self, last: OdradekError | None) -> TimeoutError:
         told = "" if last is None else f"; last error: {last}"

@@ -19,7 +19,7 @@ from pyspark_odradek.pipelines.pipeline import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 TARGET: Final = "flights-clean"
@@ -45,7 +45,7 @@ def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
         .when(f.size(lacking) > 0, f.concat(f.lit("without "), f.concat_ws(", ", lacking)))
     )
 
-    def header(name: str, value: str) -> object:
+    def header(name: str, value: str) -> Column:
         return f.struct(
             f.lit(name).alias("key"), f.col(value).cast("string").cast("binary").alias("value")
         )

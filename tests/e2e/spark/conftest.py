@@ -1,0 +1,136 @@
+"""One cluster, one JVM and one topic of all flights for every test here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odradek.demo.flights import read_flights
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.e2e.spark.flight_facts import Flight, scheduled
+from tests.e2e.spark.topics import Output, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 4
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs a JDK, and a first Spark job takes its time on a busy machine."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in Path(item.path).parents:
+            item.add_marker("spark")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def spark_works() -> None:
+    """A skip where Spark cannot run; in CI a failure."""
+    from pyspark_odradek.spark_session import missing
+
+    problem = missing()
+    if problem is not None:
+        if os.environ.get("CI"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def cluster(spark_works: None) -> Iterator[EmbeddedCluster]:
+    """One broker, one controller."""
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as running:
+        running.start()
+        running.wait_ready()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def topics(cluster: EmbeddedCluster) -> Topics:
+    return Topics(cluster.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two threads, few shuffle partitions, the state store that transformWithState needs."""
+    from pyspark_odradek.spark_session import session
+
+    scratch = tmp_path_factory.mktemp("spark")
+    running = session(
+        "odradek tests",
+        spark__master="local[2]",
+        spark__ui__enabled="false",
+        spark__driver__memory="1g",
+        spark__sql__shuffle__partitions="2",
+        spark__local__dir=str(scratch),
+        spark__sql__warehouse__dir=str(scratch / "warehouse"),
+        spark__sql__streaming__stateStore__providerClass=(
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    )
+    running.sparkContext.setLogLevel("ERROR")
+    yield running
+    running.stop()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def flights() -> list[Flight]:
+    """All 336,776 of them, as the JSON that is sent."""
+    return [json.loads(flight.value) for flight in read_flights()]
+
+
+@pytest.fixture(scope="session")
+def flights_topic(topics: Topics, flights: list[Flight]) -> str:
+    """A topic with all flights, keyed by tail number, each stamped with its scheduled departure."""
+    topics.create("flights", partitions=PARTITIONS, retention_ms="-1")
+    sent = topics.send(
+        "flights",
+        (
+            Output(
+                json.dumps(flight, separators=(",", ":")).encode(),
+                key=None if flight["tailnum"] is None else flight["tailnum"].encode(),
+                timestamp_ms=int(scheduled(flight).timestamp() * 1000),
+            )
+            for flight in flights
+        ),
+    )
+    assert sent == len(flights) == 336_776
+    return "flights"
+
+
+@pytest.fixture
+def new_topic(topics: Topics) -> Callable[..., str]:
+    """Makes topics with names of their own."""
+
+    def make(**arguments: Any) -> str:
+        name = f"t{next(_numbers)}"
+        topics.create(name, **arguments)
+        return name
+
+    return make
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def read_batch(spark: SparkSession, cluster: EmbeddedCluster) -> Callable[..., DataFrame]:
+    """A batch read with these options, of all columns or those of `schema`."""
+
+    def read(*, schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("odradek").option("kafka.bootstrap.servers", cluster.bootstrap)
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**options).load()
+
+    return read

@@ -1,0 +1,46 @@
+"""Runs a pipeline in the tests' session, to the end of what is there."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pyspark_odradek.pipelines.__main__ import load
+from pyspark_odradek.pipelines.pipeline import add_common_arguments
+
+RUN_S_MAX = 300
+
+
+def run_pipeline(
+    spark: SparkSession, name: str, bootstrap: str, checkpoint: Path, *arguments: str
+) -> list[Any]:
+    """The progress of each batch; raises what the query failed with."""
+    pipeline = load(name)
+    parser = ArgumentParser()
+    add_common_arguments(parser)
+    pipeline.add_arguments(parser)
+    settings = parser.parse_args(
+        [
+            "--bootstrap",
+            bootstrap,
+            "--checkpoint",
+            str(checkpoint),
+            "--available-now",
+            *arguments,
+        ]
+    )
+    assert pipeline.plan(settings)
+    progress = []
+    for query in pipeline.start(spark, settings):
+        ended = query.awaitTermination(RUN_S_MAX)
+        progress += query.recentProgress
+        assert ended, f"{name} still runs"
+    return progress
+
+
+def dropped(progress: list[Any]) -> int:
+    """numRowsDroppedByWatermark, over all batches."""
+    return sum(o.numRowsDroppedByWatermark for p in progress for o in p.stateOperators)

@@ -1,0 +1,185 @@
+"""Streaming reads: limits, restarts from the checkpoint, partitions that come, lag, data loss."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from odradek.embedded import EmbeddedCluster
+from pyspark_odradek import LagListener
+from tests.e2e.spark.flight_facts import Flight
+from tests.e2e.spark.topics import Output, Topics
+
+
+@pytest.fixture
+def stream(spark: SparkSession, cluster: EmbeddedCluster) -> Callable[..., DataFrame]:
+    def read(**options: str) -> DataFrame:
+        reader = spark.readStream.format("odradek").options(
+            **{"kafka.bootstrap.servers": cluster.bootstrap, "startingOffsets": "earliest"},
+        )
+        return reader.options(**options).load()
+
+    return read
+
+
+def drain(frame: DataFrame, checkpoint: Path, sink: Callable[[list[Any], int], None]) -> Any:
+    """Run to the end of what is there; the progress of each batch."""
+
+    def collect(batch: DataFrame, batch_id: int) -> None:
+        sink(batch.select("partition", "offset", "value").collect(), batch_id)
+
+    query = (
+        frame.writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query.recentProgress
+
+
+def test_available_now_reads_every_flight_once_in_bounded_batches(
+    stream: Callable[..., DataFrame],
+    flights_topic: str,
+    flights: list[Flight],
+    tmp_path: Path,
+) -> None:
+    found: set[tuple[int, int]] = set()
+    total = 0
+
+    def sink(rows: list[Any], batch_id: int) -> None:
+        nonlocal total
+        total += len(rows)
+        found.update((row.partition, row.offset) for row in rows)
+
+    frame = stream(subscribe=flights_topic, maxOffsetsPerTrigger="150000")
+    progress = drain(frame, tmp_path / "checkpoint", sink)
+    assert total == len(found) == len(flights)
+    assert [p.numInputRows <= 150_000 for p in progress] == [True] * 3
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
+    last = json.loads(offsets[-1].read_text().splitlines()[-1])
+    assert last.keys() == {flights_topic}
+    assert sum(last[flights_topic].values()) == len(flights)
+
+
+def test_a_restarted_query_goes_on_where_the_checkpoint_says_and_sees_new_partitions(
+    stream: Callable[..., DataFrame],
+    new_topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    name = new_topic(partitions=1)
+    batches: list[list[bytes]] = []
+
+    def sink(rows: list[Any], batch_id: int) -> None:
+        batches.append(sorted(bytes(row.value) for row in rows))
+
+    topics.send(name, [Output(b"a", partition=0), Output(b"b", partition=0)])
+    drain(stream(subscribe=name), tmp_path / "c", sink)
+    topics.add_partitions(name, 3)
+    topics.send(name, [Output(b"c", partition=0), Output(b"d", partition=2)])
+    drain(stream(subscribe=name), tmp_path / "c", sink)
+    drain(stream(subscribe=name), tmp_path / "c", sink)
+    assert [batch for batch in batches if batch] == [[b"a", b"b"], [b"c", b"d"]]
+
+
+def test_a_running_query_reads_records_and_partitions_that_come_and_reports_its_lag(
+    spark: SparkSession,
+    stream: Callable[..., DataFrame],
+    new_topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    name = new_topic(partitions=1)
+    topics.send(name, [Output(b"%d" % i, partition=0) for i in range(10)])
+    lags: list[dict[str, float]] = []
+    listener = LagListener(lambda query, metrics: lags.append(metrics))
+    spark.streams.addListener(listener)
+    query = _counting(stream(subscribe=name, maxOffsetsPerTrigger="4"), tmp_path)
+    try:
+        query.processAllAvailable()
+        topics.add_partitions(name, 2)
+        topics.send(name, [Output(b"new", partition=1)])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+    assert sum(p.numInputRows for p in query.recentProgress) == 11
+    assert max(lag["totalOffsetsBehindLatest"] for lag in lags) == 6
+    assert lags[-1]["maxOffsetsBehindLatest"] == 0
+
+
+def test_min_offsets_hold_a_trigger_back_until_the_delay_is_over(
+    stream: Callable[..., DataFrame],
+    new_topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    name = new_topic(partitions=1)
+    topics.send(name, [Output(b"0", partition=0)])
+    query = _counting(
+        stream(subscribe=name, minOffsetsPerTrigger="5", maxTriggerDelay="6s"), tmp_path
+    )
+    try:
+        query.processAllAvailable()  # the first trigger waits for nothing
+        assert _rows(query) == [1]
+        topics.send(name, [Output(b"%d" % i, partition=0) for i in range(5)])
+        query.processAllAvailable()
+        assert _rows(query) == [1, 5]
+        topics.send(name, [Output(b"late", partition=0)])
+        _until(query, lambda: _rows(query) == [1, 5, 1])
+    finally:
+        query.stop()
+
+
+def test_aged_out_data_fails_the_query_or_is_passed_over(
+    stream: Callable[..., DataFrame],
+    new_topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    name = new_topic(partitions=1)
+    found: list[bytes] = []
+
+    def sink(rows: list[Any], batch_id: int) -> None:
+        found.extend(bytes(row.value) for row in rows)
+
+    topics.send(name, [Output(b"0", partition=0)])
+    drain(stream(subscribe=name), tmp_path / "c", sink)
+    topics.send(name, [Output(b"%d" % i, partition=0) for i in range(1, 10)])
+    topics.delete_before(name, 0, 7)
+    with pytest.raises(Exception, match="Some data may have been lost"):
+        drain(stream(subscribe=name), tmp_path / "c", sink)
+    drain(stream(subscribe=name, failOnDataLoss="false"), tmp_path / "c", sink)
+    assert found == [b"0", b"7", b"8", b"9"]
+
+
+def test_ending_offsets_are_refused(stream: Callable[..., DataFrame], tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="ending offset not valid in streaming queries"):
+        drain(stream(subscribe="t", endingOffsets="latest"), tmp_path, lambda rows, number: None)
+
+
+def _counting(frame: DataFrame, directory: Path) -> StreamingQuery:
+    return (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+
+
+def _rows(query: StreamingQuery) -> list[int]:
+    return [p.numInputRows for p in query.recentProgress if p.numInputRows]
+
+
+def _until(query: StreamingQuery, condition: Callable[[], bool], *, timeout_s: int = 60) -> None:
+    for _ in range(timeout_s * 5):
+        if condition() or query.awaitTermination(0.2):
+            break
+    assert condition(), [p.json for p in query.recentProgress]

@@ -1,0 +1,108 @@
+"""Topics of a test: made, filled and read by the SDK, not by Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from odradek.client import Client
+from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.partitions import TopicPartition
+
+READ_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One record to send."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of one cluster."""
+
+    bootstrap: str
+
+    def create(self, name: str, *, partitions: int = 4, replicas: int = 1, **configs: str) -> None:
+        async def work(client: Client) -> None:
+            await client.admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replicas,
+                configs={key.replace("_", "."): value for key, value in configs.items()},
+            )
+
+        asyncio.run(self._with_client(work))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        async def work(client: Client) -> None:
+            await client.admin.add_partitions(name, total)
+
+        asyncio.run(self._with_client(work))
+
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
+        async def work(client: Client) -> None:
+            await client.admin.delete_records({TopicPartition(name, partition): offset})
+
+        asyncio.run(self._with_client(work))
+
+    def send(self, name: str, records: Iterable[Output]) -> int:
+        """Send them all; how many were acknowledged."""
+
+        async def work(client: Client) -> int:
+            count = 0
+            async with client.producer() as producer:
+                futures = []
+                for record in records:
+                    futures.append(
+                        await producer.send(
+                            name,
+                            record.value,
+                            key=record.key,
+                            partition=record.partition,
+                            timestamp_ms=record.timestamp_ms,
+                            headers=record.headers,
+                        )
+                    )
+                for future in futures:
+                    await future
+                    count += 1
+            return count
+
+        return asyncio.run(self._with_client(work))
+
+    def read(self, name: str) -> list[ConsumerRecord]:
+        """All records that are there now, by partition and offset."""
+
+        async def work(client: Client) -> list[ConsumerRecord]:
+            async with client.consumer(name, auto_offset_reset="earliest") as consumer:
+                ends = await consumer.end_offsets(consumer.assignment())
+                begins = await consumer.beginning_offsets(consumer.assignment())
+                left = {p for p, end in ends.items() if end > begins[p]}
+                found: list[ConsumerRecord] = []
+                async with asyncio.timeout(READ_S_MAX):
+                    while left:
+                        for record in await consumer.getmany():
+                            found.append(record)
+                            where = TopicPartition(record.topic, record.partition)
+                            if record.offset + 1 >= ends[where]:
+                                left.discard(where)
+                return found
+
+        records = asyncio.run(self._with_client(work))
+        return sorted(records, key=lambda record: (record.partition, record.offset))
+
+    def pairs(self, name: str) -> list[tuple[bytes | None, bytes | None]]:
+        """(key, value) of all records, in order within a partition."""
+        return [(record.key, record.value) for record in self.read(name)]
+
+    async def _with_client(self, work):  # type: ignore[no-untyped-def]
+        async with Client(self.bootstrap) as client:
+            return await work(client)
