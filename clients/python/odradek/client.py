@@ -15,6 +15,7 @@ from odradek.transports.transport import Transport
 if TYPE_CHECKING:
     from odradek.admin.admin import Admin
     from odradek.consumer.consumer import Consumer, ConsumerArguments
+    from odradek.consumer.group_options import GroupOptions
     from odradek.producer.producer import Producer, ProducerArguments
 
 CONNECT_S_MAX = 30.0
@@ -72,14 +73,20 @@ class Client:
 
         return Producer(cluster=self._cluster, **arguments)
 
-    def consumer(self, *topics: str, **arguments: Unpack[ConsumerArguments]) -> Consumer:
-        """A consumer of all partitions of these topics, or of what it is assigned later.
+    def consumer(
+        self,
+        *topics: str,
+        group: str | GroupOptions | None = None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> Consumer:
+        """A consumer of all partitions of these topics, or its share of them as a member of `group`, or of
+        what it is assigned later.
 
-        Its arguments: `ConsumerOptions`.
+        Its other arguments: `ConsumerOptions`.
         """
         from odradek.consumer.consumer import Consumer
 
-        return Consumer(*topics, cluster=self._cluster, **arguments)
+        return Consumer(*topics, cluster=self._cluster, group=group, **arguments)
 
     @cached_property
     def admin(self) -> Admin:

@@ -22,6 +22,7 @@ from odradek.admin.descriptions import (
     TopicDescription,
     TopicOutcome,
 )
+from odradek.admin.group_admin import GroupAdmin
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
@@ -40,7 +41,7 @@ _SPREAD_PAUSE_S: Final = 0.02
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
-class Admin(AccessAdmin):
+class Admin(AccessAdmin, GroupAdmin):
     """Administers a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
 
     Each call goes to any broker, which passes it on to the active controller, and is repeated until

@@ -12,6 +12,7 @@ from odradek.cli import (
     consume,
     demo,
     dev,
+    group,
     produce,
     quorum,
     services,
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(storage.app, name="storage")

@@ -16,11 +16,14 @@ from odradek.consumer.assignment_source import AssignmentSource, FixedPartitions
 from odradek.consumer.consumer_record import ConsumerRecord, DeserializedRecord
 from odradek.consumer.fetch_planner import FetchPlanner, ResetPolicy
 from odradek.consumer.fetcher import Fetcher
+from odradek.consumer.group_membership import GroupMembership
+from odradek.consumer.group_options import GroupOptions
 from odradek.consumer.options import ConsumerOptions, Deserializer, IsolationLevel
 from odradek.errors import (
     ClientClosed,
     CorruptRecords,
     NotAssigned,
+    OdradekError,
     RequestTimedOut,
     SerializationFailed,
 )
@@ -67,6 +70,7 @@ class Consumer:
         bootstrap: str | Sequence[str] | None = None,
         tls: TlsOptions | None = None,
         cluster: Cluster | None = None,
+        group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> None:
         self.options = ConsumerOptions(**arguments)
@@ -83,8 +87,15 @@ class Consumer:
         self._iterated: deque[ConsumerRecord] = deque()
         self._is_subscribed = False
         self._is_closed = False
+        self._member: GroupMembership | None = None
+        if group is not None:
+            options = GroupOptions(group=group) if isinstance(group, str) else group
+            self._member = GroupMembership(self._cluster, options, frozenset(topics), self)
+            self._source, self._is_source_new = self._member, False
 
     async def __aenter__(self) -> Self:
+        if self._member is not None:
+            self._member.start()
         if self._is_source_new:
             await self._learn_topics()
         return self
@@ -101,6 +112,8 @@ class Consumer:
         """Stop fetching. May be called twice; a read that waits raises ClientClosed."""
         if self._is_closed:
             return
+        if self._member is not None:
+            await self._member.close()
         self._is_closed = True
         self._cluster.unsubscribe(self._on_change)
         await self._fetcher.close()
@@ -160,6 +173,74 @@ class Consumer:
         """What is paused."""
         return [name for name, p in self._planner.partitions.items() if p.is_paused]
 
+    # --- groups -------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[PartitionLike, int] | None = None) -> None:
+        """Commit these offsets (of the next record to read), or all that was handed out until now.
+
+        Raises:
+            NotAssigned: the consumer is in no group.
+            OdradekError: not committed; the group went on without this member, or nobody answers.
+        """
+        chosen = None if offsets is None else {as_partition(n): o for n, o in offsets.items()}
+        await self._membership().commit(chosen)
+
+    async def committed(
+        self, partitions: Iterable[PartitionLike] = ()
+    ) -> dict[TopicPartition, int | None]:
+        """What the group committed for these, or for what is assigned; None where nothing."""
+        names = as_partitions(partitions) or list(self._planner.partitions)
+        return await self._membership().committed(names) if names else {}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Records between what was handed out and the end, per assigned partition."""
+        handed = self.handed_out()
+        ends = await self.end_offsets(list(handed))
+        return {name: max(0, end - handed[name][0]) for name, end in ends.items()}
+
+    def take_over(
+        self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """For the group's membership: read exactly these, new ones from `starts`."""
+        before = set(self._planner.partitions)
+        self._planner.assign(owned)
+        for name in owned:
+            if name not in before and name in starts:
+                self._planner.seek(name, starts[name])
+        for name in before - set(owned):
+            self._dropped(name)
+        self._fetcher.kick()
+
+    def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Per partition with a position: the offset after the last record handed out, and its epoch."""
+        handed = {
+            name: (progress.position, progress.last_epoch)
+            for name, progress in self._planner.partitions.items()
+            if progress.position >= 0
+        }
+        waiting: set[TopicPartition] = set()
+        for record in self._iterated:  # decoded for iteration, not handed out yet
+            name = TopicPartition(str(record.topic), record.partition)
+            if name not in waiting:
+                waiting.add(name)
+                handed[name] = (record.offset, -1)
+        return handed
+
+    def fail(self, error: OdradekError) -> None:
+        """For the group's membership: the next read raises this."""
+        self._planner.errors.append(error)
+        self._fetcher.kick()
+
+    def _membership(self) -> GroupMembership:
+        if self._member is None:
+            raise NotAssigned("this consumer is in no group", hint="give it group=...")
+        return self._member
+
+    def _begin_read(self) -> None:
+        if self._member is not None:
+            self._member.start()
+            self._member.note_read()
+
     # --- reading ------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
@@ -215,6 +296,7 @@ class Consumer:
         from odradek.consumer.arrow_tables import empty_table, table_of
 
         self._require_no_iteration()
+        self._begin_read()
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
@@ -275,6 +357,7 @@ class Consumer:
 
     async def _read(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
         deadline_s = _deadline_s(timeout_ms)
+        self._begin_read()
         await asyncio.sleep(0)  # what has arrived meanwhile, and the other tasks
         while True:
             await self._ready()
@@ -443,7 +526,7 @@ class Consumer:
         self._fetcher.kick()
 
     def _on_change(self, change: Change) -> None:
-        if isinstance(self._source, FixedPartitions) or self._is_source_new:
+        if self._is_source_new or not isinstance(self._source, WholeTopics):
             return
         if change.topics & self._source.topics:
             self._assign_from_source()

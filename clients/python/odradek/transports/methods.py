@@ -10,9 +10,11 @@ from odradek.transports.fetch_decoding import FetchedPartition, decode_fetch_res
 from odradek.transports.transport import Method, MethodKind
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
+from odradek_protocol.rpc.v1 import group_service_pb2 as group
 
 BROKER_SERVICE: Final = "odradek.v1.BrokerService"
 ADMIN_SERVICE: Final = "odradek.v1.AdminService"
+GROUP_SERVICE: Final = "odradek.v1.GroupService"
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -37,6 +39,10 @@ def _broker_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]
 def admin_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
     """A call of the admin service."""
     return _method(ADMIN_SERVICE, name, request, response, MethodKind.UNARY)
+
+
+def _group_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
+    return _method(GROUP_SERVICE, name, request, response, MethodKind.UNARY)
 
 
 PRODUCE: Final = _method(
@@ -116,4 +122,23 @@ DESCRIBE_CLUSTER: Final = admin_call(
 )
 UPDATE_FEATURES: Final = admin_call(
     "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse
+)
+GROUP_HEARTBEAT: Final = _group_call(
+    "GroupHeartbeat", group.GroupHeartbeatRequest, group.GroupHeartbeatResponse
+)
+GROUP_COMMIT: Final = _group_call(
+    "CommitOffsets", group.CommitOffsetsRequest, group.CommitOffsetsResponse
+)
+GROUP_FETCH: Final = _group_call(
+    "FetchOffsets", group.FetchOffsetsRequest, group.FetchOffsetsResponse
+)
+LIST_GROUPS: Final = _group_call("ListGroups", group.ListGroupsRequest, group.ListGroupsResponse)
+DESCRIBE_GROUPS: Final = _group_call(
+    "DescribeGroups", group.DescribeGroupsRequest, group.DescribeGroupsResponse
+)
+DELETE_GROUPS: Final = _group_call(
+    "DeleteGroups", group.DeleteGroupsRequest, group.DeleteGroupsResponse
+)
+DELETE_OFFSETS: Final = _group_call(
+    "DeleteOffsets", group.DeleteOffsetsRequest, group.DeleteOffsetsResponse
 )

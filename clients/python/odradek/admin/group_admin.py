@@ -1,0 +1,173 @@
+"""Administration of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from odradek.errors import OdradekError, error_code, error_of
+from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
+from odradek.transports import methods
+from odradek.transports.transport import Method
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import group_service_pb2 as pb
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group in a list; `type` is classic or consumer (KIP-848)."""
+
+    group: str
+    state: str
+    type: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member and what it owns; of classic groups the assignment is not known to the coordinator."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group, its members, and the broker that coordinates it."""
+
+    group: str
+    state: str
+    type: str
+    protocol: str
+    epoch: int
+    coordinator_id: int
+    members: tuple[GroupMember, ...]
+
+
+class GroupAdmin:
+    """The part of `Admin` that is about groups."""
+
+    async def _call(self, method: Method[Any, R], request: Any) -> R:
+        raise NotImplementedError("Admin has it")
+
+    async def list_groups(self) -> list[GroupListing]:
+        """All groups of the cluster, by name."""
+        response = await self._call(methods.LIST_GROUPS, pb.ListGroupsRequest())
+        _check(response.error_code, "listing groups")
+        return sorted(
+            (
+                GroupListing(
+                    group=one.group_id,
+                    state=one.state,
+                    type=one.group_type,
+                    protocol_type=one.protocol_type,
+                )
+                for one in response.groups
+            ),
+            key=lambda one: one.group,
+        )
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """One group. Raises when there is none of that name."""
+        request = pb.DescribeGroupsRequest(group_ids=[group])
+        response = await self._call(methods.DESCRIBE_GROUPS, request)
+        (one,) = response.groups
+        _check(one.error_code, f"group {group!r}")
+        return GroupDescription(
+            group=group,
+            state=one.state,
+            type=one.group_type,
+            protocol=one.protocol,
+            epoch=one.epoch,
+            coordinator_id=one.coordinator_id,
+            members=tuple(
+                GroupMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id if member.HasField("instance_id") else None,
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    epoch=member.member_epoch,
+                    assignment=tuple(
+                        TopicPartition(topic.topic, index)
+                        for topic in member.assignment
+                        for index in topic.partitions
+                    ),
+                )
+                for member in one.members
+            ),
+        )
+
+    async def group_offsets(
+        self, group: str, partitions: Iterable[PartitionLike] = ()
+    ) -> dict[TopicPartition, int]:
+        """What a group committed: for these, or for all it has."""
+        names = as_partitions(partitions)
+        request = pb.FetchOffsetsRequest(
+            group_id=group, partitions=[_named(name) for name in names], member_epoch=-1
+        )
+        response = await self._call(methods.GROUP_FETCH, request)
+        _check(response.error_code, f"offsets of group {group!r}")
+        return {
+            TopicPartition(one.partition.topic, one.partition.partition): one.offset
+            for one in response.offsets
+            if one.offset >= 0
+        }
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[PartitionLike, int]) -> None:
+        """Let a group without members go on there.
+
+        Raises:
+            OdradekError: the group has members; stop them first.
+        """
+        request = pb.CommitOffsetsRequest(group_id=group, member_epoch=-1)
+        for name, offset in offsets.items():
+            request.offsets.add(
+                partition=_named(as_partition(name)), offset=offset, leader_epoch=-1
+            )
+        response = await self._call(methods.GROUP_COMMIT, request)
+        if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise error_of(
+                ErrorCode.NON_EMPTY_GROUP, f"group {group!r}", "it has members; stop them first"
+            )
+        _check(response.error_code, f"group {group!r}")
+        for one in response.offsets:
+            _check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
+
+    async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
+        """Delete groups without members, with all that they committed; each for itself."""
+        response = await self._call(
+            methods.DELETE_GROUPS, pb.DeleteGroupsRequest(group_ids=list(groups))
+        )
+        return {
+            one.group_id: error_of(one.error_code, f"group {one.group_id!r}")
+            if one.error_code
+            else None
+            for one in response.groups
+        }
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
+        """Forget offsets, of topics that no member is subscribed to."""
+        request = pb.DeleteOffsetsRequest(
+            group_id=group, partitions=[_named(name) for name in as_partitions(partitions)]
+        )
+        response = await self._call(methods.DELETE_OFFSETS, request)
+        _check(response.error_code, f"group {group!r}")
+        for one in response.offsets:
+            _check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
+
+
+def _check(code: int, subject: str) -> None:
+    if code:
+        raise error_of(code, subject)
+
+
+def _named(name: TopicPartition) -> common_pb2.TopicPartition:
+    return common_pb2.TopicPartition(topic=name.topic, partition=name.partition)

@@ -1,0 +1,370 @@
+"""One member of a consumer group (KIP-848): heartbeats, takes up and gives up partitions, commits.
+
+    OUTSIDE --join--> INSIDE --close--> OUTSIDE
+       ^                 |
+       +--- fenced, or silent for a session: the partitions are lost ---+
+
+The coordinator tells a target in a heartbeat's answer. The member first gives up what it may no longer own
+(`on_revoke`, a commit, then the next heartbeat says what it still owns), then takes up what is new from the offsets
+that the group committed. Heartbeats go on meanwhile, so a long `on_revoke` is bounded by `rebalance_timeout_ms` alone.
+
+What is committed by itself is what was handed to the program before its last read began: a program that dies in
+between reads those records again (at least once), never loses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.cluster import Cluster
+from odradek.consumer.group_options import GroupListener, GroupOptions
+from odradek.errors import OdradekError, error_code, error_of
+from odradek.partitions import TopicPartition
+from odradek.transports.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import group_service_pb2 as pb
+
+_JOIN: Final = 0
+_LEAVE: Final = -1
+_LEAVE_STATIC: Final = -2
+_CALL_S: Final = 10.0
+_SESSION_S: Final = 45.0  # without an answer so long, the coordinator has given us up
+_TOPIC_S: Final = 10.0
+_REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
+_TRANSIENT: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNRELEASED_INSTANCE_ID,
+)
+_log = logging.getLogger(__name__)
+
+
+class Reader(Protocol):
+    """What the membership needs of the consumer that reads."""
+
+    def take_over(
+        self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Read exactly these; new ones from `starts`, or by auto_offset_reset where it has none."""
+
+    def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Per partition the offset after the last record handed out, and that record's leader epoch."""
+
+    def fail(self, error: OdradekError) -> None:
+        """The next read raises it."""
+
+
+class GroupMembership:
+    """An AssignmentSource; `start` begins, `close` leaves."""
+
+    def __init__(
+        self, cluster: Cluster, options: GroupOptions, topics: frozenset[str], reader: Reader
+    ) -> None:
+        self.options = options
+        self.member_id = str(uuid.uuid4())
+        self.member_epoch = _JOIN
+        self.owned: dict[TopicPartition, bytes] = {}  # with the topic's id
+        self.topics: frozenset[str] = frozenset()  # none to learn before: the coordinator tells
+        self._subscription = topics
+        self._cluster = cluster
+        self._reader = reader
+        self._target: dict[TopicPartition, bytes] | None = None
+        self._committable: dict[TopicPartition, tuple[int, int]] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._tasks = BackgroundTasks(f"group {options.group}")
+        self._wake = asyncio.Event()
+        self._says_all = True
+        self._moving: asyncio.Task[None] | None = None
+        self._interval_s = 5.0
+        self._is_started = False
+
+    def start(self) -> None:
+        """Join; does not wait."""
+        if not self._is_started:
+            self._is_started = True
+            self._cluster.start()
+            self._tasks.start(self._heartbeat(), "heartbeat")
+            if self.options.auto_commit:
+                self._tasks.start(self._commit_at_times(), "commit")
+
+    def partitions(self, cache: object) -> list[TopicPartition]:
+        """What is owned now."""
+        return list(self.owned)
+
+    def note_read(self) -> None:
+        """A read begins: what was handed out before it counts as processed."""
+        self._committable = self._reader.handed_out()
+
+    async def close(self) -> None:
+        """Commit, give up, leave. Bounded by a few seconds when nobody answers."""
+        if not self._is_started:
+            return
+        await self._tasks.stop()
+        try:
+            async with asyncio.timeout(_CALL_S):
+                if self.member_epoch > 0:
+                    if self.options.auto_commit:
+                        self.note_read()
+                        await self._commit(self._committable)
+                    await _call(self.options.on_revoke, list(self.owned))
+                    static = self.options.instance_id is not None
+                    request = self._request(_LEAVE_STATIC if static else _LEAVE)
+                    await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=_CALL_S)
+        except (OdradekError, TimeoutError) as error:
+            _log.warning("could not leave the group %s in order: %s", self.options.group, error)
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    async def _heartbeat(self) -> None:
+        backoff = Backoff(first_ms=100, most_ms=2_000)
+        failures, answered_s = 0, time.monotonic()
+        while True:
+            try:
+                told = await self._cluster.call_any(
+                    GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=_CALL_S
+                )
+                code = error_code(told.error_code)
+            except OdradekError as error:
+                _log.warning("no answer for the group %s: %s", self.options.group, error)
+                told, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if code is ErrorCode.NONE:
+                failures, answered_s = 0, time.monotonic()
+                self._heard(told)
+            elif code in _REJOIN:
+                await self._lose()
+                continue
+            elif code in _TRANSIENT or code.retriable:
+                failures += 1
+                self._says_all = True
+                if time.monotonic() - answered_s > _SESSION_S and self.member_epoch > 0:
+                    await self._lose()
+                await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+                continue
+            else:
+                subject = f"group {self.options.group!r}"
+                self._reader.fail(error_of(told.error_code, subject, told.error_message))
+                return
+            await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _request(self, epoch: int) -> pb.GroupHeartbeatRequest:
+        options = self.options
+        request = pb.GroupHeartbeatRequest(
+            group_id=options.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=options.instance_id,
+            rebalance_timeout_ms=-1,
+            assignor=options.assignor,
+            has_owned=True,
+        )
+        if epoch >= 0 and (self._says_all or epoch == _JOIN):
+            request.rebalance_timeout_ms = options.rebalance_timeout_ms
+            request.has_subscription = True
+            request.subscribed_topics.extend(sorted(self._subscription))
+            if options.pattern is not None:
+                request.subscribed_pattern = options.pattern
+        if epoch > 0:
+            request.owned.extend(_wire(self.owned))
+        return request
+
+    def _heard(self, told: pb.GroupHeartbeatResponse) -> None:
+        self.member_epoch = told.member_epoch
+        self._interval_s = max(0.05, told.heartbeat_interval_ms / 1000)
+        self._says_all = False
+        if told.has_assignment:
+            self._target = {
+                TopicPartition(topic.topic, index): topic.topic_id
+                for topic in told.assignment
+                for index in topic.partitions
+            }
+        is_idle = self._moving is None or self._moving.done()
+        if self._target is not None and self._target.keys() != self.owned.keys() and is_idle:
+            self._moving = self._tasks.start(self._move(), "take up and give up")
+
+    # --- taking up and giving up --------------------------------------------------------------------
+
+    async def _move(self) -> None:
+        """Bring what is owned in line with the target, then say so at once."""
+        target = self._target
+        assert target is not None, "told to move nowhere"
+        gone = [name for name in self.owned if name not in target]
+        if gone:
+            if self.options.auto_commit:
+                self.note_read()
+                await self._commit({n: at for n, at in self._committable.items() if n in gone})
+            await _call(self.options.on_revoke, gone)
+            self._own({n: i for n, i in self.owned.items() if n in target}, {})
+        new = [name for name in target if name not in self.owned]
+        if new:
+            try:
+                starts = await self._starts(new)
+            except OdradekError as error:
+                _log.warning("offsets of the group %s: %s", self.options.group, error)
+                await asyncio.sleep(0.2)
+                self._wake.set()
+                self._says_all = True  # the coordinator tells the target again
+                return
+            if self._target is target:
+                self._own(target, starts)
+                await _call(self.options.on_assign, new)
+        self._wake.set()
+
+    def _own(
+        self, owned: Mapping[TopicPartition, bytes], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        self.owned = dict(owned)
+        self._committable = {n: at for n, at in self._committable.items() if n in owned}
+        self._reader.take_over(list(owned), starts)
+
+    async def _starts(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        for topic in sorted({name.topic for name in names}):
+            await self._cluster.topic(topic, timeout_s=_TOPIC_S)
+        committed = await self.committed(names)
+        return {name: offset for name, offset in committed.items() if offset is not None}
+
+    async def _lose(self) -> None:
+        """Fenced or forgotten: what we owned is somebody else's."""
+        if self._moving is not None:
+            self._moving.cancel()
+        lost = list(self.owned)
+        self.member_epoch, self._says_all, self._target = _JOIN, True, None
+        if self.options.instance_id is not None:
+            self.member_id = str(uuid.uuid4())
+        self._own({}, {})
+        if lost:
+            _log.warning("the group %s went on without this member", self.options.group)
+            await _call(self.options.on_lost or self.options.on_revoke, lost)
+
+    # --- offsets -------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit these, or all that was handed out until now.
+
+        Raises:
+            OdradekError: not committed: the group went on without this member, or nobody answers.
+        """
+        chosen = (
+            self._reader.handed_out()
+            if offsets is None
+            else {name: (offset, -1) for name, offset in offsets.items()}
+        )
+        await self._commit(chosen)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        due = {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
+        if not due:
+            return
+        request = pb.CommitOffsetsRequest(
+            group_id=self.options.group,
+            member_id=self.member_id,
+            member_epoch=self.member_epoch,
+            instance_id=self.options.instance_id,
+        )
+        for name, (offset, epoch) in due.items():
+            request.offsets.add(partition=_named(name), offset=offset, leader_epoch=epoch)
+        backoff, failures, deadline_s = (
+            Backoff(first_ms=50, most_ms=1_000),
+            0,
+            time.monotonic() + 30,
+        )
+        while True:
+            request.member_epoch = self.member_epoch
+            told = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=_CALL_S)
+            code = error_code(told.error_code)
+            stale = (
+                code is ErrorCode.STALE_MEMBER_EPOCH and request.member_epoch != self.member_epoch
+            )
+            if not (code in _TRANSIENT or stale) or time.monotonic() > deadline_s:
+                break
+            failures += 1
+            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+        if code is not ErrorCode.NONE:
+            raise error_of(code, f"commit of group {self.options.group!r}")
+        for one in told.offsets:
+            if one.error_code:
+                raise error_of(
+                    one.error_code, f"commit of {one.partition.topic}-{one.partition.partition}"
+                )
+        self._committed.update({name: at[0] for name, at in due.items()})
+
+    async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """What the group committed; None where nothing."""
+        request = pb.FetchOffsetsRequest(
+            group_id=self.options.group,
+            partitions=[_named(name) for name in names],
+            member_epoch=-1,
+        )
+        backoff, failures, deadline_s = (
+            Backoff(first_ms=50, most_ms=1_000),
+            0,
+            time.monotonic() + 30,
+        )
+        while True:
+            told = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=_CALL_S)
+            code = error_code(told.error_code)
+            if code not in _TRANSIENT or time.monotonic() > deadline_s:
+                break
+            failures += 1
+            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+        if code is not ErrorCode.NONE:
+            raise error_of(code, f"offsets of group {self.options.group!r}")
+        return {
+            TopicPartition(one.partition.topic, one.partition.partition): (
+                one.offset if one.offset >= 0 else None
+            )
+            for one in told.offsets
+        }
+
+    async def _commit_at_times(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.auto_commit_interval_ms / 1000)
+            if self.member_epoch <= 0:
+                continue
+            try:
+                owned = {n: at for n, at in self._committable.items() if n in self.owned}
+                await self._commit(owned)
+            except OdradekError as error:
+                _log.warning("automatic commit of the group %s: %s", self.options.group, error)
+
+
+async def _call(listener: GroupListener | None, names: Sequence[TopicPartition]) -> None:
+    if listener is None or not names:
+        return
+    try:
+        outcome = listener(names)
+        if inspect.isawaitable(outcome):
+            await outcome
+    except Exception:  # the program's own; the group must go on
+        _log.exception("a listener of the group failed")
+
+
+def _named(name: TopicPartition) -> common_pb2.TopicPartition:
+    return common_pb2.TopicPartition(topic=name.topic, partition=name.partition)
+
+
+def _wire(owned: Mapping[TopicPartition, bytes]) -> list[pb.GroupTopicPartitions]:
+    topics: dict[bytes, pb.GroupTopicPartitions] = {}
+    for name, topic_id in sorted(owned.items()):
+        if topic_id not in topics:
+            topics[topic_id] = pb.GroupTopicPartitions(topic_id=topic_id, topic=name.topic)
+        topics[topic_id].partitions.append(name.partition)
+    return list(topics.values())
