@@ -1,0 +1,51 @@
+"""A disk that fails under a leader: nothing more is acknowledged there, others go on (R11)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.integration.broker.broker_cluster import BrokerCluster, batch, record_values
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
+async def test_a_failed_write_moves_leadership_and_loses_nothing(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=3) as cluster:
+        await cluster.create_topic("t", replicas=3, min_insync_replicas="2")
+        leader = cluster.partition("t").leader
+        process = cluster.brokers[leader].process
+        assert process is not None
+        # Files may not grow past this: writes fail with EFBIG, as they do on a full disk.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
+        acked: list[int] = []
+        number = 0
+        async with asyncio.timeout(30):
+            while cluster.partition("t").leader == leader:
+                result = await cluster.produce(
+                    "t", batch([b"%d" % number, *([b"0" * 4_000] * 5)]), timeout_ms=1000, via=leader
+                )
+                if result.error_code == 0:
+                    acked.append(number)
+                number += 1
+        refused = await cluster.produce("t", batch([b"1"]), via=leader)
+        assert ErrorCode(refused.error_code) in (
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
+        await cluster.until(lambda: cluster.partition("t").leader not in (-1, leader))
+        assert leader not in cluster.partition("t").isr
+        async with asyncio.timeout(10):
+            while True:
+                after = await cluster.produce("t", batch([b"%d" % number]), timeout_ms=1000)
+                if after.error_code == 0:
+                    break
+        acked.append(number)
+        assert len(acked) > 3
+        found = record_values(await cluster.read("t", end=after.base_offset + 1))
+        assert set(acked) <= set(found)
+        assert "The data directory is offline" in cluster.brokers[leader].log_tail()
