@@ -1,7 +1,8 @@
 """All that a replica asks of its shell, to be done in order before the next event.
 
 Storage effects (Append, Sync, TruncateTo, ResetLog) are answered by an event of events.py; Append
-at once, in the same turn, the others whenever the disk is done.
+at once, in the same turn, the others whenever the disk is done. Append and Sync stand last in their
+list, so a shell may answer them there and then.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ class Follower:
         self._acked_to = None
         effects: list[Effect] = []
         self._follow(effects, event.high_watermark, event.log_start)
-        self._sync(effects)
         self.acknowledge(effects)
+        self._sync(effects)
         return effects
 
     def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
@@ -265,8 +265,8 @@ class Follower:
             log.epochs.enter(epoch, start)
         effects: list[Effect] = []
         self._follow(effects, event.high_watermark, event.log_start)
-        self._sync(effects)
         self.acknowledge(effects)
+        self._sync(effects)
         return effects
 
     def on_append_failed(self) -> None:
@@ -276,8 +276,8 @@ class Follower:
         """Our position moved, with durability=fsync (R6)."""
         effects: list[Effect] = []
         if self.phase is not Phase.CUTTING:
-            self._sync(effects)
             self.acknowledge(effects)
+            self._sync(effects)
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:

@@ -125,8 +125,8 @@ class Leader:
                 log.high_watermark = log.log_end
                 effects.append(HighWatermarkMoved(high_watermark=log.log_end))
             effects.append(self._propose({self._broker_id}, now_ms))
-        self._sync(effects)
         self._advance(effects)
+        self._sync(effects)
         return effects
 
     def adopt(
@@ -136,9 +136,9 @@ class Leader:
         effects: list[Effect] = []
         self.isr.adopt(view)
         self._see_replicas(view, brokers, now_ms)
-        self._sync(effects)
         self._advance(effects)
         self._expand(effects, self._followers.values(), now_ms)
+        self._sync(effects)
         return effects
 
     def see_broker(self, broker: BrokerView, now_ms: int) -> list[Effect]:
@@ -211,8 +211,8 @@ class Leader:
             )
         else:
             effects.append(self._answer(event, ErrorCode.NONE, base_offset))
-        self._sync(effects)
         self._advance(effects)
+        self._sync(effects)
         return effects
 
     def on_append_failed(self) -> list[Effect]:
@@ -223,8 +223,8 @@ class Leader:
     def on_synced(self) -> list[Effect]:
         """Our own position moved, with durability=fsync; what came meanwhile is the next group."""
         effects: list[Effect] = []
-        self._sync(effects)
         self._advance(effects)
+        self._sync(effects)
         return effects
 
     def _repeat(
