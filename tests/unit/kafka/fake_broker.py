@@ -1,0 +1,287 @@
+"""A broker in memory for the Kafka handlers: an image, logs that are lists, a controller that says yes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
+from odradek_broker.kafka_api.request import ClientSession, Request
+from odradek_broker.kafka_api.services import LocalLog, Services
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
+from odradek_broker.security.authorizer import Authorizer, EverybodyMay
+from odradek_broker.settings import KAFKA, BrokerSettings
+from odradek_protocol.identity import (
+    BrokerId,
+    DirectoryId,
+    IncarnationId,
+    LeaderEpoch,
+    MetadataOffset,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import (
+    BrokerRegistrationChange,
+    Endpoint,
+    Partition,
+    RegisterBroker,
+    RestartClass,
+    Topic,
+)
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
+
+TOPICS = {"orders": TopicId(b"o" * 16), "payments": TopicId(b"p" * 16)}
+
+
+def image() -> MetadataImage:
+    """One broker, two topics of two partitions each, led by it."""
+    made = MetadataImage()
+    records: list[Any] = [
+        RegisterBroker(
+            broker_id=BrokerId(1),
+            incarnation_id=IncarnationId(b"i" * 16),
+            directory_ids=(DirectoryId(b"d" * 16),),
+            restart_class=RestartClass.CLEAN,
+            endpoints=(Endpoint(name=KAFKA, host="broker-1", port=9092),),
+            rack="east",
+        ),
+    ]
+    for name, topic_id in TOPICS.items():
+        records.append(Topic(topic_id=topic_id, name=TopicName(name)))
+        records += [
+            Partition(
+                topic_id=topic_id,
+                partition=PartitionIndex(index),
+                replicas=(BrokerId(1),),
+                isr=(BrokerId(1),),
+                leader=BrokerId(1),
+            )
+            for index in range(2)
+        ]
+    for number, record in enumerate(records):
+        made.replay(MetadataOffset(number), 1, record)
+    epoch = made.brokers[BrokerId(1)].broker_epoch
+    made.replay(
+        MetadataOffset(len(records)),
+        1,
+        BrokerRegistrationChange(broker_id=BrokerId(1), broker_epoch=epoch, fenced=False),
+    )
+    return made
+
+
+class FakePartitions:
+    """PartitionService over lists; `held` outcomes wait until the test releases them."""
+
+    def __init__(self) -> None:
+        self.image = image()
+        self.appended: list[tuple[str | bytes, int, bytes]] = []
+        self.holds = False
+        self.held: list[Callable[[], None]] = []
+        self.records: dict[tuple[str | bytes, int], list[bytes]] = {}
+        self.never = asyncio.Event()
+        self.fetch_waits = False
+        self.cancelled = 0
+        self.fetched: list[FetchWant] = []
+
+    def produce(
+        self,
+        topic: Any,
+        partition: int,
+        records: Any,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: Callable[[ProduceOutcome], None],
+        **_: Any,
+    ) -> None:
+        self.appended.append((topic, partition, bytes(records)))
+        outcome = ProduceOutcome(ErrorCode.NONE, Offset(len(self.appended) - 1))
+        if self.holds:
+            self.held.append(lambda: on_done(outcome))
+        else:
+            on_done(outcome)
+
+    async def fetch(self, wants: Sequence[FetchWant], **_: Any) -> list[ReadOutcome]:
+        self.fetched += wants
+        if self.fetch_waits:
+            try:
+                await self.never.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        outcomes = []
+        for want in wants:
+            topic = want.topic_id if want.topic_id is not None else want.topic
+            assert topic is not None
+            found = self.records.get((topic, want.partition), [])[want.offset :]
+            outcomes.append(
+                ReadOutcome(
+                    ErrorCode.NONE,
+                    records=found,
+                    size_bytes=sum(map(len, found)),
+                    high_watermark=Offset(want.offset + len(found)),
+                    log_start_offset=Offset(0),
+                )
+            )
+        return outcomes
+
+    def list_offsets(self, *_: Any, **__: Any) -> Awaitable[OffsetOutcome]:
+        async def found() -> OffsetOutcome:
+            return OffsetOutcome(ErrorCode.NONE, Offset(42))
+
+        return found()
+
+    def offset_for_leader_epoch(self, *_: Any, **__: Any) -> OffsetOutcome:
+        return OffsetOutcome(ErrorCode.NONE, Offset(7), -1, LeaderEpoch(0))
+
+    def delete_records(self, *_: Any) -> OffsetOutcome:
+        return OffsetOutcome(ErrorCode.NONE, Offset(3))
+
+    def gate_produce(self, _topic: Any, _partition: int, outcome: ProduceOutcome) -> ProduceOutcome:
+        return outcome
+
+    def gate_read(self, _topic: Any, _partition: int, outcome: ReadOutcome) -> ReadOutcome:
+        return outcome
+
+    def leader_of(self, _topic: Any, _partition: int) -> LeaderNow:
+        return LeaderNow(BrokerId(1), LeaderEpoch(0))
+
+    def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
+        self.image.advance(MetadataOffset(self.image.offset + 1), 1)  # what was asked for is there
+        return lambda: None
+
+    def watch_leadership(self, *_: Any) -> None: ...
+
+
+class FakeControllers:
+    """Says yes to everything, and keeps what it was asked."""
+
+    active = None
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    async def call(
+        self, method: str, request: Any, *, timeout_s: float, is_admin: bool = False
+    ) -> Any:
+        self.calls.append((method, request))
+        match method:
+            case "CreateTopics" | "CreatePartitions":
+                answer = getattr(pb, f"{method}Response")()
+                answer.topics.extend(pb.TopicResult(name=one.name) for one in request.topics)
+                return answer
+            case "DeleteTopics":
+                return pb.DeleteTopicsResponse(
+                    topics=[pb.TopicResult(topic_id=one) for one in request.topic_ids]
+                )
+            case "AlterConfigs":
+                return pb.AlterConfigsResponse(
+                    resources=[pb.ConfigResourceResult(name=one.name) for one in request.resources]
+                )
+            case "CreateAcls":
+                return pb.CreateAclsResponse(results=[pb.ItemResult() for _ in request.entries])
+            case "DeleteAcls":
+                return pb.DeleteAclsResponse(
+                    results=[pb.DeleteAclsResult() for _ in request.filters]
+                )
+            case "AlterQuotas":
+                return pb.AlterQuotasResponse(results=[pb.ItemResult() for _ in request.entries])
+            case "AlterScramUsers":
+                return pb.AlterScramUsersResponse(
+                    results=[pb.ScramUserResult(name=one.name) for one in request.upsertions]
+                )
+            case "DescribeQuorum":
+                return controller_pb.DescribeQuorumResponse()
+            case _:
+                return getattr(pb, f"{method}Response")()
+
+
+class FakeProducerIds:
+    async def next(self) -> tuple[ErrorCode, ProducerId]:
+        return ErrorCode.NONE, ProducerId(5)
+
+
+class FakeCreation:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        self.asked += names
+        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    async def ensure_internal(self, *_: Any, **__: Any) -> ErrorCode:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class AgreeableGroups(GroupCoordinator):
+    """Coordinates nothing, but takes, tells and deletes offsets."""
+
+    async def commit(self, request: Any) -> OffsetsAnswer:
+        return OffsetsAnswer(partitions=dict.fromkeys(request.offsets, ErrorCode.NONE))
+
+    async def fetch_offsets(self, request: Any) -> FetchedOffsets:
+        return FetchedOffsets(error=ErrorCode.NONE, offsets=dict.fromkeys(request.partitions or ()))
+
+    async def delete_offsets(self, group_id: Any, partitions: Any) -> OffsetsAnswer:
+        return OffsetsAnswer(partitions=dict.fromkeys(partitions, ErrorCode.NONE))
+
+
+class FakeInventory:
+    is_offline = False
+
+    def local_logs(self) -> Sequence[LocalLog]:
+        return [LocalLog(TOPICS["orders"], 0, 1234)]
+
+    def disk_bytes(self) -> tuple[int, int]:
+        return 1000, 400
+
+
+def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
+    """Everything a handler needs; `settings` replace the defaults."""
+    partitions: Any = FakePartitions()
+    made = BrokerSettings(
+        node_id=1, log_dir=Path("/nowhere"), controllers=((1, "127.0.0.1", 1),), **settings
+    )
+    creation: Any = FakeCreation()
+    return Services(
+        settings=made,
+        broker_id=BrokerId(1),
+        cluster_id="cluster",
+        partitions=partitions,
+        controllers=FakeControllers(),
+        producer_ids=FakeProducerIds(),
+        topic_creation=creation,
+        inventory=FakeInventory(),
+        authorizer=authorizer or EverybodyMay(),
+        groups=AgreeableGroups(settings=made, partitions=partitions, topic_creation=creation),
+    )
+
+
+def request(
+    served: Services, key: ApiKey, version: int, message: Any, *, principal: str = "User:alice"
+) -> Request:
+    """One request of a client that has logged in."""
+    return Request(
+        key=key,
+        version=version,
+        client_id="test",
+        message=message,
+        session=ClientSession(listener=KAFKA, host="127.0.0.1", principal=principal),
+        services=served,
+    )

@@ -1,0 +1,162 @@
+"""API x right: nobody without a right gets anything, who has just the right ones gets it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from odradek_broker.kafka_api.registry import Registry, load_handlers
+from odradek_broker.kafka_api.request import Encoded
+from odradek_broker.security.authorizer import AclAuthorizer
+from odradek_broker.security.rights import PatternType, Permission
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import AccessControlEntry
+from tests.unit.kafka import fake_broker
+from tests.unit.kafka.requests_to_everything import FREE, HIGHEST, RIGHTS, Right, message_of
+
+REFUSALS = {
+    int(one)
+    for one in (
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_ID,  # by id, a topic that may not be seen is one that is not there
+    )
+}
+LEAVES_OUT = {ApiKey.OFFSET_FETCH}  # what may not be seen is not told, instead of refused
+GUARDED = [key for key, rights in RIGHTS.items() if rights != FREE]
+
+
+def acls(rights: Iterable[Right]) -> dict[bytes, AccessControlEntry]:
+    return {
+        bytes([number]) * 16: AccessControlEntry(
+            acl_id=bytes([number]) * 16,
+            resource_type=kind,
+            resource_name=name,
+            pattern_type=PatternType.LITERAL,
+            principal="User:alice",
+            host="*",
+            operation=operation,
+            permission_type=Permission.ALLOW,
+        )
+        for number, (operation, kind, name) in enumerate(rights)
+    }
+
+
+async def ask(
+    key: ApiKey, rights: Iterable[Right], version: int | None = None
+) -> tuple[set[int], Any]:
+    """All error codes of the answer, and the broker that was asked."""
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed(acls(rights))
+    served = fake_broker.services(authorizer)
+    Registry(served)
+    version = HIGHEST[key] if version is None else version
+    request = fake_broker.request(served, key, version, message_of(key, version))
+    reply = load_handlers()[key].handle(request)
+    if inspect.isawaitable(reply):
+        async with asyncio.timeout(5):
+            reply = await reply
+    if isinstance(reply, Encoded):
+        body = b"".join(bytes(one) for one in reply.buffers)
+    else:
+        body = bytes(messages.encode_message(reply, version))
+    decoded = messages.MESSAGES[key][1].decode(body, version=version)
+    return set(codes(decoded.to_dict())), served
+
+
+def codes(value: Any) -> Iterable[int]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "topic_config_error_code":
+                continue  # the topic was made; its configs are told to who may describe them
+            if name.endswith("error_code"):
+                yield inner
+            else:
+                yield from codes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from codes(inner)
+
+
+def test_the_matrix_has_every_api_that_is_advertised() -> None:
+    assert set(RIGHTS) == set(load_handlers())
+
+
+@pytest.mark.parametrize("key", GUARDED, ids=lambda key: key.name)
+async def test_who_has_no_right_is_refused_and_changes_nothing(key: ApiKey) -> None:
+    found, served = await ask(key, [])
+    assert found & REFUSALS, f"{key.name} answered {found} to somebody without any right"
+    assert not served.controllers.calls
+    assert not served.partitions.appended
+    assert not served.partitions.fetched
+
+
+@pytest.mark.parametrize("key", GUARDED, ids=lambda key: key.name)
+async def test_who_has_just_the_right_ones_is_not_refused(key: ApiKey) -> None:
+    found, _ = await ask(key, RIGHTS[key])
+    assert not found & REFUSALS, f"{key.name} answered {found} to somebody with {RIGHTS[key]}"
+
+
+@pytest.mark.parametrize(
+    ("key", "missing"),
+    [
+        pytest.param(key, number, id=f"{key.name}-without-{RIGHTS[key][number][0].name}")
+        for key in GUARDED
+        for number in range(len(RIGHTS[key]))
+        if len(RIGHTS[key]) > 1 and not (key in LEAVES_OUT and number)
+    ],
+)
+async def test_each_right_of_several_is_needed(key: ApiKey, missing: int) -> None:
+    rights = [one for number, one in enumerate(RIGHTS[key]) if number != missing]
+    found, _ = await ask(key, rights)
+    assert found & REFUSALS, f"{key.name} without {RIGHTS[key][missing]}: {found}"
+
+
+@pytest.mark.parametrize("version", [12, 13, 16])
+async def test_fetch_of_a_topic_that_may_only_be_described(version: int) -> None:
+    found, served = await ask(ApiKey.FETCH, RIGHTS[ApiKey.METADATA], version)
+    assert ErrorCode.TOPIC_AUTHORIZATION_FAILED in found
+    assert not served.partitions.fetched
+
+
+async def test_metadata_of_all_topics_leaves_out_what_may_not_be_described() -> None:
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed(acls(RIGHTS[ApiKey.METADATA]))
+    served = fake_broker.services(authorizer)
+    message = messages.MetadataRequest(version=12, topics=None)
+    request = fake_broker.request(served, ApiKey.METADATA, 12, message)
+    reply = await load_handlers()[ApiKey.METADATA].handle(request)
+    assert [one.name for one in reply.topics] == ["orders"]
+
+
+async def test_offsets_of_a_topic_that_may_not_be_described_are_not_told() -> None:
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed(acls(RIGHTS[ApiKey.OFFSET_FETCH][:1]))
+    served = fake_broker.services(authorizer)
+    message = message_of(ApiKey.OFFSET_FETCH, 9)
+    request = fake_broker.request(served, ApiKey.OFFSET_FETCH, 9, message)
+    reply = await load_handlers()[ApiKey.OFFSET_FETCH].handle(request)
+    assert all(
+        one.error_code != ErrorCode.NONE
+        for group in reply.groups
+        for topic in group.topics
+        for one in topic.partitions
+    )
+
+
+async def test_super_users_need_no_entry() -> None:
+    served = fake_broker.services(AclAuthorizer(["User:root"]))
+    message = messages.UnregisterBrokerRequest(version=0, broker_id=9)
+    request = fake_broker.request(
+        served, ApiKey.UNREGISTER_BROKER, 0, message, principal="User:root"
+    )
+    reply = await load_handlers()[ApiKey.UNREGISTER_BROKER].handle(request)
+    assert reply.error_code == ErrorCode.NONE
