@@ -29,6 +29,7 @@ class Chaos:
         self.duration_s = duration_s
         self.counts = self.world.counts
         self._proposed = 0
+        self._broken = 0
         self._faults_on = True
 
     def run(self) -> ChaosResult:
@@ -41,10 +42,11 @@ class Chaos:
         world.set_disk_delay_s(0.0002, 0.003)
         world.heal()
         self._start_missing(certainly=True)
-        assert not world.deaths, (self.seed, world.deaths)
+        assert not self._deaths(), (self.seed, world.deaths)
         world.commit(5, bound_s=40.0)
         world.converge(bound_s=40.0)
-        assert not world.deaths, (self.seed, world.deaths)
+        assert not self._deaths(), (self.seed, world.deaths)
+        assert len(world.deaths) == self._broken, (self.seed, world.deaths, self._broken)
         return ChaosResult(
             self.seed,
             world.trace.hexdigest(),
@@ -99,7 +101,12 @@ class Chaos:
             world.hold(*rng.sample(world.voters, 2))
         elif kind < 0.84:
             self._wipe()
-        elif kind < 0.92:
+        elif kind < 0.87 and up:
+            self._break_disk(rng.choice(up))
+        elif kind < 0.91 and up:
+            self._count("frozen")
+            world.nodes[rng.choice(up)].frozen_until = world.now + rng.uniform(0.1, 4.0)
+        elif kind < 0.95:
             self._count("slow disks")
             world.set_disk_delay_s(0.02, 0.4)
         else:
@@ -111,6 +118,27 @@ class Chaos:
     def _power_cut(self, node_id: int) -> None:
         self._count("power cut")
         self.world.power_cut(node_id)
+
+    def _break_disk(self, node_id: int) -> None:
+        """One of its next calls fails; the process must end itself, and nothing else may end it."""
+        skip = self.random.randint(0, 5)
+        disk = self.world.disks[node_id]
+
+        def fail(call: str, name: str) -> bool:
+            nonlocal skip
+            skip -= 1
+            if skip >= 0:
+                return False
+            disk.fail = None
+            self._count("failed disk call")
+            self._broken += 1
+            return True
+
+        disk.fail = fail
+
+    def _deaths(self) -> list[tuple[int, str]]:
+        """Those that no injected failure explains."""
+        return [death for death in self.world.deaths if "injected" not in death[1]]
 
     def _wipe(self) -> None:
         """At most one at a time: the others must all be past their own joining."""
@@ -124,6 +152,13 @@ class Chaos:
     def _start_missing(self, *, certainly: bool) -> None:
         world = self.world
         for node_id in world.voters:
+            node = world.nodes.get(node_id)
+            if certainly:
+                world.disks[node_id].fail = None
+                if node is not None:
+                    node.frozen_until = 0.0
+            if node is not None and node.dead is not None:
+                world.power_cut(node_id)  # what the failed call left behind is in doubt
             if node_id not in world.nodes and (certainly or self.random.random() < 0.6):
                 disk = world.disks[node_id]
                 before = disk.calls["truncate"]

@@ -45,6 +45,9 @@ def test_the_quick_seeds_together_reach_every_kind_of_fault() -> None:
         "hold",
         "wiped",
         "restart",
+        "failed disk call",
+        "frozen",
+        "slow disks",
         "torn tail",
     )
     assert [what for what in wanted if not total[what]] == [], total

@@ -151,6 +151,37 @@ def test_a_slow_peer_is_sent_no_more_than_its_window() -> None:
     world.converge()
 
 
+def test_large_entries_are_snapshotted_and_trimmed_by_their_bytes() -> None:
+    world = World(6)
+    world.start_all()
+    leader = world.elect()
+    for _ in range(20):
+        assert leader.propose(b"x" * 20_000) is not None
+        world.run(0.1)
+    world.converge()
+    for node in world.nodes.values():
+        assert node.raft.snapshot is not None, "after fewer entries than the interval"
+        assert node.raft._log.payload_bytes < 3 * world.limits.snapshot_entries_bytes_max
+        assert len(node.raft._log.entries) < world.limits.snapshot_entries_min
+
+
+def test_what_a_wiped_follower_once_acknowledged_commits_nothing_more() -> None:
+    """Of five, two acknowledged: one of them comes back empty, then a third makes no majority."""
+    voter = LoneVoter(voters=5)
+    term = voter.become_leader(followers=(2, 3))
+    offset = voter.node.propose(b"p")
+    voter.settle()
+    voter.acknowledge(2, term)
+    assert offset not in voter.world.oracle.acknowledged
+    voter.receive(2, wire.JOIN_QUERY, round=77)
+    voter.acknowledge(3, term)
+    voter.settle()
+    assert offset not in voter.world.oracle.acknowledged
+    voter.acknowledge(2, term)
+    voter.settle()
+    assert offset in voter.world.oracle.acknowledged
+
+
 def test_elections_happen_in_a_five_voter_cluster_that_lost_two() -> None:
     world = World(8, voters=5)
     world.start_all()
