@@ -6,8 +6,8 @@
 
 Requests are begun one after the other. The next is begun only when there is room: nothing but
 `is_ordered` requests is under way, fewer than `IN_FLIGHT_MAX`, the client takes its answers, and no
-quota makes it wait. What cannot be begun stays unread in the socket (`pause_reading`), so a client
-that sends without reading fills its own buffers, not ours.
+quota makes it wait. Once there are bytes that cannot be begun, the rest stays unread in the socket
+(`pause_reading`), so a client that sends without reading fills its own buffers, not ours.
 
 Before the login has succeeded frames are at most 64 KiB and only the login itself is understood.
 What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
@@ -187,7 +187,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _regulate(self) -> None:
-        wants = self._has_room()
+        # Without a request at hand it goes on reading, or it would not notice that the client left.
+        wants = self._has_room() or not self._frames.held_bytes
         if wants == self._is_reading:
             return
         self._is_reading = wants

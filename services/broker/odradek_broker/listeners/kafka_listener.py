@@ -35,6 +35,7 @@ class KafkaListeners:
     def __init__(self, settings: BrokerSettings, tls: TlsFiles | None) -> None:
         self._settings = settings
         self._tls = tls
+        self._counts: Counter[str] = Counter()
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
@@ -43,6 +44,11 @@ class KafkaListeners:
             if is_kafka_listener(address.name):
                 self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
         return {name: one.getsockname()[1] for name, one in self._sockets.items()}
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return self._counts.total()
 
     def close(self) -> None:
         """Give the ports back; harmless after `serve`."""
@@ -55,14 +61,13 @@ class KafkaListeners:
         Let `warm_up` run in a thread meanwhile: the first requests are slow otherwise.
         """
         async with asyncio.TaskGroup() as tasks:
-            counts: Counter[str] = Counter()
             shells = [
                 _Listener(
                     address=address,
                     settings=self._settings,
                     registry=registry,
                     tasks=tasks,
-                    counts=counts,
+                    counts=self._counts,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets

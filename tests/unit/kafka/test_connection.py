@@ -1,0 +1,362 @@
+"""A connection: order, pipelining, back-pressure, limits, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+from typing import Any
+
+import pytest
+import scramp
+
+from odradek_broker.listeners import kafka_connection
+from odradek_broker.security.sasl import credential_of
+from odradek_protocol.identity import TopicName
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import ScramMechanism
+from tests.unit.kafka import fake_broker
+from tests.unit.kafka.wire_client import WireClient, eventually, listening
+
+PRODUCE_3 = (
+    struct.pack(">hhi", -1, 1, 1000)  # no transactional id, acks, timeout
+    + struct.pack(">ih", 1, 6)
+    + b"orders"
+    + struct.pack(">iii", 1, 0, 61)
+    + bytes(61)
+)
+
+
+def fetch_12(wait_ms: int = 60_000) -> bytes:
+    return (
+        struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
+        + b"\x02\x07orders\x02"
+        + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1 << 20)
+        + b"\0\0\x01\x01\0"
+    )
+
+
+async def test_answers_come_in_the_order_of_the_requests() -> None:
+    async with listening() as server:
+        client = await server.connect()
+        sent = [
+            client.send(key, version)
+            for key, version in (
+                (ApiKey.METADATA, 12),
+                (ApiKey.API_VERSIONS, 3),
+                (ApiKey.LIST_OFFSETS, 7),
+                (ApiKey.DESCRIBE_CLUSTER, 1),
+            )
+            * 10
+        ]
+        assert [(await client.receive())[0] for _ in sent] == sent
+
+
+async def test_produces_are_begun_before_those_ahead_of_them_are_answered() -> None:
+    async with listening() as server:
+        server.partitions.holds = True
+        client = await server.connect()
+        sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(4)]
+        await eventually(lambda: len(server.partitions.held) == 4)
+        for release in reversed(server.partitions.held):  # the last one is replicated first
+            release()
+        assert [(await client.receive())[0] for _ in sent] == sent
+
+
+async def test_no_more_than_five_requests_are_under_way() -> None:
+    async with listening() as server:
+        server.partitions.holds = True
+        client = await server.connect()
+        sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(40)]
+        await eventually(lambda: len(server.partitions.held) == 5)
+        other = await server.connect()  # a whole turn of the loop and more
+        other.send(ApiKey.API_VERSIONS, 3)
+        await other.receive()
+        assert len(server.partitions.held) == 5
+        for number in range(40):
+            await eventually(lambda n=number: len(server.partitions.held) > n)
+            server.partitions.held[number]()
+        assert [(await client.receive())[0] for _ in sent] == sent
+
+
+async def test_what_follows_a_waiting_fetch_is_not_begun() -> None:
+    async with listening() as server:
+        server.partitions.fetch_waits = True
+        client = await server.connect()
+        client.send(ApiKey.FETCH, 12, fetch_12())
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3)
+        await eventually(lambda: server.partitions.fetched)
+        other = await server.connect()
+        other.send(ApiKey.API_VERSIONS, 3)
+        await other.receive()
+        assert not server.partitions.appended
+        server.partitions.never.set()
+        assert [(await client.receive())[0] for _ in range(2)] == [1, 2]
+        assert len(server.partitions.appended) == 1
+
+
+async def test_a_lost_connection_cancels_what_it_waited_for() -> None:
+    async with listening() as server:
+        server.partitions.fetch_waits = True
+        client = await server.connect()
+        client.send(ApiKey.FETCH, 12, fetch_12())
+        await eventually(lambda: server.partitions.fetched)
+        await client.close()
+        await eventually(lambda: server.partitions.cancelled == 1)
+
+
+async def test_acks_0_has_no_answer_and_holds_nothing_up() -> None:
+    async with listening() as server:
+        client = await server.connect()
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3.replace(b"\0\1\0\0\3\xe8", b"\0\0\0\0\3\xe8", 1))
+        client.send(ApiKey.API_VERSIONS, 3)
+        assert (await client.receive())[0] == 2
+        assert len(server.partitions.appended) == 1
+
+
+async def test_an_unknown_version_of_api_versions_gets_version_0_with_all_keys() -> None:
+    async with listening() as server:
+        client = await server.connect()
+        client.send_frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 5, -1) + b"whatever")
+        correlation_id, body = await client.receive()
+        told = messages.ApiVersionsResponse.decode(body, version=0)
+        assert correlation_id == 5
+        assert told.error_code == ErrorCode.UNSUPPORTED_VERSION
+        keys = {one.api_key: (one.min_version, one.max_version) for one in told.api_keys}
+        assert keys[ApiKey.FETCH] == (4, 16)
+        assert keys[ApiKey.PRODUCE] == (0, 13)
+        assert not {24, 25, 26, 28} & set(keys), "transactions do not work and were advertised"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhih", 99, 0, 1, -1),
+        struct.pack(">hhih", ApiKey.PRODUCE, 2, 1, -1),
+        struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1) + b"\0",
+        b"\0",
+    ],
+    ids=["unknown key", "version too low", "cut message", "no header"],
+)
+async def test_what_cannot_be_understood_ends_the_connection(frame: bytes) -> None:
+    async with listening() as server:
+        client = await server.connect()
+        client.send_frame(frame)
+        assert await client.is_closed()
+        other = await server.connect()
+        other.send(ApiKey.API_VERSIONS, 3)
+        await other.receive()
+
+
+async def test_a_frame_beyond_the_limit_ends_the_connection() -> None:
+    async with listening(socket_request_bytes_max=2000) as server:
+        client = await server.connect()
+        client.writer.write(struct.pack(">i", 2001))
+        assert await client.is_closed()
+
+
+async def test_connections_are_bounded_by_address_and_in_all() -> None:
+    async with listening(connections_max_per_ip=2) as server:
+        first, second, third = [await server.connect() for _ in range(3)]
+        assert await third.is_closed()
+        for client in (first, second):
+            client.send(ApiKey.API_VERSIONS, 3)
+            await client.receive()
+        await first.close()
+        fourth = None
+        async with asyncio.timeout(5):
+            while fourth is None:
+                candidate = await server.connect()
+                candidate.send(ApiKey.API_VERSIONS, 3)
+                try:
+                    await candidate.receive()
+                    fourth = candidate
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    continue
+
+
+async def test_who_sends_nothing_is_closed_and_who_stops_within_a_frame_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_connection, "FIRST_FRAME_MS_MAX", 50)
+    monkeypatch.setattr(kafka_connection, "STALLED_FRAME_MS_MAX", 50)
+    async with listening() as server:
+        silent, stalled = await server.connect(), await server.connect()
+        stalled.send(ApiKey.API_VERSIONS, 3)
+        await stalled.receive()
+        stalled.writer.write(struct.pack(">i", 1000) + b"half")
+        assert await silent.is_closed()
+        assert await stalled.is_closed()
+
+
+async def test_who_does_not_take_its_answers_is_not_served_and_then_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_connection, "STALLED_WRITE_MS_MAX", 50)
+    async with listening() as server:
+        server.partitions.records[TopicName("orders"), 0] = [bytes(8 << 20)]
+        client = await server.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(20):
+            client.send(ApiKey.FETCH, 12, fetch_12(0))
+        await eventually(lambda: not server.listeners.connection_count, 10)
+        assert len(server.partitions.fetched) < 20
+
+
+async def test_throttled_clients_wait_and_are_told() -> None:
+    served = fake_broker.services()
+    served.quotas.quotas_changed({(("client-id", "me"),): {"producer_byte_rate": 10.0}})
+    async with listening(served) as server:
+        client = await server.connect()
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3)
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3)
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3)
+        answers = [await client.receive() for _ in range(2)]
+        throttled = [struct.unpack(">i", body[-4:])[0] for _, body in answers]
+        assert throttled[0] == 0
+        assert throttled[1] > 1000
+        assert len(server.partitions.appended) == 2
+
+
+class TestLogin:
+    """SASL listeners: nothing but the login before it, SCRAM by hand, raw tokens."""
+
+    @staticmethod
+    def serving(**settings: Any) -> Any:
+        served = fake_broker.services()
+        salted = hashlib.pbkdf2_hmac("sha256", b"secret", b"s" * 16, 4096)
+        served.image.scram["alice", ScramMechanism.SHA_256] = credential_of(
+            "alice",
+            ScramMechanism.SHA_256,
+            salt=b"s" * 16,
+            salted_password=salted,
+            iterations=4096,
+        )
+        return listening(
+            served,
+            security_protocols=(("KAFKA", "SASL_PLAINTEXT"),),
+            sasl_mechanisms=("PLAIN", "SCRAM-SHA-256"),
+            **settings,
+        )
+
+    @staticmethod
+    async def handshake(client: WireClient, mechanism: str, version: int = 1) -> int:
+        name = mechanism.encode()
+        client.send(ApiKey.SASL_HANDSHAKE, version, struct.pack(">h", len(name)) + name)
+        _, body = await client.receive()
+        code: int = struct.unpack(">h", body[:2])[0]
+        return code
+
+    @staticmethod
+    async def token(client: WireClient, token: bytes) -> Any:
+        client.send(ApiKey.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
+        _, body = await client.receive()
+        return messages.SaslAuthenticateResponse.decode(body, version=1)
+
+    async def log_in(self, client: WireClient, password: str = "secret") -> Any:
+        assert await self.handshake(client, "SCRAM-SHA-256") == 0
+        scram = scramp.ScramClient(["SCRAM-SHA-256"], "alice", password)
+        told = await self.token(client, scram.get_client_first().encode())
+        scram.set_server_first(bytes(told.auth_bytes).decode())
+        told = await self.token(client, scram.get_client_final().encode())
+        if told.error_code == 0:
+            scram.set_server_final(bytes(told.auth_bytes).decode())
+        return told
+
+    async def test_scram(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            assert (await self.log_in(client)).error_code == 0
+            client.send(ApiKey.METADATA, 12)
+            await client.receive()
+
+    async def test_a_wrong_password_is_told_and_ends_the_connection(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            told = await self.log_in(client, "wrong")
+            assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert "wrong" not in (told.error_message or "")
+            assert await client.is_closed()
+
+    async def test_nothing_else_is_understood_before_it(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            client.send(ApiKey.API_VERSIONS, 3)
+            await client.receive()
+            client.send(ApiKey.METADATA, 12)
+            assert await client.is_closed()
+
+    async def test_a_token_without_a_handshake_is_an_illegal_state(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            told = await self.token(client, b"\0alice\0secret")
+            assert told.error_code == ErrorCode.ILLEGAL_SASL_STATE
+            assert await client.is_closed()
+
+    async def test_plain_is_not_offered_without_tls(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            code = await self.handshake(client, "PLAIN")
+            assert code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert await client.is_closed()
+
+    async def test_frames_are_small_before_it_and_large_after(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            client.writer.write(struct.pack(">i", 64 * 1024 + 1))
+            assert await client.is_closed()
+            client = await server.connect()
+            await self.log_in(client)
+            client.send(
+                ApiKey.PRODUCE, 3, PRODUCE_3[:-65] + struct.pack(">i", 200_000) + bytes(200_000)
+            )
+            await client.receive()
+
+    async def test_raw_tokens_after_handshake_0(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            assert await self.handshake(client, "SCRAM-SHA-256", 0) == 0
+            scram = scramp.ScramClient(["SCRAM-SHA-256"], "alice", "secret")
+            client.send_frame(scram.get_client_first().encode())
+            (size,) = struct.unpack(">i", await client.reader.readexactly(4))
+            scram.set_server_first((await client.reader.readexactly(size)).decode())
+            client.send_frame(scram.get_client_final().encode())
+            (size,) = struct.unpack(">i", await client.reader.readexactly(4))
+            scram.set_server_final((await client.reader.readexactly(size)).decode())
+            client.send(ApiKey.METADATA, 12)
+            await client.receive()
+
+    async def test_a_nonce_of_another_exchange_is_refused(self) -> None:
+        async with self.serving() as server:
+            client = await server.connect()
+            assert await self.handshake(client, "SCRAM-SHA-256") == 0
+            scram = scramp.ScramClient(["SCRAM-SHA-256"], "alice", "secret")
+            told = await self.token(client, scram.get_client_first().encode())
+            scram.set_server_first(bytes(told.auth_bytes).decode())
+            final = scram.get_client_final()
+            nonce = final.split(",")[1]
+            told = await self.token(client, final.replace(nonce, "r=forged").encode())
+            assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    async def test_a_login_that_has_run_out_must_be_renewed(self) -> None:
+        async with self.serving(connections_max_reauth_ms=30) as server:
+            client = await server.connect()
+            told = await self.log_in(client)
+            assert told.session_lifetime_ms == 30
+            await asyncio.sleep(0.05)  # the session's life itself is what is tested
+            client.send(ApiKey.METADATA, 12)
+            assert await client.is_closed()
+
+
+async def test_several_listeners_tell_their_own_addresses() -> None:
+    async with listening(listeners="KAFKA://127.0.0.1:0,KAFKA_OTHER://127.0.0.1:0") as server:
+        first = await server.connect("KAFKA")
+        first.send(ApiKey.DESCRIBE_CLUSTER, 1)
+        told = messages.DescribeClusterResponse.decode((await first.receive())[1][1:], version=1)
+        assert [(one.host, one.port) for one in told.brokers] == [("broker-1", 9092)]
+        other = await server.connect("KAFKA_OTHER")
+        other.send(ApiKey.DESCRIBE_CLUSTER, 1)
+        told = messages.DescribeClusterResponse.decode((await other.receive())[1][1:], version=1)
+        assert told.brokers == [], "a broker without that listener was told"

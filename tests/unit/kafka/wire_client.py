@@ -1,0 +1,113 @@
+"""A listener over the fake broker on loopback, and a client that speaks raw frames to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.kafka_api.services import Services
+from odradek_broker.listeners.kafka_listener import KafkaListeners
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_runtime.listeners import parse_listeners
+from tests.unit.kafka import fake_broker
+from tests.unit.kafka.requests_to_everything import message_of
+
+
+class WireClient:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.correlation_id = 0
+
+    def send(self, key: ApiKey, version: int, body: bytes | None = None) -> int:
+        """Send a request without waiting; its correlation id."""
+        self.correlation_id += 1
+        if body is None:
+            body = bytes(messages.encode_message(message_of(key, version), version))
+        header = struct.pack(">hhih", key, version, self.correlation_id, 2) + b"me"
+        if version >= SUPPORTED[key].flexible:
+            header += b"\0"
+        self.send_frame(header + body)
+        return self.correlation_id
+
+    def send_frame(self, content: bytes) -> None:
+        self.writer.write(struct.pack(">i", len(content)) + content)
+
+    async def receive(self) -> tuple[int, bytes]:
+        """The next answer: correlation id, and what follows it."""
+        async with asyncio.timeout(5):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            content = await self.reader.readexactly(size)
+        return struct.unpack(">i", content[:4])[0], content[4:]
+
+    async def is_closed(self) -> bool:
+        """Whether the broker ends the connection; waits for it."""
+        async with asyncio.timeout(5):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionResetError:
+                return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class Listening:
+    """A running listener: its port, the broker behind it, and connections to it."""
+
+    def __init__(self, served: Services, ports: dict[str, int], listeners: KafkaListeners) -> None:
+        self.services = served
+        self.ports = ports
+        self.listeners = listeners
+        self.clients: list[WireClient] = []
+
+    @property
+    def partitions(self) -> Any:
+        return self.services.partitions
+
+    async def connect(self, name: str = "KAFKA") -> WireClient:
+        client = WireClient(*await asyncio.open_connection("127.0.0.1", self.ports[name]))
+        self.clients.append(client)
+        return client
+
+
+@contextlib.asynccontextmanager
+async def listening(served: Services | None = None, **settings: Any) -> AsyncIterator[Listening]:
+    """Serve the fake broker until the block ends."""
+    listeners = settings.pop("listeners", "KAFKA://127.0.0.1:0")
+    served = served or fake_broker.services()
+    served.settings = replace(served.settings, listeners=parse_listeners(listeners), **settings)
+    endpoint = KafkaListeners(served.settings, None)
+    ports = endpoint.bind()
+    ready = asyncio.Event()
+    serving = asyncio.create_task(endpoint.serve(Registry(served), ready))
+    running = Listening(served, ports, endpoint)
+    try:
+        await asyncio.wait(
+            {asyncio.ensure_future(ready.wait()), serving}, return_when="FIRST_COMPLETED"
+        )
+        yield running
+    finally:
+        for client in running.clients:
+            await client.close()
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        endpoint.close()
+
+
+async def eventually(condition: Any, timeout_s: float = 5.0) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - it is the condition of somebody else's state
+            await asyncio.sleep(0.005)
