@@ -91,7 +91,7 @@ class BrokerProcess:
         self.process.after(HEARTBEAT_US, self._beat)
         self.process.after(cluster.tick_us, self._tick)
         self.process.after(CHECKPOINT_US, self._checkpoint)
-        self.process.after(self.scheduler.between(2, 8) * SECOND, self._second_feed)
+        self.process.after(self.scheduler.between(1, 5) * SECOND, self._second_feed)
 
     def now_ms(self) -> int:
         """CLOCK_BOOTTIME of this machine: it drifts, and never jumps."""
@@ -268,7 +268,12 @@ class BrokerProcess:
     # --- the feed --------------------------------------------------------------------------------
 
     def _open_feed(self, *, again: bool = True) -> None:
-        controller_id = self.scheduler.random.choice(sorted(self.cluster.controllers))
+        self.open_feed_of(
+            self.scheduler.random.choice(sorted(self.cluster.controllers)), again=again
+        )
+
+    def open_feed_of(self, controller_id: int, *, again: bool = True) -> None:
+        """Follow the feed of this controller from where the image is."""
         controller = self.cluster.controllers[controller_id]
         able = controller.process.is_running
         if not able or not self.network.both_ways(self.broker_id, controller_id):
@@ -304,8 +309,8 @@ class BrokerProcess:
         self._open_feed(again=False)
         if before is not None and before is not self._feed:
             before.on_closed[0] = None
-            self.process.after(self.scheduler.between(10, 3_000) * MS, before.close, self.process)
-        self.process.after(self.scheduler.between(2, 8) * SECOND, self._second_feed)
+            self.process.after(self.scheduler.between(10, 6_000) * MS, before.close, self.process)
+        self.process.after(self.scheduler.between(1, 5) * SECOND, self._second_feed)
 
     def _take_entries(self, entries: list[tuple[int, Any]]) -> None:
         delta = MetadataDelta()

@@ -109,7 +109,7 @@ def cut_to_the_epochs_end() -> None:
         )
     )
     shown = first().high_watermark
-    stage.cut_off(1, (3,))
+    stage.cut_off(1, (2, 3))  # nor does anything arrive that is on its way
     stage.cluster.brokers[1].crash()
     stage.until(lambda: third().role is Role.LEADER)
     more = second().log_end
@@ -135,9 +135,34 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
     assert stage.hosted(1).replica.is_under_min_isr
 
 
+def snapshot_of_a_controller_that_was_behind() -> None:
+    """A broker follows two feeds; the one that was cut off comes back with an old snapshot."""
+    stage = Stage()
+    producer = stage.produce()
+    log, life = stage.cluster.log, stage.life(1)
+    behind, ahead = (c for c in stage.cluster.controllers if c != log.leader_id)
+    life.open_feed_of(behind)
+    stage.run(100)
+    stage.cut_off(behind, [c for c in stage.cluster.controllers if c != behind])
+    stage.cluster.brokers[3].crash()
+    stage.until(lambda: 3 not in stage.isr)
+    log.trim()
+    stage.cluster.brokers[3].start()
+    life.open_feed_of(ahead)
+    stage.until(lambda: len(stage.isr) == 3 and life.image.offset == log.image.offset)
+    before = life.image.offset
+    assert before >= log.trimmed
+    stage.cluster.network.cut = set()
+    stage.until(lambda: stage.cluster.controllers[behind].applied == len(log.entries))
+    stage.run(100)
+    assert life.image.offset >= before, "the image went back"
+    producer.is_stopped = True
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
+    16: snapshot_of_a_controller_that_was_behind,
     23: expansion_that_names_a_lost_life,
     24: ack_of_a_lost_life,
     26: min_isr_that_sinks_while_a_leader_is_cut_off,

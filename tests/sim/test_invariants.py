@@ -81,10 +81,17 @@ def test_i5_a_leader_without_an_acknowledged_record() -> None:
 
 def test_i7_an_electable_replica_that_holds_less() -> None:
     stage = written()
-    stage.cluster.brokers[3].disk.logs[stage.partition].log_end = 1
-    with pytest.raises(InvariantBroken) as found:
-        stage.run(1_000)
-    assert found.value.name in ("I2", "I7")
+    invariants, hosted = stage.cluster.invariants, stage.hosted(1)
+    breaks("I7", lambda: invariants._all_eligible_have(stage.partition, hosted.log, 10_000, 0))
+
+
+def test_i7_a_replica_that_joins_with_less_than_was_exposed() -> None:
+    stage = written()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.cluster.invariants._hw_max[stage.partition] = 1 << 40
+    stage.join()
+    breaks("I7", lambda: stage.run(5_000))
 
 
 def test_i8_an_image_that_goes_back() -> None:

@@ -247,7 +247,12 @@ BUGS = {
         ),
         Bug(number=10, name="dedup window of 1", plant=_window_of_one),
         Bug(number=15, name="wall clock for leases", plant=_lease_by_wall_clock),
-        Bug(number=16, name="snapshot applied over newer state", plant=_older_snapshot_applied),
+        Bug(
+            number=16,
+            name="snapshot applied over newer state",
+            plant=_older_snapshot_applied,
+            is_rare=True,
+        ),
         Bug(number=19, name="stale leader serves past its lease", plant=_reads_without_lease),
         Bug(number=22, name="power-lost replica stays in ISR", plant=_power_loss_stays_in_sync),
         Bug(
