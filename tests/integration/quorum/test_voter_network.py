@@ -14,11 +14,17 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.quorum import Quorum, QuorumSettings, QuorumTls, format_storage
+from odradek_metadata_quorum.quorum import (
+    InsecureListener,
+    Quorum,
+    QuorumSettings,
+    QuorumTls,
+    format_storage,
+)
 from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.peer_identity import client_context
 from odradek_metadata_quorum.quorum.network.peer_link import hello
-from odradek_metadata_quorum.quorum.network.transport import InsecureListener, VoterNetwork
+from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.quorum.network.wire import Message
 from tests.integration.quorum.certificates import CertificateAuthority
 from tests.integration.quorum.voter_cluster import free_ports
@@ -305,6 +311,48 @@ async def test_r19_a_new_connection_of_a_voter_ends_the_old_one(tmp_path: Path) 
         new.close()
         old.close()
         del new_reader
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    tls = authority.issue_controller(1)
+    ports = free_ports(2)
+
+    async def shown_serial() -> str:
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", ports[0], ssl=client_context(authority.issue_controller(2))
+        )
+        try:
+            return str(writer.get_extra_info("peercert")["serialNumber"])
+        finally:
+            writer.close()
+
+    async with running(settings_of(1, ports, tmp_path, tls=tls)):
+        first = await shown_serial()
+        assert await shown_serial() == first
+        renewed = authority.issue_controller(1)
+        tls.key_path.write_bytes(renewed.key_path.read_bytes())
+        assert await shown_serial() == first, "a half-written pair changes nothing"
+        tls.certificate_path.write_bytes(renewed.certificate_path.read_bytes())
+        assert await shown_serial() != first
+
+
+async def test_callers_who_never_finish_their_handshake_are_forgotten(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "tls")
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))) as (
+        one,
+    ):
+        writers = []
+        for _ in range(100):
+            _, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+            writer.write(b"GET / HTTP/1.1")
+            writers.append(writer)
+        await asyncio.sleep(0.1)
+        assert len(one.network._ungreeted) <= 64
+        await until(lambda: not one.network._ungreeted)
+        for writer in writers:
+            writer.close()
 
 
 async def test_a_listener_beyond_loopback_needs_tls_or_the_word(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from odradek_metadata_quorum.quorum.errors import (
     CorruptStorage,
+    InsecureListener,
     NotLeader,
     OutcomeUnknown,
     ProposalTooLarge,
@@ -32,6 +33,7 @@ from odradek_metadata_quorum.quorum.storage_format import check_storage, format_
 __all__ = [
     "CommittedEntry",
     "CorruptStorage",
+    "InsecureListener",
     "LatencyStatus",
     "NotLeader",
     "OutcomeUnknown",

@@ -35,5 +35,9 @@ class CorruptStorage(QuorumError):
     """A file of the quorum is damaged in a way that no crash explains; starting would lose data."""
 
 
+class InsecureListener(QuorumError):
+    """A listener beyond loopback needs TLS, or `insecure` in so many words."""
+
+
 class WireError(QuorumError):
     """A peer's bytes are not a message of this protocol. The connection is closed."""

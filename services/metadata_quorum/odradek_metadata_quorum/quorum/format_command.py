@@ -1,4 +1,4 @@
-"""`python -m odradek_metadata_quorum.quorum.format_command DIR CLUSTER_ID NODE_ID VOTER,...`: what `odradek storage format` runs."""
+"""What `odradek storage format` runs: `... DIR CLUSTER_ID NODE_ID VOTER,...` as a process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Who is at the other end: TLS 1.3 with certificates of the cluster's own CA, both ways.
 
 A controller's certificate names it in a SAN, `DNS:controller-<id>` or `URI:odradek://controller/<id>`;
-the common name is never looked at, nor is the host name: addresses move, identities do not. The
-files are read again for each connection, so a renewed certificate needs no restart.
+the common name is never looked at, nor is the host name: addresses move, identities do not. A
+dialler reads the files for each connection, the listener when they have changed, so a renewed
+certificate needs no restart.
 """
 
 from __future__ import annotations
@@ -13,9 +14,27 @@ from typing import Any
 from odradek_metadata_quorum.quorum.settings import QuorumTls
 
 
-def server_context(tls: QuorumTls) -> ssl.SSLContext:
-    """For the listener: peers must show a certificate of the CA. Raises OSError, ssl.SSLError."""
-    return _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+class ServerIdentity:
+    """The listener's TLS context: peers must show a certificate of the CA."""
+
+    def __init__(self, tls: QuorumTls) -> None:
+        """Raises OSError, ssl.SSLError."""
+        self._tls = tls
+        self._stamp = self._read_stamp()
+        self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+
+    def reload_if_renewed(self) -> None:
+        """For the connections from now on; raises OSError, ssl.SSLError, the old one then stays."""
+        stamp = self._read_stamp()
+        if stamp != self._stamp:
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls)  # a half-written pair: not us
+            _load(self.context, self._tls)
+            self._stamp = stamp
+
+    def _read_stamp(self) -> tuple[int, ...]:
+        tls = self._tls
+        paths = (tls.certificate_path, tls.key_path, tls.ca_path)
+        return tuple(path.stat().st_mtime_ns for path in paths)
 
 
 def client_context(tls: QuorumTls) -> ssl.SSLContext:

@@ -16,8 +16,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import QuorumError
-from odradek_metadata_quorum.quorum.network.peer_identity import client_context, server_context
+from odradek_metadata_quorum.quorum.errors import InsecureListener
+from odradek_metadata_quorum.quorum.network.peer_identity import ServerIdentity, client_context
 from odradek_metadata_quorum.quorum.network.peer_link import (
     PEER_TIMEOUT_S,
     PING_INTERVAL_S,
@@ -33,10 +33,6 @@ REDIAL_PAUSE_S: Final = 0.1
 UNGREETED_CONNECTIONS_MAX: Final = 64
 
 _log = event_log(__name__)
-
-
-class InsecureListener(QuorumError):
-    """A listener beyond loopback needs TLS, or `insecure` in so many words."""
 
 
 class VoterNetwork:
@@ -59,21 +55,24 @@ class VoterNetwork:
         self._incoming: dict[int, IncomingLink] = {}
         self._ungreeted: set[IncomingLink] = set()
         self._server: asyncio.Server | None = None
+        self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
         self.port = 0
 
     async def listen(self) -> None:
         """Open the listener. Raises OSError, `InsecureListener`."""
         settings = self._settings
-        if settings.tls is None and not settings.insecure:
+        if settings.tls is not None:
+            self._identity = ServerIdentity(settings.tls)
+        elif not settings.insecure:
             _require_loopback(settings.listen_host)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self._accept,
             settings.listen_host,
             settings.listen_port,
-            ssl=server_context(settings.tls) if settings.tls is not None else None,
-            ssl_handshake_timeout=CONNECT_TIMEOUT_S if settings.tls is not None else None,
+            ssl=self._identity.context if self._identity is not None else None,
+            ssl_handshake_timeout=CONNECT_TIMEOUT_S if self._identity is not None else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -108,7 +107,9 @@ class VoterNetwork:
         while True:
             try:
                 await self._connect_and_keep(peer_id)
-            except (OSError, TimeoutError, ssl.SSLError) as error:
+            except ssl.SSLError as error:
+                self._warn(f"controller {peer_id}", str(error))
+            except (OSError, TimeoutError) as error:
                 _log.debug("Cannot reach a controller", peer_id=peer_id, error=repr(error))
             await asyncio.sleep(REDIAL_PAUSE_S)
 
@@ -166,6 +167,11 @@ class VoterNetwork:
 
     def _accept(self) -> IncomingLink:
         settings = self._settings
+        if self._identity is not None:
+            try:
+                self._identity.reload_if_renewed()
+            except (OSError, ssl.SSLError) as error:
+                self._warn("our own renewed certificate", str(error))
         link = IncomingLink(
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
@@ -179,12 +185,17 @@ class VoterNetwork:
         self._ungreeted.add(link)
         asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._expect_greeting, link)
         if len(self._ungreeted) > UNGREETED_CONNECTIONS_MAX:
-            next(iter(self._ungreeted - {link})).abort()
+            self._drop_ungreeted(next(iter(self._ungreeted - {link})), "too many callers")
         return link
 
     def _expect_greeting(self, link: IncomingLink) -> None:
         if link in self._ungreeted:
-            link.refuse("it did not say hello in time")
+            self._drop_ungreeted(link, "it did not say hello in time")
+
+    def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
+        """Also one whose handshake never ended: nobody will ever call its `connection_lost`."""
+        self._ungreeted.discard(link)
+        link.refuse(reason)
 
     def _greeted(self, link: IncomingLink) -> None:
         assert link.peer_id is not None
