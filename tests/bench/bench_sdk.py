@@ -166,17 +166,20 @@ async def consume(
     report(path, read, began, ended)
 
 
-async def run(bootstrap: str, records: int, paths: list[str], broker_pid: int | None) -> None:
+async def run(
+    bootstrap: str, records: int, paths: list[str], replicas: int, broker_pid: int | None
+) -> None:
     def now() -> Clocks:
         return clocks(broker_pid)
 
     topic = f"bench-sdk-{os.getpid()}"
     async with Client(bootstrap) as client:
-        await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
-        await client.admin.create_topic(f"{topic}-paced", partitions=1, replication_factor=1)
+        await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=replicas)
+        await client.admin.create_topic(f"{topic}-paced", partitions=1, replication_factor=replicas)
         if "paced" in paths:
             await paced(client, f"{topic}-paced", 5.0, now)
-        await produce(client, topic, records, now)
+        if {"produce", "consume", "iterate", "arrow"} & set(paths):
+            await produce(client, topic, records, now)
         for path in ("consume", "iterate", "arrow"):
             if path in paths:
                 await consume(client, topic, records, now, path)
@@ -188,15 +191,17 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=3_000_000)
     parser.add_argument("--bootstrap", default="")
     parser.add_argument("--paths", default="paced,produce,consume,iterate,arrow")
+    parser.add_argument("--replicas", type=int, default=1, help="also how many brokers to start")
     options = parser.parse_args()
     paths = options.paths.split(",")
     if options.bootstrap:
-        asyncio.run(run(options.bootstrap, options.records, paths, None))
+        asyncio.run(run(options.bootstrap, options.records, paths, options.replicas, None))
         return
-    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:
+    with EmbeddedCluster(ClusterPlan(brokers=options.replicas, controllers=1)) as cluster:
         cluster.start()
         cluster.wait_ready()
-        asyncio.run(run(cluster.bootstrap, options.records, paths, cluster.brokers[1].pid))
+        pid = cluster.brokers[1].pid if options.replicas == 1 else None
+        asyncio.run(run(cluster.bootstrap, options.records, paths, options.replicas, pid))
 
 
 if __name__ == "__main__":
