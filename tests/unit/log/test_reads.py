@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,25 +135,34 @@ def test_an_offset_outside_the_log_is_refused_by_name(offset: int) -> None:
         broker.log.plan_read(Offset(offset), bytes_max=1, end_offset=Offset(30))
 
 
-@pytest.mark.parametrize("leaves", ["cut", "expired", "deleted"])
+@pytest.mark.parametrize("leaves", ["cut", "expired", "deleted", "compacted"])
 def test_a_cold_read_of_what_leaves_meanwhile_finds_nothing(leaves: str) -> None:
-    broker = memory_broker(CONFIG)
-    for _ in range(20):
-        broker.append(5)
+    broker = memory_broker(replace(CONFIG, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
+    for number in range(20):
+        keys = [b"%d" % (number % 3 * 5 + i) for i in range(5)]
+        data = batch(broker.log.log_end_offset, count=5, keys=keys, value_bytes=number)
+        broker.log.append(data, now_ms=0)
     broker.stop_and_start()
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     storage.is_hot = False
     log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    log.read(Offset(0), bytes_max=1, end_offset=log.log_end_offset)  # its indexes are in memory
     start = Offset(60) if leaves == "cut" else Offset(0)
     plan = log.plan_read(start, bytes_max=100, end_offset=log.log_end_offset)
     assert not plan.is_hot
     if leaves == "cut":
         log.truncate_to(Offset(10))
     elif leaves == "expired":
-        log.set_high_watermark(log.log_end_offset)
         log.advance_log_start(Offset(60))
         assert log.apply_retention(now_ms=0) > 0
+    elif leaves == "compacted":
+        job = log.begin_compaction(now_ms=0)
+        assert job is not None
+        while not job.is_done:
+            job.run_slice()
+            log.install_compacted(job, now_ms=0)
     else:
         broker.directory.delete(log.topic_id, log.partition)
     assert plan.run() == ReadResult((), start, start, 0)
