@@ -28,6 +28,7 @@ from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.listeners.grpc_callers import Authorization
 from odradek_broker.listeners.kafka_listener import KafkaListeners
 from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.listeners.servicers import (
@@ -72,7 +73,11 @@ from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
-from odradek_runtime.listeners import ListenerAddress, refuse_open_without_tls
+from odradek_runtime.listeners import (
+    ListenerAddress,
+    refuse_open_without_authentication,
+    refuse_open_without_tls,
+)
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 
@@ -96,6 +101,9 @@ class BrokerProcess:
         self._tls = TlsFiles.from_paths(settings.ssl_certificate, settings.ssl_key, settings.ssl_ca)
         refuse_open_without_tls(
             settings.listeners, has_tls=self._tls is not None, insecure=insecure
+        )
+        refuse_open_without_authentication(
+            settings.listeners, settings.authenticated_listeners(), insecure=insecure
         )
         self._broker_id = BrokerId(settings.node_id)
         self._incarnation = IncarnationId(secrets.token_bytes(16))
@@ -233,7 +241,8 @@ class BrokerProcess:
     def _bind(self) -> None:
         """Take the ports: the registration tells them, serving begins later."""
         settings, tls = self._settings, self._tls
-        self._grpc_server = new_server()
+        interceptors = [Authorization(self._authorizer)] if self._authorizer.is_on else []
+        self._grpc_server = new_server(interceptors=interceptors)
         self._replication_server = new_server()
         for listener in settings.listeners:
             if listener.name == GRPC:
@@ -392,6 +401,7 @@ class BrokerProcess:
                     controllers=self._controllers,
                     producer_ids=self._producer_ids,
                     topic_creation=creation if settings.auto_create_topics_enable else None,
+                    authorizer=self._authorizer,
                 ),
             ),
             admin_servicer.add_to(

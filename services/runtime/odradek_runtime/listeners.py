@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 
@@ -102,6 +102,21 @@ def refuse_open_without_tls(
                 f" machines, but there is no TLS: set ssl.certificate.location, ssl.key.location"
                 f" and ssl.ca.location, or listen on 127.0.0.1, or accept that everybody may read"
                 f" and write with --insecure"
+            )
+
+
+def refuse_open_without_authentication(
+    listeners: Iterable[ListenerAddress], authenticated: Container[str], *, insecure: bool
+) -> None:
+    """Raise ListenRefused for a listener beyond loopback, not among `authenticated`, where anybody
+    may come without saying who he is (D14); `insecure` allows that."""
+    for listener in listeners:
+        if not insecure and not listener.is_loopback and listener.name not in authenticated:
+            raise ListenRefused(
+                f"listener {listener.name} on {listener.authority} is reachable from other"
+                f" machines, but does not ask who comes: set ssl.client.auth=required, or for a"
+                f" Kafka listener sasl.enabled.mechanisms, or listen on 127.0.0.1, or accept that"
+                f" everybody may read and write with --insecure"
             )
 
 

@@ -141,7 +141,11 @@ class BrokerCluster:
                 controllers=self.controller.endpoint,
                 settings={**self._settings, **self._tls_settings(f"broker-{broker_id}")},
             )
-        await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+        try:
+            await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -169,12 +173,16 @@ class BrokerCluster:
             if self._tls_of is None:
                 channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
             else:
-                roots = self._tls_of("client").ca.read_bytes()
-                channel = grpc.aio.secure_channel(
-                    endpoint, grpc.ssl_channel_credentials(roots), options=_OPTIONS
-                )
+                channel = self.channel_as("client", broker_id)
             self._channels[endpoint] = channel
         return self._channels[endpoint]
+
+    def channel_as(self, name: str, broker_id: int) -> grpc.aio.Channel:
+        """A channel that shows the certificate of `name`; the caller closes it."""
+        assert self._tls_of is not None
+        endpoint = self.brokers[broker_id].endpoint
+        credentials = self._tls_of(name).channel_credentials()
+        return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
 
     def broker_stub(self, broker_id: int) -> broker_service_pb2_grpc.BrokerServiceAsyncStub:
         """BrokerService of a broker."""

@@ -77,7 +77,10 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         assert self._server is not None and self._ticker is not None  # noqa: PT018
         self._ticker.cancel()
         await asyncio.gather(self._ticker, return_exceptions=True)
-        await self._server.stop(0)
+        # Given up while the loop lives: gRPC's server wants it even when it is collected.
+        server, self._server = self._server, None
+        await server.stop(0)
+        del server
 
     async def _tick(self) -> None:
         while True:

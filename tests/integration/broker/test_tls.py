@@ -9,11 +9,21 @@ import grpc.aio
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
+from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as admin_grpc
+from odradek_protocol.rpc.v1 import broker_service_pb2 as broker_pb
+from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as broker_grpc
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
 from odradek_runtime.grpc_endpoints import internal_channel
 from odradek_runtime.tls import TlsFiles
-from tests.integration.broker.broker_cluster import BrokerCluster, batch, record_values
+from tests.integration.broker.broker_cluster import (
+    BrokerCluster,
+    batch,
+    produce_request,
+    record_values,
+)
 
 
 @pytest.fixture
@@ -80,3 +90,47 @@ async def test_a_broker_that_is_not_who_was_dialled_is_left(
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call.read()
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_authorizer_rules_over_grpc(
+    tmp_path: Path, tls_of: Callable[[str], TlsFiles]
+) -> None:
+    settings = {
+        "authorizer.class.name": "acl",
+        "super.users": "User:CN=client",
+        "ssl.client.auth": "required",
+    }
+    async with BrokerCluster(tmp_path, brokers=1, tls_of=tls_of, settings=settings) as cluster:
+        await cluster.create_topic("t")
+        assert (await cluster.produce("t", batch([b"1"]))).error_code == 0
+        async with cluster.channel_as("alice", 1) as channel:
+            broker = broker_grpc.BrokerServiceStub(channel)
+            call = broker.Produce()
+            await call.write(produce_request("t", batch([b"2"])))
+            refused = (await call.read()).partitions[0]
+            assert ErrorCode(refused.error_code) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert "User:CN=alice" in refused.error_message
+            named = await broker.Metadata(broker_pb.MetadataRequest(topics=["t"]))
+            assert named.topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            every = await broker.Metadata(broker_pb.MetadataRequest(all_topics=True))
+            assert not every.topics
+            fetch = broker.Fetch()
+            await fetch.write(
+                broker_pb.FetchRequest(
+                    credit_bytes=100,
+                    add=[broker_pb.FetchPartition(topic="t", current_leader_epoch=-1)],
+                )
+            )
+            told = (await fetch.read()).partitions[0]
+            assert ErrorCode(told.error_code) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            fetch.cancel()
+            admin = admin_grpc.AdminServiceStub(channel)
+            for attempt in (
+                admin.CreateTopics(admin_pb.CreateTopicsRequest(topics=[{"name": "u"}])),
+                admin.DescribeCluster(admin_pb.DescribeClusterRequest()),
+                broker.ListOffsets(broker_pb.ListOffsetsRequest(partitions=[{"topic": "t"}])),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as denied:
+                    await attempt
+                assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert record_values(await cluster.read("t", end=1)) == [1]

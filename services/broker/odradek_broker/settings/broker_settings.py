@@ -325,6 +325,19 @@ class BrokerSettings(CoordinatorSettings):
                 "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"
             )
 
+    def authenticated_listeners(self) -> frozenset[str]:
+        """Those where nobody does anything before he has shown who he is."""
+        wants_certificate = self.ssl_client_auth == "required"
+        found = {REPLICATION}  # always mutual TLS, where there is TLS at all
+        for one in self.listeners:
+            if one.name == GRPC and wants_certificate:
+                found.add(one.name)
+            elif is_kafka_listener(one.name):
+                protocol = self.security_protocol(one.name)
+                if protocol.startswith("SASL") or (protocol == "SSL" and wants_certificate):
+                    found.add(one.name)
+        return frozenset(found)
+
     def security_protocol(self, name: str) -> str:
         """Of a Kafka listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         told = dict(self.security_protocols).get(name)

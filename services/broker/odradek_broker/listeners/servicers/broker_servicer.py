@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.listeners.grpc_callers import Caller
 from odradek_broker.listeners.servicers.fetch_stream import FetchStream
 from odradek_broker.listeners.servicers.metadata_view import (
     all_topics,
@@ -23,6 +24,9 @@ from odradek_broker.listeners.servicers.metadata_view import (
 )
 from odradek_broker.listeners.servicers.produce_stream import ProduceStream
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.security.authorizer import Authorizer
+from odradek_broker.security.grpc_rights import may_create
+from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
@@ -43,6 +47,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         controllers: ControllerClient,
         producer_ids: ProducerIdSource,
         topic_creation: TopicCreation | None,
+        authorizer: Authorizer,
     ) -> None:
         """`topic_creation` is None where auto.create.topics.enable is false."""
         self._cluster_id = cluster_id
@@ -50,16 +55,17 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self._controllers = controllers
         self._producer_ids = producer_ids
         self._topic_creation = topic_creation
+        self._authorizer = authorizer
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See ProduceStream."""
-        await ProduceStream(self._service, context).serve()
+        await ProduceStream(self._service, Caller(self._authorizer, context), context).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See FetchStream."""
-        await FetchStream(self._service, context).serve()
+        await FetchStream(self._service, Caller(self._authorizer, context), context).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: Any
@@ -119,17 +125,29 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
         """From the image; creates missing topics if both sides want that."""
+        caller = Caller(self._authorizer, context)
         errors: dict[str, ErrorCode] = {}
         if request.allow_auto_topic_creation and self._topic_creation is not None:
-            errors = await self._topic_creation.ensure(list(request.topics))
+            errors = await self._topic_creation.ensure(
+                [name for name in request.topics if caller.has(may_create(name))]
+            )
         image = self._service.image
         names = all_topics(image) if request.all_topics else list(request.topics)
-        return self._metadata(image, topic_infos(image, names, errors))
+        visible = [name for name in names if caller.may(Operation.DESCRIBE, name)]
+        infos = topic_infos(image, visible, errors)
+        if not request.all_topics:  # who asks by name learns that he may not know
+            hidden = set(names).difference(visible)
+            infos += [
+                pb.TopicInfo(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for name in sorted(hidden)
+            ]
+        return self._metadata(image, infos)
 
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The whole at once, then what changed, once per turn of the loop at most."""
+        caller = Caller(self._authorizer, context)
         changed = asyncio.Event()
         changed.set()
         unwatch = self._service.watch_image(lambda _: changed.set())
@@ -150,7 +168,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 seen: set[TopicId] = set()
                 for name in wanted:
                     topic = image.topic(name)
-                    if topic is None:
+                    if topic is None or not caller.may(Operation.DESCRIBE, name):
                         continue
                     seen.add(topic.topic_id)
                     is_news = told.get(topic.topic_id) != topic.partitions

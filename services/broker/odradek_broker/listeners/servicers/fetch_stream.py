@@ -14,10 +14,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from odradek_broker.listeners.grpc_callers import Caller
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.security.rights import Operation
 from odradek_broker.wire_bytes import FetchResponseBytes
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -55,8 +57,9 @@ class _Position:
 class FetchStream:
     """Serves one stream until the client ends it."""
 
-    def __init__(self, service: LocalPartitions, context: Context) -> None:
+    def __init__(self, service: LocalPartitions, caller: Caller, context: Context) -> None:
         self._service = service
+        self._caller = caller
         self._context = context
         self._settings = pb.FetchSettings()
         self._message_bytes_max = MESSAGE_BYTES_DEFAULT
@@ -204,6 +207,8 @@ class FetchStream:
 
     async def _read(self, position: _Position) -> ReadOutcome:
         name = position.topic_id or position.topic
+        if not self._may_read(position):
+            return ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         settings = self._settings
         preferred = self._service.preferred_replica(name, position.partition, settings.rack)
         if preferred is not None:
@@ -220,6 +225,13 @@ class FetchStream:
             read_committed=settings.read_committed,
         )
         return found if isinstance(found, ReadOutcome) else await found
+
+    def _may_read(self, position: _Position) -> bool:
+        name = position.topic
+        if position.topic_id is not None:
+            topic = self._service.image.topics.get(position.topic_id)
+            name = TopicName("") if topic is None else topic.name
+        return self._caller.may(Operation.READ, name)
 
     def _forget(self, key: Key) -> None:
         """Take a partition out of the set; what is gathered of it still goes."""

@@ -13,9 +13,11 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from odradek_broker.listeners.grpc_callers import Caller
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
+from odradek_broker.security.rights import Operation
 from odradek_broker.wire_bytes import (
     ProduceMessage,
     WireError,
@@ -52,8 +54,9 @@ class _Request:
 class ProduceStream:
     """Serves one stream until the client ends it."""
 
-    def __init__(self, service: PartitionService, context: Context) -> None:
+    def __init__(self, service: PartitionService, caller: Caller, context: Context) -> None:
         self._service = service
+        self._caller = caller
         self._context = context
         self._done: deque[_Request] = deque()
         self._wake = asyncio.Event()
@@ -93,6 +96,10 @@ class ProduceStream:
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
         for number, one in enumerate(request.partitions):
             topic: Topic = TopicId(one.topic_id) if one.topic_id else TopicName(one.topic)
+            refused = self._refusal(one.topic, one.topic_id)
+            if refused is not None:
+                self._completed(waiting, number, refused)
+                continue
             self._service.produce(
                 topic,
                 PartitionIndex(one.partition),
@@ -103,6 +110,18 @@ class ProduceStream:
             )
         if not waiting.names:
             self._finished(waiting)
+
+    def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
+        """Why the caller must not write there; None if he may."""
+        if topic_id:
+            topic = self._service.image.topics.get(TopicId(topic_id))
+            name = "" if topic is None else topic.name
+        if self._caller.may(Operation.WRITE, name):
+            return None
+        return ProduceOutcome(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            message=f"{self._caller.principal} may not write to {name}",
+        )
 
     def _completed(self, waiting: _Request, number: int, outcome: ProduceOutcome) -> None:
         assert waiting.outcomes[number] is None, "answered twice"
