@@ -72,17 +72,26 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_no_module_is_dead() -> None:
     """A module that nothing in the repository names is dead, unless it is run with -m."""
-    everything = "\n".join(
-        path.read_text(errors="replace")
-        for folder in ("proto", "services", "clients", "spark_connector", "tests", "deploy")
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix in (".py", ".toml", ".yaml", ".txt") and "rpc/v1" not in path.as_posix()
-    ) + (ROOT / "pyproject.toml").read_text() + (ROOT / "Makefile").read_text()
+    everything = (
+        "\n".join(
+            path.read_text(errors="replace")
+            for folder in ("proto", "services", "clients", "spark_connector", "tests", "deploy")
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file()
+            and path.suffix in (".py", ".toml", ".yaml", ".txt")
+            and "rpc/v1" not in path.as_posix()
+        )
+        + (ROOT / "pyproject.toml").read_text()
+        + (ROOT / "Makefile").read_text()
+    )
     dead = []
     for path in sources():
-        if path.stem in ("__init__", "__main__"):
-            continue
-        if not re.search(rf"\b{re.escape(path.stem)}\b(?=[\s,)\.\"':]|$)", everything.replace(f"{path.stem}.py", "")):
+        if path.stem in ("__init__", "__main__") or "kafka_api" in path.parts:
+            continue  # kafka_api's registry imports every module of its package
+        if not re.search(
+            rf"\b{re.escape(path.stem)}\b(?=[\s,)\.\"':]|$)",
+            everything.replace(f"{path.stem}.py", ""),
+        ):
             dead.append(str(path.relative_to(ROOT)))
     assert not dead, f"nothing imports: {dead}"
 
@@ -91,7 +100,9 @@ def test_no_pickle_is_within_reach() -> None:
     offenders = [
         str(path.relative_to(ROOT))
         for path in sources()
-        if re.search(r"^\s*(import|from)\s+(pickle|cPickle|dill|marshal|shelve)\b", path.read_text(), re.M)
+        if re.search(
+            r"^\s*(import|from)\s+(pickle|cPickle|dill|marshal|shelve)\b", path.read_text(), re.M
+        )
     ]
     assert not offenders
 
@@ -114,9 +125,9 @@ def test_nothing_generated_is_in_git() -> None:
 
 def test_every_package_folder_has_a_readme_or_says_all_in_its_docstring() -> None:
     for package in PACKAGES:
-        assert (ROOT / package).parent.joinpath("README.md").exists() or (
-            ROOT / package / "README.md"
-        ).exists(), f"{package} has no README.md"
+        folder = ROOT / package
+        near = (folder, folder.parent, folder.parent.parent)
+        assert any((place / "README.md").exists() for place in near), f"{package} has no README.md"
 
 
 def test_no_runtime_dependency_is_gpl_or_lgpl() -> None:

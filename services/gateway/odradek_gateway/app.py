@@ -13,7 +13,16 @@ from starlette.exceptions import HTTPException
 from odradek import errors
 from odradek_gateway.admin import health
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest import v2_topics, v3_cluster, v3_groups, v3_records, v3_topics
+from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.rest import (
+    v2_consumers,
+    v2_topics,
+    v3_access,
+    v3_cluster,
+    v3_groups,
+    v3_records,
+    v3_topics,
+)
 from odradek_gateway.rest.errors import (
     RestError,
     error_body,
@@ -66,7 +75,7 @@ class Limits:
             self._at_work -= 1
 
 
-def create_app(settings: GatewaySettings, cluster: ClusterAccess) -> FastAPI:
+def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Instances) -> FastAPI:
     """The application for one gateway process."""
     app = FastAPI(
         title="Odradek REST gateway",
@@ -75,12 +84,22 @@ def create_app(settings: GatewaySettings, cluster: ClusterAccess) -> FastAPI:
         redoc_url=None,
     )
     app.state.cluster = cluster
+    app.state.instances = instances
     for kind in (RestError, errors.OdradekError):
         app.add_exception_handler(kind, on_rest_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_middleware(Limits, requests_max=settings.requests_max)
-    for module in (health, v2_topics, v3_cluster, v3_topics, v3_records, v3_groups):
+    for module in (
+        health,
+        v2_topics,
+        v2_consumers,
+        v3_cluster,
+        v3_topics,
+        v3_records,
+        v3_groups,
+        v3_access,
+    ):
         app.include_router(module.router)
 
     @app.get("/", include_in_schema=False)

@@ -10,6 +10,7 @@ import uvicorn
 
 from odradek_gateway.app import create_app
 from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.lifecycle import StopRequest, announce_ready
 from odradek_runtime.listeners import ListenerAddress, open_port
@@ -40,7 +41,8 @@ class GatewayProcess:
         bound_port: int = listening.getsockname()[1]
         url = settings.advertised_url or f"http://{host}:{bound_port}"
         async with ClusterAccess(settings, url=url) as cluster:
-            app = create_app(settings, cluster)
+            instances = Instances(cluster)
+            app = create_app(settings, cluster, instances)
             server = _Server(
                 uvicorn.Config(
                     app,
@@ -63,6 +65,7 @@ class GatewayProcess:
             server.should_exit = True
             stopping.cancel()
             await serving
+            await instances.close()
             _log.info("Stopped", reason=stop.reason)
 
 

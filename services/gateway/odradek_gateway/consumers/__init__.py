@@ -1,0 +1,6 @@
+"""Consumer instances of REST v2: made by one gateway, served by any, kept over a gateway's death.
+
+instance            one instance: its options, its SDK consumer, its format
+instance_registry   who serves which instance: a compacted topic that all gateways read
+instances           those that this gateway serves; finds, passes on or takes over the others
+"""

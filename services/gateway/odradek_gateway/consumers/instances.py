@@ -1,0 +1,166 @@
+"""The instances that this gateway serves, and the way to those that others serve.
+
+A request may reach any gateway. If the instance is served elsewhere, the request is passed on; if that gateway does not
+answer, this one takes the instance over and goes on at the committed offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import Final
+
+import httpx
+
+from odradek.errors import OdradekError
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.consumers.instance import Instance, InstanceSpec
+from odradek_gateway.consumers.instance_registry import InstanceRegistry
+from odradek_gateway.rest.errors import (
+    CONSUMER_INSTANCE_NOT_FOUND,
+    INSTANCE_EXISTS,
+    RestError,
+)
+from odradek_runtime.logs import event_log
+
+PASSED_ON: Final = "x-odradek-passed-on"
+_CONNECT_S: Final = 1.0
+_ANSWER_S: Final = 120.0
+_SWEEP_S: Final = 5.0
+_log = event_log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another gateway's answer, to be given as it is."""
+
+    status: int
+    body: bytes
+    media_type: str | None
+
+
+class Instances:
+    """One a process."""
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._cluster = cluster
+        self._local: dict[tuple[str, str], Instance] = {}
+        self._taking_over = asyncio.Lock()
+        self.registry = InstanceRegistry(cluster.client, cluster.producer, url=cluster.url)
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Leave all groups, at their committed offsets; the instances stay registered."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        await asyncio.gather(*(one.close() for one in self._local.values()), return_exceptions=True)
+        await self.registry.close()
+        await self._http.aclose()
+
+    async def create(self, spec: InstanceSpec) -> InstanceSpec:
+        """Register and serve a new instance; a name is drawn if it has none."""
+        await self.registry.start()
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep(), name="idle consumer instances")
+        if len(self._local) >= self._cluster.settings.consumer_instances_max:
+            raise RestError(429, 42901, "this gateway serves as many instances as it may")
+        if not spec.name:
+            spec = replace(spec, name=f"rest-consumer-{uuid.uuid4()}")
+        if self.registry.find(spec.group, spec.name) is not None:
+            raise RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
+        registered = await self.registry.register(spec)
+        if registered.owner != self._cluster.url:
+            raise RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
+        self._local[(spec.group, spec.name)] = Instance(self._cluster.client, spec)
+        return spec
+
+    async def find(
+        self, group: str, name: str, request: httpx.Request | None, *, was_passed_on: bool
+    ) -> Instance | Elsewhere:
+        """The instance if it is served here, else the answer of whoever serves it.
+
+        `request` has method, path, headers and body, to be passed on. Raises RestError 40403.
+        """
+        await self.registry.start()
+        known = self.registry.find(group, name)
+        if known is None:
+            gone = self._local.pop((group, name), None)
+            if gone is not None:
+                await gone.close()
+            raise RestError(
+                404, CONSUMER_INSTANCE_NOT_FOUND, f"there is no consumer instance {name} in {group}"
+            )
+        local = self._local.get((group, name))
+        if known.owner == self._cluster.url and local is not None:
+            local.used_at_s = time.monotonic()
+            return local
+        if local is not None:  # another gateway thought that we were dead
+            del self._local[(group, name)]
+            await local.close()
+        if known.owner != self._cluster.url and request is not None and not was_passed_on:
+            passed_on = await self._pass_on(known.owner, request)
+            if passed_on is not None:
+                return passed_on
+        return await self._take_over(group, name)
+
+    async def _pass_on(self, owner: str, request: httpx.Request) -> Elsewhere | None:
+        """Its answer; None when it cannot be reached."""
+        headers = {
+            key: value
+            for key, value in request.headers.items()
+            if key.lower() in ("content-type", "accept", "authorization")
+        }
+        try:
+            told = await self._http.request(
+                request.method,
+                f"{owner}{request.url.raw_path.decode()}",
+                headers={**headers, PASSED_ON: "1"},
+                content=request.content,
+            )
+        except httpx.TransportError as error:
+            _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
+            return None
+        return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
+
+    async def _take_over(self, group: str, name: str) -> Instance:
+        async with self._taking_over:
+            local = self._local.get((group, name))
+            if local is not None:
+                return local
+            known = self.registry.find(group, name)
+            if known is None:
+                raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
+            registered = await self.registry.register(known.spec)
+            if registered.owner != self._cluster.url:
+                raise RestError(503, 50301, "another gateway has just taken the instance over")
+            _log.info("Took a consumer instance over", group=group, instance=name)
+            instance = Instance(self._cluster.client, registered.spec)
+            self._local[(group, name)] = instance
+            return instance
+
+    async def use(self, instance: Instance, spec: InstanceSpec) -> None:
+        """A new subscription or assignment, known to all gateways."""
+        await instance.use(spec)
+        await self.registry.register(spec)
+
+    async def remove(self, instance: Instance) -> None:
+        """Close it for good."""
+        spec = instance.spec
+        self._local.pop((spec.group, spec.name), None)
+        await instance.close()
+        await self.registry.forget(spec.group, spec.name)
+
+    async def _sweep(self) -> None:
+        """Close what nobody asked for in a long time."""
+        limit_s = self._cluster.settings.consumer_instance_timeout_ms / 1000
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for instance in list(self._local.values()):
+                if time.monotonic() - instance.used_at_s > limit_s and not instance.lock.locked():
+                    try:
+                        await self.remove(instance)
+                    except OdradekError as error:
+                        _log.warning("Could not close an idle instance", reason=str(error))
