@@ -143,8 +143,15 @@ def test_a_marker_from_the_past_is_refused() -> None:
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
     states = after(0)
     begin(states, 1, 10)
-    assert states.expire(now_ms=1500, idle_ms_max=501) == 0
-    assert states.expire(now_ms=1501, idle_ms_max=501) == 1
+    assert states.expire(now_ms=10**12, idle_ms_max=500) == 0, (
+        "just heard of, old as its records are"
+    )
+    assert states.expire(now_ms=10**12 + 100, idle_ms_max=500) == 0
+    states.note_batch(US, ProducerEpoch(3), stored(2), is_transactional=False)
+    assert states.expire(now_ms=10**12 + 700, idle_ms_max=500) == 0, "it wrote meanwhile"
+    assert states.expire(now_ms=10**12 + 800, idle_ms_max=500) == 0
+    assert states.expire(now_ms=10**12 + 1299, idle_ms_max=500) == 0
+    assert states.expire(now_ms=10**12 + 1300, idle_ms_max=500) == 1
     assert list(states.entries()) == [1]
 
 

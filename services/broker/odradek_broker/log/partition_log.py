@@ -33,7 +33,7 @@ from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJ
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult, read_tail
 from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
 from odradek_broker.log.log_values import AppendInfo, LoadedLog
-from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producers.producer_state import PRODUCER_IDLE_MS_MAX, ProducerStates
 from odradek_broker.log.producers.replay import fold_batch, part
 from odradek_broker.log.segments.batch_walk import Header, header_at
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
@@ -520,14 +520,18 @@ class PartitionLog:
 
     # --- space ----------------------------------------------------------------------------------
 
-    def apply_retention(self, *, now_ms: int) -> int:
+    def apply_retention(
+        self, *, now_ms: int, producer_idle_ms_max: int = PRODUCER_IDLE_MS_MAX
+    ) -> int:
         """Take segments out by age, size and log start offset; returns how many. No waiting.
 
-        Their files are renamed, and removed later by whoever runs `take_retired`.
+        Their files are renamed, and removed later by whoever runs `take_retired`. Forgets idle
+        producers too (`producer.id.expiration.ms`).
         """
         self._health.check()
         if self._is_cutting:
             return 0
+        self.producers.expire(now_ms=now_ms, idle_ms_max=producer_idle_ms_max)
         count, roll_first = expired_segments(
             self._segments.all,
             self.config,

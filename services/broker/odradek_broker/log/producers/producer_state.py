@@ -33,6 +33,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 BATCHES_MAX: Final = 5
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
+PRODUCER_IDLE_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 
 class StoredBatch(NamedTuple):
@@ -58,12 +59,14 @@ class ProducerEntry(NamedTuple):
 class ProducerStates:
     """All producers of one partition, as of its log end."""
 
-    __slots__ = ("_entries", "_ongoing", "_unreplicated")
+    __slots__ = ("_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._ongoing: dict[ProducerId, Offset] = {}
         self._unreplicated: deque[tuple[Offset, Offset]] = deque()  # (first offset, marker)
+        self._heard: set[ProducerId] = set()  # since the last `expire`
+        self._idle_since_ms: dict[ProducerId, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -152,6 +155,7 @@ class ProducerStates:
         self._entries[producer_id] = ProducerEntry(
             epoch, batches, coordinator_epoch, first_offset, batch.timestamp_ms
         )
+        self._heard.add(producer_id)
 
     def note_marker(
         self,
@@ -175,6 +179,7 @@ class ProducerStates:
         self._entries[producer_id] = ProducerEntry(
             epoch, batches, coordinator_epoch, -1, timestamp_ms
         )
+        self._heard.add(producer_id)
         first_offset = self._ongoing.pop(producer_id, None)
         if first_offset is None:
             return None
@@ -207,16 +212,27 @@ class ProducerStates:
     # --- keeping and forgetting -----------------------------------------------------------------
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
-        """Forget producers that were idle for long (`producer.id.expiration.ms`); how many."""
-        idle = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if entry.transaction_first_offset < 0
-            and now_ms - entry.last_timestamp_ms >= idle_ms_max
-        ]
-        for producer_id in idle:
+        """Forget producers that were idle for long (`producer.id.expiration.ms`); how many.
+
+        Idle by our clock, from the first call that finds nothing new of a producer: timestamps of
+        records will not do, since who loads last year's records would be forgotten while it writes,
+        and its repeats be taken for new batches. Never in the middle of a transaction.
+        """
+        since_ms: dict[ProducerId, int] = {}
+        gone: list[ProducerId] = []
+        for producer_id, entry in self._entries.items():
+            if producer_id in self._heard or entry.transaction_first_offset >= 0:
+                continue
+            began_ms = self._idle_since_ms.get(producer_id, now_ms)
+            if now_ms - began_ms >= idle_ms_max:
+                gone.append(producer_id)
+            else:
+                since_ms[producer_id] = began_ms
+        for producer_id in gone:
             del self._entries[producer_id]
-        return len(idle)
+        self._idle_since_ms = since_ms
+        self._heard.clear()
+        return len(gone)
 
     @classmethod
     def from_entries(cls, entries: dict[ProducerId, ProducerEntry]) -> ProducerStates:
