@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.quorum.voter_cluster import VoterCluster
 
 
@@ -31,18 +33,20 @@ def assert_nothing_lost(cluster: VoterCluster) -> None:
         assert lost == {}, f"node {node_id} lost {len(lost)} of {len(acknowledged)}"
 
 
-def test_kill_9_of_leader_and_of_all_under_load_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_kill_9_of_leader_and_of_all_under_load_loses_nothing(tmp_path: Path, rounds: int) -> None:
     with VoterCluster(tmp_path, snapshot_interval_entries=100, snapshot_entries_min=20) as cluster:
         trickle_everywhere(cluster)
         wait_for_more_acks(cluster, 300)
-        for _ in range(2):
+        for _ in range(rounds):
             leader = cluster.leader()
             cluster.kill(leader)
             wait_for_more_acks(cluster, 200)
             cluster.start(leader)
             cluster.say(leader, do="trickle")
             wait_for_more_acks(cluster, 100)
-        for _ in range(2):
+        for _ in range(rounds):
             for node_id in cluster.node_ids:
                 cluster.kill(node_id)
             for node_id in cluster.node_ids:

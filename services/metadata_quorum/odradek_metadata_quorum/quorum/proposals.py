@@ -8,9 +8,28 @@ term), *unknown* (leadership ended, or the caller's time ran out, or a snapshot 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from odradek_metadata_quorum.quorum.errors import OutcomeUnknown
+from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class HeldProposal:
+    """One that came while leadership was being handed over; not appended yet."""
+
+    payload: bytes
+    epoch: int
+    admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
+
+    def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
+        """Append it now, unless its caller has gone; `NotLeader` goes to the caller."""
+        if self.admitted.done():
+            return
+        try:
+            self.admitted.set_result(append(self.payload, self.epoch))
+        except NotLeader as error:
+            self.admitted.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)

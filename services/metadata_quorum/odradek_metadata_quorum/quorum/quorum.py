@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ from odradek_metadata_quorum.quorum.errors import (
     ProposalTooLarge,
     QuorumOverloaded,
 )
-from odradek_metadata_quorum.quorum.proposals import PendingProposals
+from odradek_metadata_quorum.quorum.proposals import HeldProposal, PendingProposals
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
 from odradek_metadata_quorum.quorum.state_machine import (
     CommittedEntry,
@@ -52,7 +53,7 @@ class Quorum:
         self._listeners: list[tuple[Callable[[int], None], Callable[[int], None]]] = []
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._voter = Voter(settings, state_machine, events=_Relay(self), fatal=fatal)
-        self._transferring = False
+        self._held: deque[HeldProposal] | None = None  # while leadership is being handed over
         self._stopping = False
 
     async def start(self) -> None:
@@ -92,19 +93,18 @@ class Quorum:
                 f"a proposal of {len(payload)} bytes is over the limit of"
                 f" {settings.proposal_bytes_max}: split it"
             )
+        held = len(self._held) if self._held is not None else 0
         if (
-            self._pending.count >= settings.pending_proposals_max
+            self._pending.count + held >= settings.pending_proposals_max
             or self._pending.payload_bytes + len(payload) > settings.pending_bytes_max
         ):
             raise QuorumOverloaded(f"{self._pending.count} proposals wait for their commit")
-        offset = None if self._transferring else self._voter.node.propose(payload, epoch)
-        if offset is None:
-            raise NotLeader(
-                f"controller {settings.node_id} does not lead epoch {epoch}",
-                leader_id=self.leader_id,
-            )
-        future = self._pending.add(offset, epoch, len(payload))
-        self._voter.wake(0.0)
+        if self._held is not None:
+            waiting = HeldProposal(payload, epoch, self._loop.create_future())
+            self._held.append(waiting)
+            offset, future = await waiting.admitted
+        else:
+            offset, future = self._append(payload, epoch)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -112,6 +112,17 @@ class Quorum:
             raise OutcomeUnknown(f"entry {offset} did not commit within {timeout_s} s") from None
         finally:
             self._pending.forget(offset, epoch)
+
+    def _append(self, payload: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
+        """Append now; the offset, and the future of its being applied. Raises `NotLeader`."""
+        offset = self._voter.node.propose(payload, epoch)
+        if offset is None:
+            raise NotLeader(
+                f"controller {self._settings.node_id} does not lead epoch {epoch}",
+                leader_id=self.leader_id,
+            )
+        self._voter.wake(0.0)
+        return offset, self._pending.add(offset, epoch, len(payload))
 
     # Leadership.
 
@@ -128,12 +139,13 @@ class Quorum:
     async def transfer_leadership(self, timeout_s: float) -> bool:
         """Hand leadership to the most caught-up peer; False if it stays here or was not here.
 
-        Proposals are refused meanwhile, so that the peer can have the whole log.
+        Proposals wait meanwhile, in their order, so that the peer can come to have the whole log;
+        after it they are appended, or refused because another leads.
         """
         node = self._voter.node
-        if not node.is_leader:
+        if not node.is_leader or self._held is not None:
             return False
-        self._transferring = True
+        held = self._held = deque()
         try:
             end_s = self._loop.time() + timeout_s
             asked_s = 0.0
@@ -145,7 +157,9 @@ class Quorum:
                 await asyncio.sleep(0.005)
             return not node.is_leader
         finally:
-            self._transferring = False
+            self._held = None
+            for proposal in held:
+                proposal.admit(self._append)
 
     @property
     def role(self) -> QuorumRole:
@@ -171,7 +185,7 @@ class Quorum:
     @property
     def active_epoch(self) -> int | None:
         """The term in which this node is the active leader, None while it is not."""
-        return None if self._transferring else self._voter.node.active_epoch
+        return self._voter.node.active_epoch
 
     @property
     def commit_index(self) -> int:
