@@ -14,7 +14,7 @@ from odradek_protocol.metadata.configs import (
     check_together,
     cluster_config,
     resolve_topic_config,
-    topic_settings,
+    set_topic_configs,
 )
 from odradek_protocol.metadata.records import Config, ConfigResourceType, Topic
 from tests.unit.metadata.test_image import replayed
@@ -98,14 +98,23 @@ def test_a_topics_value_wins_over_the_clusters_over_the_built_in() -> None:
         Config(resource_type=TOPIC, resource_name="a", name="retention.ms", value="7"), image=image
     )
     assert resolve_topic_config(image, "a", definition) == ("7", ConfigSource.TOPIC)
-    assert topic_settings(image, "a").retention_ms == 7
-    assert topic_settings(image, "other").retention_ms == 5
+    assert set_topic_configs(image, "a") == {"retention.ms": "7"}
+    assert set_topic_configs(image, "other") == {"retention.ms": "5"}
+    replayed(
+        Config(resource_type=BROKER, resource_name="1", name="log.retention.ms", value="6"),
+        image=image,
+    )
+    assert set_topic_configs(image, "other", "1") == {"retention.ms": "6"}
+    assert set_topic_configs(image, "other", "2") == {"retention.ms": "5"}
+    assert set_topic_configs(image, "a", "1") == {"retention.ms": "7"}
 
 
 def test_internal_topics_are_synced_unless_somebody_says_otherwise() -> None:
+    definition = TOPIC_CONFIGS["durability"]
     image = replayed()
-    assert topic_settings(image, "__consumer_offsets").durability == "fsync"
-    assert topic_settings(image, "a").durability == "replicated"
+    internal = resolve_topic_config(image, "__consumer_offsets", definition)
+    assert internal == ("fsync", ConfigSource.DEFAULT)
+    assert resolve_topic_config(image, "a", definition)[0] == "replicated"
     replayed(
         Config(
             resource_type=TOPIC,
@@ -115,7 +124,7 @@ def test_internal_topics_are_synced_unless_somebody_says_otherwise() -> None:
         ),
         image=image,
     )
-    assert topic_settings(image, "__consumer_offsets").durability == "replicated"
+    assert resolve_topic_config(image, "__consumer_offsets", definition)[0] == "replicated"
 
 
 def test_cluster_wide_configs_are_read_parsed() -> None:

@@ -6,8 +6,7 @@ resource broker ""), else the built-in default. Each is set at run time; none ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 from odradek_protocol.metadata.broker_configs import BROKER_CONFIGS
 from odradek_protocol.metadata.config_definition import (
@@ -27,7 +26,6 @@ __all__ = [
     "TOPIC_CONFIGS",
     "ConfigError",
     "ConfigSource",
-    "TopicSettings",
     "check_config",
     "check_together",
     "cluster_config",
@@ -35,7 +33,7 @@ __all__ = [
     "definitions",
     "resolve_broker_config",
     "resolve_topic_config",
-    "topic_settings",
+    "set_topic_configs",
 ]
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -115,40 +113,19 @@ def cluster_config(image: MetadataImage, name: str) -> ConfigValue:
     return definition.parse(resolve_broker_config(image, "", definition)[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """A topic's configs as a broker uses them: parsed, defaults filled in."""
+def set_topic_configs(image: MetadataImage, topic: str, broker: str = "") -> dict[str, str]:
+    """What is set for a topic's configs, under their topic names; what is not set is left out.
 
-    cleanup_policy: tuple[str, ...]
-    compression_type: str
-    delete_retention_ms: int
-    durability: str
-    file_delete_delay_ms: int
-    flush_messages: int
-    flush_ms: int
-    index_interval_bytes: int
-    max_compaction_lag_ms: int
-    max_message_bytes: int
-    message_timestamp_after_max_ms: int
-    message_timestamp_before_max_ms: int
-    message_timestamp_type: str
-    min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
-    min_insync_replicas: int
-    preallocate: bool
-    retention_bytes: int
-    retention_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    segment_jitter_ms: int
-    segment_ms: int
-    unclean_leader_election_enable: bool
-
-
-def topic_settings(image: MetadataImage, topic: str) -> TopicSettings:
-    """The settings of a topic now; about 30 us, so keep it and ask again when a delta says so."""
-    values: dict[str, Any] = {}  # Any: one type per field, checked by the definitions
-    for setting in fields(TopicSettings):
-        definition = TOPIC_CONFIGS[setting.name.replace("_", ".")]
-        values[setting.name] = definition.parse(resolve_topic_config(image, topic, definition)[0])
-    return TopicSettings(**values)
+    The topic's own value wins over that of this broker over that of all brokers; a process adds
+    its own defaults to this.
+    """
+    found: dict[str, str] = {}
+    brokers = ("", broker) if broker else ("",)
+    for name in brokers:
+        values = image.config_of(ConfigResourceType.BROKER, name)
+        if values:
+            for definition in TOPIC_CONFIGS.values():
+                if definition.default_name in values:
+                    found[definition.name] = values[definition.default_name]
+    found.update(image.config_of(ConfigResourceType.TOPIC, topic))
+    return found

@@ -39,6 +39,7 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
@@ -125,7 +126,9 @@ class PartitionTable:
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         names = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
-        everything = (ConfigResourceType.BROKER, "") in delta.configs
+        everything = not delta.configs.isdisjoint(
+            {(ConfigResourceType.BROKER, ""), (ConfigResourceType.BROKER, str(self._broker_id))}
+        )
         if not names and not everything:
             return
         for host in list(self.by_id.values()):
@@ -221,7 +224,7 @@ class PartitionTable:
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
-        configs = self.image.config_of(ConfigResourceType.TOPIC, topic)
+        configs = set_topic_configs(self.image, topic, str(self._broker_id))
         try:
             return LogConfig.from_topic_configs(configs, defaults=defaults)
         except ValueError as error:
