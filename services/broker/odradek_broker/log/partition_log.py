@@ -509,14 +509,7 @@ class PartitionLog:
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """Aborted transactions that overlap [start_offset, end_offset), in the order of markers."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments.since(start_offset):
-            for entry in segment.aborted():
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append(entry)
-                if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+        return self._segments.aborted_transactions(start_offset, end_offset)
 
     # --- space ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment, Suffix
 
 CLOSED_OPEN_MAX: Final = 3
@@ -43,6 +44,17 @@ class SegmentList:
     def since(self, offset: int) -> list[Segment]:
         """The segment that holds `offset`, and those after it."""
         return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those that overlap [start_offset, end_offset), in the order of their markers."""
+        found: list[AbortedTransaction] = []
+        for segment in self.since(start_offset):
+            for entry in segment.aborted():
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
 
     def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
         """A closed segment is wanted: close the one that was not for the longest time, and drop
