@@ -35,6 +35,8 @@ COVERAGE = (
     "replicas moved",
     "topics deleted",
     "configs changed",
+    "log starts advanced",
+    "logs begun anew",
 )
 RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
 

@@ -442,6 +442,7 @@ class BrokerProcess:
                 self.step(hosted, events.LeaderStalled(stall_ms=late_ms))
             self.step(hosted, events.Tick())
         self.replication.flush_some()
+        self.replication.apply_retention()
         self.process.after(self.cluster.tick_us, self._tick)
 
     def _checkpoint(self) -> None:

@@ -60,6 +60,7 @@ class Answer:
     offset: int = -1
     high_watermark: int = -1
     records: tuple[tuple[int, int], ...] = ()
+    log_start: int = -1  # with an error of a fetch
     leader: int = -1
     leader_epoch: int = -1
 
@@ -154,7 +155,7 @@ class ClientShell:
             fetch_offset=call.offset,
         )
         if bound.error_code is not ErrorCode.NONE:
-            self._send(stream, self._error(call, bound.error_code))
+            self._send(stream, self._error(call, bound.error_code, bound.start_offset))
             return
         records: list[tuple[int, int]] = []
         if call.offset < bound.end_offset:
@@ -226,12 +227,13 @@ class ClientShell:
             now_ms=broker.lease_clock_ms(),
         )
 
-    def _error(self, call: Any, error_code: ErrorCode) -> Answer:
+    def _error(self, call: Any, error_code: ErrorCode, log_start: int = -1) -> Answer:
         image = self.broker.image
         state = image.partition(call.partition.topic_id, call.partition.partition)
         return Answer(
             call_id=call.call_id,
             error_code=error_code,
+            log_start=log_start,
             leader=state.leader if state is not None else -1,
             leader_epoch=state.leader_epoch if state is not None else -1,
         )

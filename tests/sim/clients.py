@@ -333,6 +333,8 @@ class Consumer:
         self._waiting = None
         self._connection.learn(answer)
         if answer.error_code is not ErrorCode.NONE:
+            if answer.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._reset(answer.log_start)
             self._drop()
             return
         if answer.high_watermark < 0:
@@ -353,6 +355,20 @@ class Consumer:
             self.position = answer.records[-1][0] + 1
         if self.scheduler.chance(0.05):
             self._drop()
+
+    def _reset(self, log_start: int) -> None:
+        """`auto.offset.reset=earliest`; out of range above the end would be a lost record."""
+        self.history.polls.append(
+            Poll(
+                client=self.client_id,
+                partition=self._partition,
+                position=log_start,
+                records=(),
+                high_watermark=log_start,
+                reset_from=self.position,
+            )
+        )
+        self.position = log_start
 
     def _drop(self) -> None:
         self._waiting = None

@@ -55,6 +55,7 @@ class SimLog:
         self.empty_epoch: tuple[int, int] | None = None  # assigned, without records yet
         self.producers = ProducerStates()
         self.cuts = 0
+        self._forgotten = ProducerStates()  # the producer snapshot at the log's start
 
     def append(self, batch: Batch) -> None:
         assert batch.base == self.log_end, f"{batch} at {self.log_end}"
@@ -79,7 +80,19 @@ class SimLog:
     def reset(self, start: int) -> None:
         self.cuts += 1
         self.log_start = start
+        self._forgotten = ProducerStates()
         self._keep(0, start)
+        self.log_end = self.durable_end = start
+
+    def advance_start(self, start: int) -> None:
+        """Retention, DeleteRecords, or the leader's word; whole batches go, as segments do."""
+        self.log_start = max(self.log_start, start)
+        gone = 0
+        while gone < len(self.batches) and self.batches[gone].end <= self.log_start:
+            note_producer(self._forgotten, self.batches[gone])
+            gone += 1
+        del self.batches[:gone]
+        del self.bases[:gone]
 
     def _keep(self, count: int, end: int) -> None:
         del self.batches[count:]
@@ -90,7 +103,7 @@ class SimLog:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        self.producers = ProducerStates()
+        self.producers = ProducerStates.from_entries(self._forgotten.entries())
         for batch in self.batches:
             note_producer(self.producers, batch)
 
@@ -115,7 +128,7 @@ class SimLog:
 
     def value_at(self, offset: int) -> int | None:
         index = bisect_right(self.bases, offset) - 1
-        if index < 0 or offset >= self.batches[index].end:
+        if index < 0 or not self.log_start <= offset < self.batches[index].end:
             return None
         return self.batches[index].values[offset - self.batches[index].base]
 
@@ -124,7 +137,7 @@ class SimLog:
         found: list[tuple[int, int]] = []
         for batch in self.batches:
             if not found or found[-1][0] != batch.epoch:
-                found.append((batch.epoch, batch.base))
+                found.append((batch.epoch, max(batch.base, self.log_start)))
         return tuple(found)
 
     def opened(self) -> LogAtOpen:

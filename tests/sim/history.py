@@ -47,6 +47,7 @@ class Poll(Generic[Partition]):
     position: int
     records: tuple[tuple[int, int], ...]
     high_watermark: int
+    reset_from: int = -1  # where it was when its position was out of range, below the log's start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +93,11 @@ def check(
     *,
     ignored: Iterable[Partition] = (),
     topics_by_node: Mapping[int, Iterable[str]] | None = None,
+    log_starts: Mapping[Partition, int] | None = None,
 ) -> list[Violation]:
     """Judge a run. `final`: partition -> replica -> what it shows. `ignored`: partitions that lost
-    more copies at once than their durability promises to survive."""
+    more copies at once than their durability promises to survive. `log_starts`: what was deleted
+    by retention, exclusive."""
     skipped = set(ignored)
     found: list[Violation] = []
     for partition, replicas in final.items():
@@ -103,7 +106,7 @@ def check(
         sends = [s for s in history.sends if s.partition == partition]
         polls = [p for p in history.polls if p.partition == partition]
         log = _one_value_each(partition, replicas, polls, found)
-        _nothing_lost(sends, log, found)
+        _nothing_lost(sends, log, (log_starts or {}).get(partition, 0), found)
         _nothing_refused(sends, log, found)
         _no_duplicates(sends, log, found)
         _in_order(sends, log, found)
@@ -132,7 +135,9 @@ def _one_value_each(
     return log
 
 
-def _nothing_lost(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
+def _nothing_lost(
+    sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
+) -> None:
     """P1: what acks=all acknowledged is there, at the offset that was told."""
     for send in sends:
         if send.outcome is not Outcome.OK or send.acks != -1:
@@ -142,7 +147,7 @@ def _nothing_lost(sends: Iterable[Send[Partition]], log: Shown, found: list[Viol
             found.append(Violation(name="repeat-not-recognized", text=text))
             continue
         for offset, value in enumerate(send.values, send.offset):
-            if log.get(offset) != value:
+            if offset >= log_start and log.get(offset) != value:
                 text = f"{value} acknowledged at {offset}, there is {log.get(offset)}"
                 found.append(Violation(name="lost-write", text=text))
                 break
@@ -191,6 +196,11 @@ def _polls_follow(polls: Iterable[Poll[Partition]], found: list[Violation]) -> N
     position: dict[int, int] = {}
     for poll in polls:
         expected = position.get(poll.client, poll.position)
+        if poll.reset_from >= 0:
+            if poll.reset_from >= poll.position:
+                text = f"reader {poll.client} at {poll.reset_from} is past the end"
+                found.append(Violation(name="lost-write", text=text))
+            expected = poll.position
         if poll.position != expected:
             name = "poll-skip" if poll.position > expected else "nonmonotonic-poll"
             text = f"reader {poll.client} was at {expected}, reads at {poll.position}"

@@ -133,7 +133,8 @@ class Invariants:
                     f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {held}",
                 )
             other = disk.logs[partition]
-            if end and other.value_at(end - 1) != log.value_at(end - 1):
+            is_there = max(log.log_start, other.log_start) < end
+            if is_there and other.value_at(end - 1) != log.value_at(end - 1):
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
     def _leader_begins(self, broker: BrokerProcess, hosted: Hosted, epoch: int) -> None:

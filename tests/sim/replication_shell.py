@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess, Hosted
 
 BATCHES_PER_DATA_MAX = 8
+RETENTION_CHANCE = 0.004  # at each tick of a leader
 LATE_COPY_CHANCE = 0.02  # of a message that arrives again when its session is long over
 
 
@@ -54,7 +55,9 @@ class ReplicationShell:
                 self._later(hosted, self._truncate, effect.end_offset)
             case fx.ResetLog():
                 self._later(hosted, self._reset, effect.start_offset)
-            case fx.AssignEpoch() | fx.AdvanceLogStart():
+            case fx.AdvanceLogStart():
+                hosted.log.advance_start(effect.log_start)
+            case fx.AssignEpoch():
                 pass
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
                 self._to_follower(effect.session, hosted, effect)
@@ -84,6 +87,8 @@ class ReplicationShell:
             batch = broker.clients.batch_of(effect.request_id)
             hosted.log.append(batch.moved(effect.base_offset, effect.leader_epoch))
         else:
+            if effect.base_offset < hosted.log.log_end:
+                hosted.log.reset(effect.base_offset)
             for batch in self._arriving:
                 hosted.log.append(batch)
         self._mark(hosted)
@@ -107,6 +112,18 @@ class ReplicationShell:
             if self.scheduler.chance(0.02) and not self.broker.node.is_disk_broken:
                 hosted.log.synced(hosted.log.log_end, hosted.log.cuts)
 
+    def apply_retention(self) -> None:
+        """Now and then a leader drops its oldest records, all below the watermark."""
+        for hosted in list(self.broker.hosted.values()):
+            replica = hosted.replica
+            if replica.role is not Role.LEADER or not self.scheduler.chance(RETENTION_CHANCE):
+                continue
+            start = self.scheduler.between(replica.log_start, replica.high_watermark)
+            hosted.log.advance_start(start)
+            self.scheduler.counters["log starts advanced"] += start > replica.log_start
+            self.broker.step(hosted, events.LogStartAdvanced(log_start=start))
+            self._mark(hosted)
+
     def _later(self, hosted: Hosted, action: Any, offset: int) -> None:
         delay = self.scheduler.between(200, self.broker.node.sync_max_us)
         self.broker.process.after(delay, action, hosted, offset)
@@ -119,6 +136,7 @@ class ReplicationShell:
         self.broker.step(hosted, events.Truncated())
 
     def _reset(self, hosted: Hosted, start: int) -> None:
+        self.scheduler.counters["logs begun anew"] += 1
         self.scheduler.note(f"broker {self.broker.broker_id} resets its log to {start}")
         hosted.log.reset(start)
         self.broker.step(hosted, events.LogReset())

@@ -195,12 +195,14 @@ class Simulation:
 
     def _judge(self) -> list[Violation]:
         final: dict[TopicIdPartition, dict[int, dict[int, int]]] = {}
+        starts: dict[TopicIdPartition, int] = {}
         for partition in self._partitions():
             for node in self._replicas(partition):
                 assert node.life is not None
                 hosted = node.life.hosted[partition]
                 shown = final.setdefault(partition, {}).setdefault(node.broker_id, {})
                 end = hosted.replica.high_watermark
+                starts[partition] = max(starts.get(partition, 0), hosted.log.log_start)
                 for batch in hosted.log.read(0, end, 1 << 30):
                     shown.update(zip(range(batch.base, batch.end), batch.values, strict=True))
         topics = {
@@ -213,6 +215,7 @@ class Simulation:
             final,
             ignored=self.cluster.invariants.suspended,
             topics_by_node=topics,
+            log_starts=starts,
         )
 
 

@@ -76,6 +76,22 @@ def test_p1_is_not_promised_to_acks_1_nor_to_what_is_unknown() -> None:
     assert names(history) == []
 
 
+def test_p1_is_not_promised_below_the_logs_start() -> None:
+    history = good()
+    history.polls.clear()
+    final = {P: {1: {2: 102}}}
+    assert not check(history, final, log_starts={P: 2}, topics_by_node={})
+    assert check(history, final, log_starts={P: 1}, topics_by_node={})
+
+
+def test_p1_a_reader_that_is_told_that_what_it_read_is_past_the_end() -> None:
+    history = good()
+    history.polls.append(
+        Poll(client=9, partition=P, position=0, records=(), high_watermark=0, reset_from=3)
+    )
+    assert names(history) == ["lost-write"]
+
+
 def test_p2_replicas_that_differ() -> None:
     assert names(good(), GOOD_LOG, {0: 100, 1: 555, 2: 102}) == ["inconsistent-offsets"]
 

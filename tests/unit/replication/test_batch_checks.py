@@ -165,4 +165,15 @@ def test_batches_that_begin_below_the_log_end_are_not_intact() -> None:
     stamp_batches(data, checked, base_offset=10, leader_epoch=LeaderEpoch(1), log_append_time_ms=-1)
     assert scan_replicated(bytes(data), Offset(10)).is_intact
     assert scan_replicated(bytes(data), Offset(8)).is_intact  # compaction leaves gaps
-    assert not scan_replicated(bytes(data), Offset(11)).is_intact
+    assert not scan_replicated(bytes(data), Offset(13)).is_intact
+    assert not scan_replicated(bytes(data + data), Offset(11)).is_intact
+
+
+def test_the_first_batch_may_begin_below_where_a_leaders_log_begins() -> None:
+    data = bytearray(_batch(3))
+    checked = CheckedBatches(((0, 3),), 3, None)
+    stamp_batches(data, checked, base_offset=10, leader_epoch=LeaderEpoch(1), log_append_time_ms=-1)
+    scanned = scan_replicated(bytes(data), Offset(12))
+    assert scanned.is_intact
+    assert scanned.end_offset == 13
+    assert scanned.epochs == ((1, 10),)

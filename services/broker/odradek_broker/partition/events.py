@@ -252,8 +252,9 @@ class SnapshotlessReceived:
 class DataReceived:
     """Batches of the leader, their headers read and CRCs checked by the shell (R5).
 
-    `epochs`: (leader epoch, first offset under it) of the first batch and of each later batch
-    where the epoch changes; empty when there are no batches.
+    `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
+    changes; empty when there are no batches. The first batch may begin below `base_offset`, if it
+    ends above: the leader's log may begin within a batch.
     """
 
     session_id: int

@@ -249,9 +249,16 @@ class Follower:
             return effects
         if event.epochs[0][0] < log.epochs.latest:  # we led an epoch and wrote nothing in it
             return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
+        first = event.epochs[0][1]
+        if first < log.log_end:  # an empty log that begins in the middle of the leader's batch
+            log.begin_at(first)
         self._appending = event
         return [
-            Append(base_offset=event.base_offset, leader_epoch=self.leader_epoch, request_id=None)
+            Append(
+                base_offset=min(first, event.base_offset),
+                leader_epoch=self.leader_epoch,
+                request_id=None,
+            )
         ]
 
     def on_appended(self, end_offset: Offset) -> list[Effect]:
@@ -292,8 +299,11 @@ class Follower:
         )
 
     def _is_sound(self, event: DataReceived) -> bool:
-        """CRCs right, epochs rising and none above the leader's own."""
-        previous = self._log.last_epoch
+        """CRCs right, epochs rising and none above the leader's own, nothing that we have."""
+        log = self._log
+        if event.epochs and event.epochs[0][1] < log.log_end and log.log_start < log.log_end:
+            return False
+        previous = log.last_epoch
         for epoch, _ in event.epochs:
             if not previous <= epoch <= self.leader_epoch:
                 return False

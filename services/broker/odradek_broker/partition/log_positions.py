@@ -61,6 +61,14 @@ class LogPositions:
             self.epochs.cut(end)
         self.cutting_to, self.is_reset = None, False
 
+    def begin_at(self, first_offset: Offset) -> None:
+        """An empty log begins lower: the batch that holds its start is about to be appended.
+
+        The leader's log start may lie within a batch (DeleteRecords), and batches stay whole.
+        """
+        assert self.log_start == self.log_end, f"{self} is not empty"
+        self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset
+
     def advance_start(self, log_start: Offset) -> bool:
         """Follow a log start offset, never back and never past the high watermark; did it move?"""
         log_start = min(log_start, self.high_watermark)

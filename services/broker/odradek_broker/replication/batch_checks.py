@@ -167,7 +167,10 @@ class ScannedBatches:
 
 
 def scan_replicated(records: bytes, base_offset: Offset) -> ScannedBatches:
-    """Read the headers and check the CRCs of what a leader pushed; never raises."""
+    """Read the headers and check the CRCs of what a leader pushed; never raises.
+
+    The first batch may begin below `base_offset`, if it ends above.
+    """
     size_bytes = len(records)
     view = memoryview(records)
     epochs: list[tuple[LeaderEpoch, Offset]] = []
@@ -183,7 +186,7 @@ def scan_replicated(records: bytes, base_offset: Offset) -> ScannedBatches:
             magic != MAGIC
             or batch_length < BATCH_LENGTH_MIN
             or end > size_bytes
-            or base < end_offset
+            or (base < end_offset and (epochs or base + last_offset_delta < base_offset))
             or last_offset_delta < 0
             or crc32c(view[position + ATTRIBUTES_AT : end]) != crc
         ):

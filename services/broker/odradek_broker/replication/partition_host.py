@@ -6,7 +6,7 @@
 
 A host is a passive object on the event loop: whoever has an event calls in, effects are done
 before the call returns, and disk work that may wait comes back as an event. There is no task and no
-lock per partition. What an effect calls must not call back into the host in the same turn.
+lock per partition.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class PartitionHost:
     __slots__ = (
         "_above_watermark",
         "_appended_bytes",
+        "_events",
+        "_is_stepping",
         "_next_request_id",
         "_produces",
         "_push_to",
@@ -126,6 +128,8 @@ class PartitionHost:
         self._next_request_id = 1
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
         self._received: bytes = b""
+        self._events: deque[ev.Event] = deque()
+        self._is_stepping = False
         self._sync_wanted = False
         self.replica = Replica(
             partition=self.partition,
@@ -148,12 +152,24 @@ class PartitionHost:
     # --- what others ask -------------------------------------------------------------------------
 
     def step(self, event: ev.Event) -> None:
-        """Let the core take an event, and do what it says."""
+        """Let the core take an event, and do what it says.
+
+        An answer may make a client's next request arrive before the other effects are done: an
+        event in the middle of a step waits for the step's end.
+        """
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
         try:
-            self._do(self.replica.step(event, boottime_ms()))
+            while self._events:
+                self._do(self.replica.step(self._events.popleft(), boottime_ms()))
         except AssertionError as error:
+            self._events.clear()
             _log.error("A partition broke a rule of its own", exc=error, partition=str(self))
             self._shared.storage_failed(f"{self}: {error}")
+        finally:
+            self._is_stepping = False
 
     def produce(
         self,
@@ -209,6 +225,7 @@ class PartitionHost:
         records: bytes,
     ) -> None:
         """The leader pushed batches, or a new high watermark."""
+        assert not self._is_stepping, "a leader's data in the middle of a step"
         scanned = scan_replicated(records, base_offset)
         self._received = records
         self.step(
@@ -280,6 +297,8 @@ class PartitionHost:
         counters = self._shared.counters
         try:
             if produce is None:
+                if effect.base_offset < self.log.log_end_offset:
+                    self.log.reset_to(effect.base_offset)  # empty, and rare: it may wait here
                 info = self.log.append(self._received, now_ms=wall_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
