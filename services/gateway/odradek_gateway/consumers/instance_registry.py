@@ -61,10 +61,14 @@ class InstanceRegistry:
                     replication_factor=min(_REPLICAS, brokers),
                     configs={"cleanup.policy": "compact"},
                 )
-            async with self._client.consumer() as consumer:
-                ends = await consumer.end_offsets([(TOPIC, 0)])
             self._reading = asyncio.create_task(self._read(), name="rest consumer registry")
-            await self._wait_for(next(iter(ends.values())) - 1)
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Wait until all that is written now is known here."""
+        async with self._client.consumer() as consumer:
+            ends = await consumer.end_offsets([(TOPIC, 0)])
+        await self._wait_for(next(iter(ends.values())) - 1)
 
     async def close(self) -> None:
         """Stop reading."""

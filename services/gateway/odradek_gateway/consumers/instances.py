@@ -86,6 +86,9 @@ class Instances:
         """
         await self.registry.start()
         known = self.registry.find(group, name)
+        if known is None:  # perhaps another gateway has only just made it
+            await self.registry.catch_up()
+            known = self.registry.find(group, name)
         if known is None:
             gone = self._local.pop((group, name), None)
             if gone is not None:

@@ -1,0 +1,153 @@
+"""Consumer instances: any gateway serves any of them, also after one was killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import cycle
+
+import httpx
+import pytest
+
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+V2 = {"content-type": "application/vnd.kafka.v2+json"}
+JSON = {"content-type": "application/vnd.kafka.json.v2+json"}
+ACCEPT_JSON = {"accept": "application/vnd.kafka.json.v2+json"}
+DEADLINE_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    plan = ClusterPlan(
+        brokers=1,
+        controllers=1,
+        gateways=2,
+        settings=(
+            "group.consumer.session.timeout.ms=3000",
+            "group.consumer.heartbeat.interval.ms=500",
+        ),
+    )
+    with EmbeddedCluster(plan) as running:
+        running.start()
+        running.wait_ready()
+        yield running
+
+
+@pytest.fixture
+def gateways(cluster: EmbeddedCluster) -> Iterator[list[httpx.Client]]:
+    clients = [httpx.Client(base_url=url, timeout=60) for url in cluster.describe()["gateways"]]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def make_topic(gateway: httpx.Client, cluster: EmbeddedCluster, name: str, count: int) -> None:
+    body = {"topic_name": name, "partitions_count": 2, "replication_factor": 1}
+    made = gateway.post(f"/v3/clusters/{cluster.cluster_id}/topics", json=body)
+    assert made.status_code == 201, made.text
+    produce(gateway, name, 0, count)
+
+
+def produce(gateway: httpx.Client, topic: str, start: int, count: int) -> None:
+    records = {"records": [{"value": {"n": n}} for n in range(start, start + count)]}
+    told = gateway.post(f"/topics/{topic}", content=json.dumps(records), headers=JSON)
+    assert told.status_code == 200, told.text
+
+
+def make_instance(gateway: httpx.Client, group: str, name: str, topic: str) -> str:
+    config = {
+        "name": name,
+        "format": "json",
+        "auto.offset.reset": "earliest",
+        "auto.commit.enable": "false",
+    }
+    told = gateway.post(f"/consumers/{group}", json=config, headers=V2)
+    assert told.status_code == 200, told.text
+    base = f"/consumers/{group}/instances/{told.json()['instance_id']}"
+    assert (
+        gateway.post(f"{base}/subscription", json={"topics": [topic]}, headers=V2).status_code
+        == 204
+    )
+    return base
+
+
+def read_until(gateways: Iterator[httpx.Client], base: str, count: int) -> list[int]:
+    """Values of at least so many records, asking the gateways in turn."""
+    values: list[int] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(values) < count:
+        assert time.monotonic() < deadline_s, f"only {len(values)} of {count} records came"
+        told = next(gateways).get(f"{base}/records?timeout=500", headers=ACCEPT_JSON)
+        assert told.status_code == 200, told.text
+        values += [record["value"]["n"] for record in told.json()]
+    return values
+
+
+def test_any_gateway_serves_an_instance(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[0], cluster, "alternate", 100)
+    base = make_instance(gateways[0], "g-alternate", "one", "alternate")
+    assert sorted(read_until(cycle(gateways), base, 100)) == list(range(100))
+    produce(gateways[1], "alternate", 100, 50)
+    assert sorted(read_until(cycle(gateways), base, 50)) == list(range(100, 150))
+    assert gateways[1].post(f"{base}/offsets", headers=V2).status_code == 200
+    wanted = {"partitions": [{"topic": "alternate", "partition": p} for p in (0, 1)]}
+    told = gateways[0].request("GET", f"{base}/offsets", json=wanted, headers=V2)
+    assert sum(one["offset"] + 1 for one in told.json()["offsets"]) == 150
+    assert gateways[1].delete(base).status_code == 204
+    gone = gateways[0].get(f"{base}/records", headers=ACCEPT_JSON)
+    assert (gone.status_code, gone.json()["error_code"]) == (404, 40403)
+
+
+def test_errors_have_their_codes(cluster: EmbeddedCluster, gateways: list[httpx.Client]) -> None:
+    make_topic(gateways[0], cluster, "codes", 1)
+    base = make_instance(gateways[0], "g-codes", "one", "codes")
+
+    def code(response: httpx.Response) -> tuple[int, int]:
+        return response.status_code, response.json()["error_code"]
+
+    again = gateways[1].post("/consumers/g-codes", json={"name": "one"}, headers=V2)
+    assert code(again) == (409, 40902)
+    bad = gateways[0].post("/consumers/g-codes", json={"format": "xml"}, headers=V2)
+    assert code(bad) == (422, 42204)
+    assigned = {"partitions": [{"topic": "codes", "partition": 0}]}
+    mixed = gateways[0].post(f"{base}/assignments", json=assigned, headers=V2)
+    assert code(mixed) == (409, 40903)
+    accept = {"accept": "application/vnd.kafka.binary.v2+json"}
+    assert code(gateways[0].get(f"{base}/records", headers=accept)) == (406, 40601)
+    nobody = gateways[0].get("/consumers/g-codes/instances/nobody/records", headers=ACCEPT_JSON)
+    assert code(nobody) == (404, 40403)
+
+
+def test_seek_and_manual_assignment(cluster: EmbeddedCluster, gateways: list[httpx.Client]) -> None:
+    make_topic(gateways[0], cluster, "seek", 20)
+    config = {"name": "m", "format": "json", "auto.offset.reset": "earliest"}
+    assert gateways[0].post("/consumers/g-seek", json=config, headers=V2).status_code == 200
+    base = "/consumers/g-seek/instances/m"
+    both = {"partitions": [{"topic": "seek", "partition": p} for p in (0, 1)]}
+    assert gateways[0].post(f"{base}/assignments", json=both, headers=V2).status_code == 204
+    assert sorted(read_until(cycle(gateways), base, 20)) == list(range(20))
+    assert gateways[1].post(f"{base}/positions/beginning", json=both, headers=V2).status_code == 204
+    assert sorted(read_until(cycle(gateways), base, 20)) == list(range(20))
+    foreign = {"offsets": [{"topic": "other", "partition": 0, "offset": 0}]}
+    assert gateways[0].post(f"{base}/positions", json=foreign, headers=V2).status_code == 404
+
+
+def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[1], cluster, "survives", 60)
+    base = make_instance(gateways[0], "g-survives", "one", "survives")
+    read_until(iter(cycle(gateways[:1])), base, 60)
+    assert gateways[0].post(f"{base}/offsets", headers=V2).status_code == 200
+    produce(gateways[1], "survives", 60, 40)
+    cluster.gateways[1].kill()
+    try:
+        values = read_until(iter(cycle(gateways[1:])), base, 40)
+        assert sorted(values) == list(range(60, 100))
+    finally:
+        cluster.gateways[1].start()
+        cluster.gateways[1].wait_ready(30)
