@@ -1,8 +1,9 @@
 """One link to a cluster per process and cluster: connections outlive tasks, triggers and queries.
 
-Spark calls a source from plain threads, the SDK lives on an event loop. So each link runs a loop on
-a daemon thread of its own, and callers hand coroutines over. Spark forks its workers from a process
-that never imports gRPC, so no link is ever carried over a fork; the key has the process id all the same.
+Spark calls a source from plain threads, the SDK lives on an event loop. So a process has one loop,
+on a daemon thread, for all its links (gRPC is not made for several), and callers hand coroutines over.
+Spark forks its workers from a process that never imports gRPC, so no link is ever carried over a fork;
+the keys have the process id all the same.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ T = TypeVar("T")
 CLOSE_S_MAX = 2.0
 
 _links: dict[tuple[int, ConnectionOptions], ProcessLink] = {}
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()
 
 
 class ProcessLink:
-    """A cluster link, and the loop it lives on. Get one by `link_to`."""
+    """A cluster link on this process's loop. Get one by `link_to`."""
 
-    def __init__(self, connection: ConnectionOptions) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, connection: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.cluster: Cluster = connect(connection.bootstrap, connection.tls())
-        self._thread = threading.Thread(target=self._serve, name="odradek link", daemon=True)
-        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
         """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError."""
@@ -46,15 +46,22 @@ class ProcessLink:
             raise
 
     def close(self) -> None:
-        """Close the connections and end the loop."""
+        """Close the connections."""
         with contextlib.suppress(Exception):  # the process is going: nothing is left to tell
             self.run(self.cluster.close(), timeout_s=CLOSE_S_MAX)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(CLOSE_S_MAX)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = _loops.get(os.getpid())
+    if loop is None:
+        loop = _loops[os.getpid()] = asyncio.new_event_loop()
+        threading.Thread(target=_serve, args=(loop,), name="odradek link", daemon=True).start()
+    return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
 
 
 def link_to(connection: ConnectionOptions) -> ProcessLink:
@@ -63,7 +70,7 @@ def link_to(connection: ConnectionOptions) -> ProcessLink:
     with _lock:
         link = _links.get(key)
         if link is None:
-            link = _links[key] = ProcessLink(connection)
+            link = _links[key] = ProcessLink(connection, _loop())
         return link
 
 

@@ -44,7 +44,7 @@ _SPARK_TYPES: Final = {
     "boolean": "boolean",
 }
 _PROTOBUF_TYPES: Final = {"string": 9, "int": 5, "long": 3, "double": 1, "boolean": 8}
-_ARRIVALS: Final[dict[str, Any]] = {
+ARRIVALS: Final[dict[str, Any]] = {
     "name": "Arrival",
     "format": "avro",
     "fields": [
@@ -202,7 +202,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _adaptation(settings: Namespace) -> Adaptation:
-    told = _ARRIVALS if settings.config is None else json.loads(settings.config.read_text())
+    told = ARRIVALS if settings.config is None else json.loads(settings.config.read_text())
     if settings.format is not None:
         told = told | {"format": settings.format}
     return parse_adaptation(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,17 @@ from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.partitions import TopicPartition
 
 READ_S_MAX = 60.0
+
+
+_loop: list[asyncio.AbstractEventLoop] = []
+
+
+def _run(work):  # type: ignore[no-untyped-def]
+    """On one loop for all tests, on a thread of its own: gRPC is not made for one loop after another."""
+    if not _loop:
+        _loop.append(asyncio.new_event_loop())
+        threading.Thread(target=_loop[0].run_forever, daemon=True).start()
+    return asyncio.run_coroutine_threadsafe(work, _loop[0]).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +51,19 @@ class Topics:
                 configs={key.replace("_", "."): value for key, value in configs.items()},
             )
 
-        asyncio.run(self._with_client(work))
+        _run(self._with_client(work))
 
     def add_partitions(self, name: str, total: int) -> None:
         async def work(client: Client) -> None:
             await client.admin.add_partitions(name, total)
 
-        asyncio.run(self._with_client(work))
+        _run(self._with_client(work))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         async def work(client: Client) -> None:
             await client.admin.delete_records({TopicPartition(name, partition): offset})
 
-        asyncio.run(self._with_client(work))
+        _run(self._with_client(work))
 
     def send(self, name: str, records: Iterable[Output]) -> int:
         """Send them all; how many were acknowledged."""
@@ -76,7 +88,7 @@ class Topics:
                     count += 1
             return count
 
-        return asyncio.run(self._with_client(work))
+        return _run(self._with_client(work))
 
     def read(self, name: str) -> list[ConsumerRecord]:
         """All records that are there now, by partition and offset."""
@@ -96,7 +108,7 @@ class Topics:
                                 left.discard(where)
                 return found
 
-        records = asyncio.run(self._with_client(work))
+        records = _run(self._with_client(work))
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def pairs(self, name: str) -> list[tuple[bytes | None, bytes | None]]:

@@ -1,0 +1,213 @@
+"""Odradek's Spark source beside Spark's own Kafka source reading Apache Kafka: `make bench-spark`.
+
+Both sides on one machine, in one PySpark 4.2.0: two JVMs with local[2] that run by turns, a noop sink, the
+same records (made by the same producer, librdkafka, over the Kafka protocol, so that batches are alike) in 4
+partitions, read from segment files through the page cache, CRCs checked by both. Pairs are interleaved, the
+side that begins changes, and each figure is the median of its pairs' ratios. First a warm-up that does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.bench.spark.environment import HERE, Environment, make
+from tests.bench.spark.kafka_broker import KafkaBroker
+
+PARTITIONS: Final = 4
+SIZES: Final = {"100B": (2_000_000, 100), "1KiB": (500_000, 1024)}
+BARS: Final = {
+    ("100B", "batch"): 2.0,
+    ("100B", "now"): 1.3,
+    ("1KiB", "batch"): 1.5,
+    ("1KiB", "now"): 1.0,
+}
+TRIGGERS: Final = 51
+PLANNED_PARTITIONS: Final = 1000
+
+
+class Side:
+    """One side's JVM, taking orders."""
+
+    def __init__(
+        self, name: str, bootstrap: str, environment: Environment, log: Path, broker_pid: int
+    ) -> None:
+        self.name = name
+        self._broker_pid = broker_pid
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [
+                    *(str(environment.python), str(HERE / "reads.py"), name, bootstrap),
+                    str(environment.jars("source")),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment.variables(),
+            )
+        self._answer()
+
+    def order(self, *words: object) -> dict[str, Any]:
+        """Do one thing and tell how it went, the broker's CPU included."""
+        assert self._process.stdin is not None
+        before = _cpu_s(self._broker_pid)
+        self._process.stdin.write(" ".join(str(word) for word in words) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        return answer | {"broker_cpu_s": _cpu_s(self._broker_pid) - before}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                told: dict[str, Any] = json.loads(line)
+                return told
+        raise RuntimeError(f"the {self.name} side ended with status {self._process.wait()}")
+
+
+def fill(bootstrap: str, topic: str, count: int, size: int) -> None:
+    """`count` records of `size` bytes, by librdkafka: the same batches on both sides."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    made = AdminClient({"bootstrap.servers": bootstrap}).create_topics(
+        [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)]
+    )
+    made[topic].result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    failed: list[object] = []
+    value = os.urandom(size)
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    partition=number % PARTITIONS,
+                    on_delivery=lambda error, _: failed.append(error) if error else None,
+                )
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if not number % 1000:
+            producer.poll(0)
+    producer.flush(300)
+    if failed:
+        raise RuntimeError(f"{len(failed)} records of {topic} were not written: {failed[0]}")
+
+
+def compare(sides: dict[str, Side], label: str, order: str, pairs: int) -> float:
+    """The median ratio of records per second, Odradek to Kafka."""
+    count, _ = SIZES[label]
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    ratios = []
+    for pair in range(-1, pairs):
+        names = list(sides) if pair % 2 else list(reversed(sides))
+        one: dict[str, float] = {}
+        for name in names:
+            told = sides[name].order(order, f"bench-{label}")
+            if order == "now" and told["records"] != count:
+                raise RuntimeError(f"{name} read {told['records']} of {count} records")
+            one[name] = count / told["seconds"]
+            told |= {"size": label, "pair": pair, "records_per_s": round(one[name])}
+            print(json.dumps(told), flush=True)
+        if pair >= 0:
+            ratios.append(one["odradek"] / one["kafka"])
+            for name, rate in one.items():
+                rates[name].append(rate)
+    ratio = statistics.median(ratios)
+    bar = BARS[label, order]
+    summary = {
+        "bar": bar,
+        "met": ratio >= bar,
+        "ratio": round(ratio, 2),
+        "ratios": [round(r, 2) for r in ratios],
+        **{f"{name}_records_per_s": round(statistics.median(r)) for name, r in rates.items()},
+    }
+    print(json.dumps({"compare": order, "size": label, **summary}), flush=True)
+    return ratio
+
+
+def overheads(side: Side, kafka_bootstrap: str) -> None:
+    """What triggers and plans cost on our side."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    fill(kafka_bootstrap, "bench-small", TRIGGERS * 40, 100)
+    print(json.dumps(side.order("triggers", "bench-small", TRIGGERS)), flush=True)
+    wide = NewTopic("bench-wide", num_partitions=PLANNED_PARTITIONS, replication_factor=1)
+    AdminClient({"bootstrap.servers": kafka_bootstrap}).create_topics([wide])["bench-wide"].result(
+        60
+    )
+    print(json.dumps(side.order("plan", "bench-wide")), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench.spark", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--root", type=Path, default=Path("artifacts/bench-spark"))
+    parser.add_argument("--only-overheads", action="store_true")
+    settings = parser.parse_args()
+    environment = make(settings.root.resolve())
+    logs = environment.root
+    print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count()}), flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-kafka-", dir=environment.root) as kafka_dir,
+        EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster,
+        KafkaBroker(environment.jars("broker"), Path(kafka_dir)) as kafka,
+    ):
+        cluster.start()
+        cluster.wait_ready()
+        sizes = [] if settings.only_overheads else settings.sizes
+        for label in sizes:
+            for bootstrap in (cluster.kafka_bootstrap, kafka.bootstrap):
+                fill(bootstrap, f"bench-{label}", *SIZES[label])
+        ours = Side(
+            *("odradek", cluster.bootstrap, environment, logs / "odradek.log"),
+            cluster.brokers[1].pid,
+        )
+        overheads(ours, cluster.kafka_bootstrap)
+        if settings.only_overheads:
+            ours.close()
+            return
+        sides = {
+            "odradek": ours,
+            "kafka": Side("kafka", kafka.bootstrap, environment, logs / "kafka.log", kafka.pid),
+        }
+        ratios = [
+            compare(sides, label, order, settings.pairs)
+            for label in sizes
+            for order in ("batch", "now")
+        ]
+        for side in sides.values():
+            side.close()
+    print("ratio", *(f"{ratio:.2f}" for ratio in ratios))
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A pipeline as a process of its own, so that it can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class DriverProcess:
+    """`python -m pyspark_odradek.pipelines NAME ...` and what it prints. Use as a context."""
+
+    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pyspark_odradek.pipelines", name, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,  # so that its JVM and workers can be killed with it
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> DriverProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        self._log.close()
+
+    def wait_for_batches(self, count: int, *, timeout_s: float = 240) -> None:
+        """Until it told of so many batches with rows."""
+        with self._news:
+            came = self._news.wait_for(
+                lambda: self.batches() >= count or self._process.poll() is not None, timeout_s
+            )
+        assert came, self.lines
+        assert self.batches() >= count, (self._process.poll(), self.lines, self.log())
+
+    def batches(self) -> int:
+        """Batches with rows so far."""
+        return sum(1 for e in self.events if e["event"] == "progress" and e["rows"])
+
+    def kill(self) -> None:
+        """kill -9 of the driver, its JVM and its workers at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+        self._reader.join(30)
+
+    def terminate(self) -> None:
+        """SIGTERM to the driver alone."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 300) -> int:
+        """Its exit status."""
+        status = self._process.wait(timeout_s)
+        self._reader.join(30)
+        return status
+
+    def log(self) -> str:
+        """The end of what it said on standard error."""
+        return Path(self._log.name).read_text(errors="replace")[-3000:]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip())
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
