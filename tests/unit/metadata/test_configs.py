@@ -100,13 +100,6 @@ def test_a_topics_value_wins_over_the_clusters_over_the_built_in() -> None:
     assert resolve_topic_config(image, "a", definition) == ("7", ConfigSource.TOPIC)
     assert set_topic_configs(image, "a") == {"retention.ms": "7"}
     assert set_topic_configs(image, "other") == {"retention.ms": "5"}
-    replayed(
-        Config(resource_type=BROKER, resource_name="1", name="log.retention.ms", value="6"),
-        image=image,
-    )
-    assert set_topic_configs(image, "other", "1") == {"retention.ms": "6"}
-    assert set_topic_configs(image, "other", "2") == {"retention.ms": "5"}
-    assert set_topic_configs(image, "a", "1") == {"retention.ms": "7"}
 
 
 def test_internal_topics_are_synced_unless_somebody_says_otherwise() -> None:

@@ -113,19 +113,16 @@ def cluster_config(image: MetadataImage, name: str) -> ConfigValue:
     return definition.parse(resolve_broker_config(image, "", definition)[0])
 
 
-def set_topic_configs(image: MetadataImage, topic: str, broker: str = "") -> dict[str, str]:
+def set_topic_configs(image: MetadataImage, topic: str) -> dict[str, str]:
     """What is set for a topic's configs, under their topic names; what is not set is left out.
 
-    The topic's own value wins over that of this broker over that of all brokers; a process adds
-    its own defaults to this.
+    The topic's own value wins over the cluster's default; a process adds its own defaults to this.
     """
     found: dict[str, str] = {}
-    brokers = ("", broker) if broker else ("",)
-    for name in brokers:
-        values = image.config_of(ConfigResourceType.BROKER, name)
-        if values:
-            for definition in TOPIC_CONFIGS.values():
-                if definition.default_name in values:
-                    found[definition.name] = values[definition.default_name]
+    cluster = image.config_of(*ALL_BROKERS)
+    if cluster:
+        for definition in TOPIC_CONFIGS.values():
+            if definition.default_name in cluster:
+                found[definition.name] = cluster[definition.default_name]
     found.update(image.config_of(ConfigResourceType.TOPIC, topic))
     return found

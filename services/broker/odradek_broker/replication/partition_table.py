@@ -126,9 +126,7 @@ class PartitionTable:
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         names = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
-        everything = not delta.configs.isdisjoint(
-            {(ConfigResourceType.BROKER, ""), (ConfigResourceType.BROKER, str(self._broker_id))}
-        )
+        everything = (ConfigResourceType.BROKER, "") in delta.configs
         if not names and not everything:
             return
         for host in list(self.by_id.values()):
@@ -224,7 +222,7 @@ class PartitionTable:
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
-        configs = set_topic_configs(self.image, topic, str(self._broker_id))
+        configs = set_topic_configs(self.image, topic)
         try:
             return LogConfig.from_topic_configs(configs, defaults=defaults)
         except ValueError as error:
