@@ -261,6 +261,7 @@ def test_epochs_are_found_again_without_reading_every_header() -> None:
         broker.append(1, leader_epoch=epoch, value_bytes=3000)
     entries = broker.log.epochs.entries()
     assert entries == [(0, 0), (1, 701), (2, 702), (3, 1500)]
+    broker.log.set_high_watermark(broker.log.log_end_offset)
     broker.directory.close(broker_epoch=1)  # type: ignore[arg-type]
     broker.storage.remove(broker.log.directory / "leader-epoch-checkpoint")
     storage = broker.storage
@@ -300,6 +301,7 @@ def test_older_batches_of_a_producer_survive_a_restart() -> None:
             base_sequence=2 * number,
         )
         log.append(data, now_ms=0)
+    log.set_high_watermark(log.log_end_offset)
     broker.stop_and_start()
     entry = broker.log.producers.entry(ProducerId(5))
     assert entry is not None
@@ -321,3 +323,27 @@ def test_progress_is_told_while_opening() -> None:
     )
     directory.load(on_progress=lambda done, of: seen.append((done, of)))
     assert seen == [(1, 1)]
+
+
+def test_a_transaction_whose_marker_was_not_replicated_holds_readers_back_after_a_restart() -> None:
+    broker = memory_broker(CONFIG)
+    log = broker.log
+    data = batch(0, count=3, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append(data, now_ms=0)
+    log.set_high_watermark(Offset(3))
+    marker = encode_marker(
+        ControlType.COMMIT,
+        producer_id=5,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=1000,
+        base_offset=3,
+        leader_epoch=0,
+    )
+    log.append(marker, now_ms=0)
+    assert log.last_stable_offset == 0
+    broker.stop_and_start()
+    assert broker.log.high_watermark == 3
+    assert broker.log.last_stable_offset == 0
+    broker.log.set_high_watermark(Offset(4))
+    assert broker.log.last_stable_offset == 4

@@ -256,7 +256,9 @@ class Recovery:
         for offset in [o for o in there if o > trusted]:  # perhaps of bytes that are gone
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         kept = [o for o in there if o <= trusted]
-        found = read_newest_snapshot(self.storage, self.directory, kept, offset_max=trusted)
+        # from below the high watermark: a snapshot does not say which markers are not replicated
+        bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
+        found = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
         start, states = Offset(self._segments[0].base_offset), ProducerStates()
         if found is not None:
             start, states = found
@@ -268,7 +270,7 @@ class Recovery:
                 segment.note_aborted(transaction)
 
         replay(self.storage, self._segments, states, from_offset=start, on_aborted=note_aborted)
-        return states, [o for o in kept if found is not None and o <= found[0]]
+        return states, kept
 
     def _check_transaction_index(
         self, segment: Segment, snapshots: list[Offset], trusted: Offset
