@@ -496,3 +496,15 @@ def test_a_bad_option_is_named_with_what_is_allowed(
 
     with pytest.raises(InvalidConfig, match=rf"{name} is .*; allowed: "):
         ConsumerOptions(**{name: value})  # type: ignore[arg-type]
+
+
+async def test_closing_the_client_first_wakes_the_reader(cluster: MemoryCluster) -> None:
+    cluster.create_topic("t")
+    client = cluster.client()
+    consumer = client.consumer("t")
+    waiting = asyncio.create_task(consumer.getmany())
+    await asyncio.sleep(0.05)
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(waiting, 5)
+    await consumer.close()

@@ -452,3 +452,18 @@ def test_unresolvable_names_have_an_error_of_their_own() -> None:
     error = AdvertisedNameUnresolvable(2, "broker-2.local:9090", "no address")
     assert "broker 2 advertises" in str(error)
     assert "advertised.listeners" in str(error)
+
+
+async def test_closing_the_client_first_fails_what_is_left_at_once(cluster: MemoryCluster) -> None:
+    cluster.create_topic("t")
+    client = cluster.client()
+    producer = client.producer()
+    await producer.send_and_wait("t", b"before")
+    cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+    future = await producer.send("t", b"left")
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(future, 5)
+    began_s = time.monotonic()
+    await producer.close()
+    assert time.monotonic() - began_s < 1

@@ -154,7 +154,9 @@ class AccessAdmin:
         attempts = 0
         while True:
             left_s = max(0.01, deadline_s - time.monotonic())
-            response = await self._cluster.call_any(method, request, timeout_s=left_s)
+            response = await self._cluster.call_any(
+                method, request, timeout_s=left_s, attempt_s=left_s
+            )
             attempts += 1
             pause_s = backoff.after(attempts, random.random()) / 1000
             if not _is_unsettled(response) or time.monotonic() + pause_s >= deadline_s:

@@ -45,6 +45,7 @@ R = TypeVar("R")
 FIRST_NEWS_S_MAX: Final = 3.0
 CALL_S_MAX: Final = 5.0
 REFRESH_PAUSE_MS: Final = 100
+WATCH_PAUSE_S: Final = 0.01
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long a topic that the brokers say does not exist is asked for again: it may be just made."""
 
@@ -189,10 +190,18 @@ class Cluster:
         """Ask a broker for the topics of interest: what is known may be stale. Does not wait."""
         self._refresh_wanted.set()
 
-    async def call_any(self, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
+    async def call_any(
+        self,
+        method: Method[Q, R],
+        request: Q,
+        *,
+        timeout_s: float,
+        attempt_s: float = CALL_S_MAX,
+    ) -> R:
         """One call to whichever broker answers, trying each in turn until `timeout_s` is up.
 
-        Only for calls that may be carried out twice: an attempt whose answer got lost is repeated.
+        Only for calls that may be carried out twice: an attempt whose answer got lost, or did not
+        come within `attempt_s`, is repeated.
 
         Raises:
             BrokersUnavailable: none answered; `tried` says who was asked.
@@ -208,7 +217,7 @@ class Cluster:
                     break
                 try:
                     return await self.transport.call(
-                        endpoint, method, request, timeout_s=min(left_s, CALL_S_MAX)
+                        endpoint, method, request, timeout_s=min(left_s, attempt_s)
                     )
                 except OdradekError as error:
                     last_error = self.explained(error)
@@ -247,6 +256,7 @@ class Cluster:
             for endpoint in candidates:
                 if await self._watch_one(endpoint):
                     failures = 0
+                    await asyncio.sleep(WATCH_PAUSE_S)  # topics of interest come in swarms
                     break
             else:
                 failures += 1

@@ -59,7 +59,11 @@ class FetchStream:
 
     async def run(self) -> None:
         """Carry both directions until the stream ends."""
-        stream = self._transport.open(self.endpoint, FETCH)
+        try:
+            stream = self._transport.open(self.endpoint, FETCH)
+        except OdradekError as refused:
+            self._on_end(self, refused)
+            return
 
         async def write() -> None:
             while True:

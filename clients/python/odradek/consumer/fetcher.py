@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from odradek.cluster.background import BackgroundTasks
-from odradek.cluster.cluster import Cluster
+from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.metadata_cache import Change
 from odradek.cluster.offset_lookup import end_of_epoch, look_up_offsets
 from odradek.consumer.fetch_planner import FetchPlanner
@@ -18,6 +18,7 @@ from odradek.consumer.options import ConsumerOptions
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
+    ClientClosed,
     OdradekError,
     UnsupportedOperation,
 )
@@ -220,6 +221,10 @@ class Fetcher:
 
     def _on_change(self, change: Change) -> None:
         planner = self._planner
+        if self._cluster.state is LinkState.CLOSED:
+            planner.errors.append(ClientClosed("the client was closed"))
+            self._arrived()
+            return
         touched = False
         for name in change.leaders:
             progress = planner.partitions.get(name)

@@ -112,7 +112,11 @@ class ProduceStream:
 
     async def run(self) -> None:
         """Carry requests and answers until the stream breaks or is stopped."""
-        stream = self._transport.open(self.endpoint, PRODUCE)
+        try:
+            stream = self._transport.open(self.endpoint, PRODUCE)
+        except OdradekError as refused:
+            self._break(refused)
+            return
         error: OdradekError | None = None
 
         async def write() -> None:
@@ -148,14 +152,14 @@ class ProduceStream:
                 worker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*workers, return_exceptions=True)
-            requests = list(self._unanswered.values())
-            self._unanswered.clear()
-            self._stop_reason = (
-                self._stop_reason
-                or error
-                or BrokerUnreachable(self.endpoint, "the producer closed")
-            )
-            self._on_broken(self, requests, self._stop_reason)
+            self._break(error or BrokerUnreachable(self.endpoint, "the producer closed"))
+
+    def _break(self, error: OdradekError) -> None:
+        """Hand back what is unanswered."""
+        requests = list(self._unanswered.values())
+        self._unanswered.clear()
+        self._stop_reason = self._stop_reason or error
+        self._on_broken(self, requests, self._stop_reason)
 
     async def _wait_stop(self) -> None:
         await self._stopping.wait()

@@ -16,12 +16,13 @@ from typing import Final
 
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.cluster import Cluster
+from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.metadata_cache import Change
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     BrokerUnreachable,
+    ClientClosed,
     OdradekError,
     RequestTimedOut,
     UnknownTopic,
@@ -118,6 +119,11 @@ class Sender:
         """Send what is ready; arrange to be called again when time makes more so."""
         self._pump_handle = None
         if self._is_closed:
+            return
+        if self._cluster.state is LinkState.CLOSED:
+            gone = ClientClosed("the client was closed before this record was acknowledged")
+            self._run(self._accumulator.fail_all(lambda _: gone))
+            self._signal_progress()
             return
         now_ms = monotonic_ms()
         self.wall_offset_ms = time.time_ns() // 1_000_000 - now_ms
@@ -270,7 +276,7 @@ class Sender:
                 self._run(self._accumulator.fail_queue(queue, gone))
             else:
                 self._accumulator.leader_changed(queue)
-        if change.leaders:
+        if change.leaders or self._cluster.state is LinkState.CLOSED:
             self.kick()
 
     def _tell(self, batch: ProducerBatch, callbacks: Callbacks) -> None:

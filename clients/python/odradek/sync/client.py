@@ -19,6 +19,7 @@ from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
     from odradek.consumer.consumer import ConsumerArguments
+    from odradek.consumer.group_options import GroupOptions
     from odradek.producer.producer import ProducerArguments
 
 
@@ -66,10 +67,16 @@ class Client:
         """See `odradek.Client.producer`."""
         return Producer(self._thread, self._thread.call(lambda: self._client.producer(**arguments)))
 
-    def consumer(self, *topics: str, **arguments: Unpack[ConsumerArguments]) -> Consumer:
+    def consumer(
+        self,
+        *topics: str,
+        group: str | GroupOptions | None = None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> Consumer:
         """See `odradek.Client.consumer`."""
         return Consumer(
-            self._thread, self._thread.call(lambda: self._client.consumer(*topics, **arguments))
+            self._thread,
+            self._thread.call(lambda: self._client.consumer(*topics, group=group, **arguments)),
         )
 
     @cached_property

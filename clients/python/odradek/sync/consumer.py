@@ -53,4 +53,7 @@ class Consumer(Facade[AsyncConsumer]):
     position = waits(AsyncConsumer.position)
     beginning_offsets = waits(AsyncConsumer.beginning_offsets)
     end_offsets = waits(AsyncConsumer.end_offsets)
+    commit = waits(AsyncConsumer.commit)
+    committed = waits(AsyncConsumer.committed)
+    lag = waits(AsyncConsumer.lag)
     offsets_for_times = waits(AsyncConsumer.offsets_for_times)
