@@ -360,3 +360,12 @@ async def test_several_listeners_tell_their_own_addresses() -> None:
         other.send(ApiKey.DESCRIBE_CLUSTER, 1)
         told = messages.DescribeClusterResponse.decode((await other.receive())[1][1:], version=1)
         assert told.brokers == [], "a broker without that listener was told"
+
+
+async def test_metadata_of_all_topics_as_librdkafka_asks_for_it() -> None:
+    """It writes four bytes for the null array, so the flags come three bytes late."""
+    async with listening() as server:
+        client = await server.connect()
+        client.send(ApiKey.METADATA, 13, bytes.fromhex("00 00 00 00 01 00 00"))
+        told = messages.MetadataResponse.decode((await client.receive())[1][1:], version=13)
+        assert {one.name for one in told.topics} == {"orders", "payments"}

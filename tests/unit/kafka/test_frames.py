@@ -157,6 +157,4 @@ def test_every_message_is_refused_when_cut(key: object, version: int) -> None:
         with pytest.raises(Malformed):
             decode_request(key, version, memoryview(data[:end]))  # type: ignore[arg-type]
     with pytest.raises(Malformed):
-        decode_request(key, version, memoryview(data + b"\1"))  # type: ignore[arg-type]
-    with pytest.raises(Malformed):
         decode_request(key, version, memoryview(data + bytes(9)))  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ without end and copies the rest of the frame for every tagged field. These check
   counts of a request together against `ITEMS_MAX`, so that no request costs more than about 50 ms;
 - varints by size, strings by UTF-8, nulls by whether the version allows one;
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
-- the message must end where its bytes end, but for a few zeros: librdkafka reserves four bytes for a
-  null array and sends those that it did not need (Metadata), or ends a message twice
-  (AlterUserScramCredentials).
+- the message must end where its bytes end, but for a few that are ignored, as Kafka does: librdkafka
+  writes four bytes for a null array that takes one (Metadata of all topics), or ends a message
+  twice (AlterUserScramCredentials).
 
 What comes out are the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
 function per message and version; `compile_decoder` says what it looks like.
@@ -24,7 +24,7 @@ from typing import Any, Final
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
 
 ITEMS_MAX: Final = 131_072
-PADDING_BYTES_MAX: Final = 8
+TRAILING_BYTES_MAX: Final = 8
 RequestDecoder = Callable[[ByteBuffer], Any]
 
 _FIXED: Final = {
@@ -64,7 +64,7 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
         "    pos = 0",
         f"    items = {ITEMS_MAX}",
         *source.lines,
-        f"    if pos != end and (end - pos > {PADDING_BYTES_MAX} or any(data[pos:])):",
+        f"    if end - pos > {TRAILING_BYTES_MAX} or pos > end:",
         "        raise Malformed(f'the message ends at {pos} of {end} bytes')",
         "    return obj",
     ]
