@@ -25,7 +25,7 @@ class _OptionalPushdown:
     overrides `pushFilters`, which it tells by the function behind it. This one shows the base class's.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, filters: PushedFilters) -> None:
         self._filters = filters

@@ -201,12 +201,19 @@ def start_query(
 def write_topic(
     frame: DataFrame, settings: Namespace, name: str, *, topic: str | None, mode: str = "append"
 ) -> StreamingQuery:
-    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own."""
-    writer = start_query(frame, settings, name, mode=mode).format("odradek")
-    writer = writer.options(**connection_options(settings))
-    if topic is not None:
-        writer = writer.option("topic", topic)
-    return writer.start()
+    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own.
+
+    Spark allows no Python sink in update mode, so a query in it writes each of its batches in batch.
+    """
+    options = connection_options(settings) | ({} if topic is None else {"topic": topic})
+    writer = start_query(frame, settings, name, mode=mode)
+    if mode != "update":
+        return writer.format("odradek").options(**options).start()
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.write.format("odradek").mode("append").options(**options).save()
+
+    return writer.foreachBatch(write).start()
 
 
 def checkpoint_of(settings: Namespace, name: str) -> str:

@@ -1,0 +1,154 @@
+"""Options: defaults, precedence, refusals in the words of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.errors import InvalidConfig
+from odradek.partitions import TopicPartition
+from pyspark_odradek.connection_options import parse_connection
+from pyspark_odradek.source_options import (
+    Anchor,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    SourceOptions,
+    duration_ms,
+    parse_source_options,
+)
+
+BOOTSTRAP = {"kafka.bootstrap.servers": "a:1"}
+
+
+def batch(**options: str) -> SourceOptions:
+    return parse_source_options(BOOTSTRAP | {"subscribe": "t"} | options, is_streaming=False)
+
+
+def stream(**options: str) -> SourceOptions:
+    return parse_source_options(BOOTSTRAP | {"subscribe": "t"} | options, is_streaming=True)
+
+
+def test_defaults_are_those_of_kafkas_source() -> None:
+    assert batch().starting is Anchor.EARLIEST
+    assert stream().starting is Anchor.LATEST
+    assert batch().ending is Anchor.LATEST
+    told = stream()
+    assert told.fail_on_data_loss
+    assert not told.include_headers
+    assert not told.read_committed
+    assert told.max_trigger_delay_ms == 15 * 60_000
+    assert told.poll_timeout_ms == 120_000
+
+
+def test_a_time_for_all_goes_before_times_before_offsets() -> None:
+    given = {
+        "startingTimestamp": " 5 ",
+        "startingOffsetsByTimestamp": '{"t":{"0":7}}',
+        "startingOffsets": '{"t":{"0":9,"1":-2}}',
+    }
+    assert batch(**given).starting == AtTimestamp(5)
+    del given["startingTimestamp"]
+    assert batch(**given).starting == AtTimestamps({TopicPartition("t", 0): 7})
+    del given["startingOffsetsByTimestamp"]
+    expected = {TopicPartition("t", 0): 9, TopicPartition("t", 1): -2}
+    assert batch(**given).starting == AtOffsets(expected)
+
+
+def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
+    told = parse_source_options(
+        {
+            "ODRADEK.Bootstrap.Servers": "b:2",
+            "kafka.bootstrap.servers": "a:1",
+            "SUBSCRIBE": " x , y,,x ",
+            "FAILONDATALOSS": "False",
+            "kafka.isolation.level": "read_committed",
+        },
+        is_streaming=True,
+    )
+    assert told.connection.bootstrap == ("b:2",)
+    assert told.subscription.topics == ("x", "y")
+    assert not told.fail_on_data_loss
+    assert told.read_committed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": " , "}, "No topics to subscribe to"),
+        ({"assign": "{}"}, "Only one of the following options can be specified"),
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "ending offset for t-0 can't be earliest"),
+        ({"startingOffsets": "{"}, r'Expected e\.g\. \{"topicA":\{"0":23'),
+        ({"startingOffsets": '{"t":{"0":"x"}}'}, r"Expected e\.g\."),
+        ({"startingTimestamp": "soon"}, "Expected a single long value, got soon"),
+        ({"minPartitions": "0"}, "minPartitions must be positive"),
+        ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
+        ({"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported"),
+        ({"kafka.key.deserializer": "x"}, "keys are deserialized as byte arrays"),
+        ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "allowed: error, latest"),
+        ({"failOnDataLoss": "maybe"}, "not true or false"),
+        ({"isolationLevel": "snapshot"}, "allowed: read_committed, read_uncommitted"),
+        (
+            {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'},
+            "start offset 5 is greater than the end offset 4 for topic t partition 0",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"1":9}}'},
+            "should have the same topic-partitions",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        batch(**options)
+
+
+def test_streams_have_no_end_and_limits_agree() -> None:
+    with pytest.raises(ValueError, match="ending offset not valid in streaming queries"):
+        stream(endingOffsets="latest")
+    with pytest.raises(ValueError, match="ending timestamp not valid in streaming queries"):
+        stream(endingTimestamp="1")
+    with pytest.raises(ValueError, match=r"minOffsetPerTrigger\(5\) is higher"):
+        stream(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+
+
+def test_a_missing_or_malformed_address_is_said() -> None:
+    with pytest.raises(ValueError, match=r"Option 'kafka\.bootstrap\.servers' must be specified"):
+        parse_connection({})
+    with pytest.raises(InvalidConfig, match="it has no port"):
+        parse_connection({"kafka.bootstrap.servers": "host"})
+
+
+def test_tls_by_file_or_inline_and_no_sasl() -> None:
+    told = parse_connection(
+        BOOTSTRAP
+        | {
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.ca.location": "/ca.pem",
+            "kafka.ssl.keystore.certificate.chain": "CERT",
+            "kafka.ssl.keystore.key": "KEY",
+        }
+    )
+    assert (told.is_tls, told.ca, told.cert, told.key) == (True, "/ca.pem", b"CERT", b"KEY")
+    tls = told.tls()
+    assert tls is not None
+    assert tls.cert == b"CERT"
+    assert parse_connection(BOOTSTRAP).tls() is None
+    with pytest.raises(ValueError, match=r"'sasl\.mechanism' is not supported"):
+        parse_connection(BOOTSTRAP | {"kafka.sasl.mechanism": "PLAIN"})
+    with pytest.raises(ValueError, match="go together"):
+        parse_connection(BOOTSTRAP | {"kafka.ssl.key.location": "/key.pem"})
+    with pytest.raises(ValueError, match="must be PEM"):
+        parse_connection(BOOTSTRAP | {"kafka.ssl.truststore.type": "JKS"})
+
+
+def test_durations_are_sparks() -> None:
+    given = ["15m", "30s", "500ms", "7", "2h", "1d", "3 min"]
+    expected = [900_000, 30_000, 500, 7, 7_200_000, 86_400_000, 180_000]
+    assert [duration_ms(text) for text in given] == expected
+    with pytest.raises(ValueError, match="Time must be specified"):
+        duration_ms("soon")
