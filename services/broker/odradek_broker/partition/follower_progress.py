@@ -83,9 +83,3 @@ class FollowerProgress:
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
         """The leader itself stood still: that time is not the follower's lag."""
         self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
-
-    def is_lagging(self, *, log_end: Offset, lag_max_ms: int, now_ms: int) -> bool:
-        """Out of sync (R10). One that has all we have is caught up now, however long ago it said so."""
-        if self.ack_to >= log_end:
-            self.caught_up_at_ms = now_ms
-        return now_ms - self.caught_up_at_ms > lag_max_ms
