@@ -168,6 +168,31 @@ def test_a_clean_marker_is_written_last() -> None:
     assert broker.restart_class is RestartClass.CLEAN
 
 
+def test_a_stop_syncs_what_an_unfinished_sync_left() -> None:
+    broker = memory_broker()
+    broker.checkpoint()
+    broker.append(3)
+    job = broker.log.begin_sync()
+    assert job is not None
+    broker.append(3)
+    broker.directory.close(broker_epoch=BrokerEpoch(2))
+    job.run()
+    broker.lose_power_and_start()
+    assert broker.restart_class is RestartClass.CLEAN
+    assert broker.log.log_end_offset == 6
+
+
+def test_a_stop_in_the_middle_of_a_cut_is_not_clean() -> None:
+    broker = memory_broker()
+    broker.append(3)
+    broker.append(3)
+    broker.log.begin_truncate(Offset(3)).run()
+    broker.directory.close(broker_epoch=BrokerEpoch(2))
+    broker.start()
+    assert broker.restart_class is RestartClass.PROCESS
+    assert broker.log.log_end_offset == 3
+
+
 def test_a_deleted_partition_makes_room_for_its_namesake() -> None:
     broker = memory_broker()
     broker.append(5)

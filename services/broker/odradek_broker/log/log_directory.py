@@ -41,7 +41,8 @@ from odradek_broker.log.directory.restart_markers import RestartClass, RestartMa
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import StorageJob
-from odradek_broker.log.partition_log import LoadedLog, PartitionLog
+from odradek_broker.log.log_values import LoadedLog
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.segments.segment import Segment
@@ -405,21 +406,21 @@ class LogDirectory:
     def close(self, *, broker_epoch: BrokerEpoch | None) -> None:
         """Sync everything, checkpoint, and with a broker epoch write the clean marker last.
 
-        Blocks: pool. No job may be under way. Releases the lock whatever happens. Raises
-        StorageFailed; a directory that is offline already is only let go.
+        Blocks: pool. Syncs under way may be left unfinished; with a cut under way there is no clean
+        marker. Releases the lock whatever happens. Raises StorageFailed; a directory that is
+        offline already is only let go.
         """
         try:
             if self.health.failure is None and broker_epoch is not None:
+                is_whole = True
                 for log in self._logs.values():
-                    job = log.begin_sync(full=True)
-                    if job is not None:
-                        job.run()
-                        log.finish(job)
+                    is_whole &= log.sync_at_close()
                 checkpoint = self.begin_checkpoint()
                 checkpoint.run()
                 self.finish_checkpoint(checkpoint)
                 try:
-                    self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
+                    if is_whole:
+                        self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
                 except OSError as error:
                     raise self.health.fail(f"stopping in {self.path}", error) from error
         finally:

@@ -51,15 +51,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.records.batch_header import ByteBuffer
 
-__all__ = [
-    "AppendInfo",
-    "LoadedLog",
-    "OffsetOutOfRange",
-    "PartitionLog",
-    "ReadPlan",
-    "ReadResult",
-    "StorageJob",
-]
+__all__ = ["OffsetOutOfRange", "PartitionLog", "ReadPlan", "ReadResult", "StorageJob"]
 
 
 class PartitionLog:
@@ -317,6 +309,20 @@ class PartitionLog:
             self._truncated(job)
         elif isinstance(job, ResetJob):
             self._was_reset(job)
+
+    def sync_at_close(self) -> bool:
+        """Sync in full here, also while a sync is under way that nobody will finish any more.
+
+        False if a cut is under way: what the log holds then, only the next start can tell.
+        """
+        if self._is_cutting:
+            return False
+        self.on_sync_finished = None
+        self._progress.is_under_way = False
+        job = self.begin_sync(full=True)
+        if job is not None:
+            self._run_here(job)
+        return True
 
     def _currency(self) -> Callable[[], bool]:
         """Whether the log was not cut since now."""

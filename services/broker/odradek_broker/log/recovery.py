@@ -28,7 +28,7 @@ from odradek_broker.log.directory.partition_files import (
 from odradek_broker.log.index.offset_index import RELATIVE_OFFSET_MAX, CorruptIndex
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
-from odradek_broker.log.partition_log import LoadedLog
+from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.producers.replay import replay
 from odradek_broker.log.segments.batch_walk import Header, walk_headers, walk_verified

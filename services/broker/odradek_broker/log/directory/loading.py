@@ -17,7 +17,7 @@ from odradek_broker.log.directory.partition_files import (
     read_metadata,
 )
 from odradek_broker.log.directory.restart_markers import RestartClass
-from odradek_broker.log.partition_log import LoadedLog
+from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.recovery import Recovery
 from odradek_broker.log.storage import DirectoryHealth, Storage
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
