@@ -153,3 +153,40 @@ async def test_a_leader_that_is_stopped_is_left_and_wakes_harmless(
         await verify(client, topic, load)
     print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
     assert load.longest_gap_s < GAP_S_MAX
+
+
+async def test_every_broker_is_restarted_in_turn_under_load(
+    three_brokers: EmbeddedCluster, topic: str
+) -> None:
+    async with Client(three_brokers.bootstrap) as client:
+        await client.admin.create_topic(
+            topic,
+            partitions=PARTITIONS,
+            replication_factor=3,
+            configs={"min.insync.replicas": "2"},
+        )
+        load = Load(client, topic)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            for broker in three_brokers.brokers.values():
+                await load.progress(0.5)
+                broker.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(broker.wait, 20)
+                broker.start()
+                await asyncio.to_thread(broker.wait_ready, 30)
+                await in_sync(client, topic)
+            await load.progress(0.5)
+            load.is_over = True
+        await verify(client, topic, load)
+    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
+    assert load.longest_gap_s < GAP_S_MAX
+
+
+async def in_sync(client: Client, topic: str) -> None:
+    """Wait until every replica is in sync again: stopping the next broker is safe."""
+    async with asyncio.timeout(60):
+        while True:
+            described = await client.admin.describe_topic(topic)
+            if all(len(p.isr) == 3 for p in described.partitions):
+                return
+            await asyncio.sleep(0.05)

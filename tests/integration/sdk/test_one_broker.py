@@ -8,7 +8,7 @@ import os
 import pytest
 
 import odradek.sync
-from odradek import Client, TopicPartition, serializers
+from odradek import Admin, Client, Consumer, Producer, TopicPartition, serializers
 from odradek.errors import (
     BrokersUnavailable,
     InvalidConfig,
@@ -152,3 +152,31 @@ async def test_nobody_at_the_address_is_said_with_the_address(address: str) -> N
     assert caught.value.tried == [address]
     if "invalid" in address:
         assert "does not resolve" in str(caught.value)
+
+
+async def test_producer_consumer_and_admin_stand_on_their_own(bootstrap: str, topic: str) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.create_topic(topic, partitions=1, replication_factor=1)
+    async with Producer(bootstrap) as producer:
+        await producer.send_and_wait(topic, b"x" * 500_000)
+    async with Consumer(topic, bootstrap=bootstrap, auto_offset_reset="earliest") as consumer:
+        (record,) = await consumer.getmany(30_000)
+    assert record.value == b"x" * 500_000
+
+
+def test_it_runs_on_uvloop(bootstrap: str, topic: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def run() -> list[int]:
+        async with Client(bootstrap) as client:
+            await client.admin.create_topic(topic, partitions=1, replication_factor=1)
+            async with client.producer() as producer:
+                await producer.send_many(topic, [b"%d" % n for n in range(5_000)])
+            seen: list[int] = []
+            async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+                while len(seen) < 5_000:
+                    seen += [int(record.value) for record in await consumer.getmany(30_000)]
+            return seen
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == list(range(5_000))
