@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
+import pytest_asyncio
 
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import iter_headers
@@ -24,24 +26,34 @@ from tests.integration.broker.broker_cluster import (
     record_values,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one broker process for all of them
+_names = itertools.count(1)
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with BrokerCluster(tmp_path, brokers=1) as one:
-        await one.create_topic("t")
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrokerCluster]:
+    async with BrokerCluster(tmp_path_factory.mktemp("one"), brokers=1) as one:
         yield one
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def topic(cluster: BrokerCluster) -> str:
+    """A topic of one's own."""
+    name = f"topic-{next(_names)}"
+    await cluster.create_topic(name)
+    return name
 
 
 def _numbers(start: int, count: int) -> bytes:
     return batch([str(n).encode() for n in range(start, start + count)])
 
 
-async def _list_offset(cluster: BrokerCluster, timestamp_ms: int) -> Any:
+async def _list_offset(cluster: BrokerCluster, topic: str, timestamp_ms: int) -> Any:
     answer = await cluster.broker_stub(1).ListOffsets(
         pb.ListOffsetsRequest(
             partitions=[
                 pb.ListOffsetsPartition(
-                    topic="t", timestamp_ms=timestamp_ms, current_leader_epoch=-1
+                    topic=topic, timestamp_ms=timestamp_ms, current_leader_epoch=-1
                 )
             ]
         )
@@ -49,26 +61,30 @@ async def _list_offset(cluster: BrokerCluster, timestamp_ms: int) -> Any:
     return answer.partitions[0]
 
 
-async def test_what_was_produced_is_fetched(cluster: BrokerCluster) -> None:
+async def test_what_was_produced_is_fetched(cluster: BrokerCluster, topic: str) -> None:
     offsets = [
-        (await cluster.produce("t", _numbers(start, 10), acks=acks)).base_offset
+        (await cluster.produce(topic, _numbers(start, 10), acks=acks)).base_offset
         for start, acks in ((0, 1), (10, -1), (20, 1))
     ]
     assert offsets == [0, 10, 20]
-    assert record_values(await cluster.read("t", end=30)) == list(range(30))
+    assert record_values(await cluster.read(topic, end=30)) == list(range(30))
 
 
-async def test_several_batches_in_one_request_get_offsets_in_a_row(cluster: BrokerCluster) -> None:
-    await cluster.produce("t", _numbers(0, 3) + _numbers(3, 4))
-    found = await cluster.read("t", end=7)
+async def test_several_batches_in_one_request_get_offsets_in_a_row(
+    cluster: BrokerCluster, topic: str
+) -> None:
+    await cluster.produce(topic, _numbers(0, 3) + _numbers(3, 4))
+    found = await cluster.read(topic, end=7)
     assert [h.base_offset for _, h in iter_headers(found)] == [0, 3]
     assert record_values(found) == list(range(7))
 
 
-async def test_unacknowledged_produce_is_stored_without_an_answer(cluster: BrokerCluster) -> None:
+async def test_unacknowledged_produce_is_stored_without_an_answer(
+    cluster: BrokerCluster, topic: str
+) -> None:
     call = cluster.broker_stub(1).Produce()
-    await call.write(produce_request("t", _numbers(0, 5), acks=0, n=1))
-    await call.write(produce_request("t", _numbers(5, 5), acks=1, n=2))
+    await call.write(produce_request(topic, _numbers(0, 5), acks=0, n=1))
+    await call.write(produce_request(topic, _numbers(5, 5), acks=1, n=2))
     answer = await call.read()
     assert answer.request_id == 2
     assert answer.partitions[0].base_offset == 5
@@ -76,7 +92,7 @@ async def test_unacknowledged_produce_is_stored_without_an_answer(cluster: Broke
     assert await call.read() is grpc.aio.EOF
 
 
-async def test_a_fetch_stream_waits_for_records_to_come(cluster: BrokerCluster) -> None:
+async def test_a_fetch_stream_waits_for_records_to_come(cluster: BrokerCluster, topic: str) -> None:
     call = cluster.broker_stub(1).Fetch()
     await call.write(
         pb.FetchRequest(
@@ -84,13 +100,13 @@ async def test_a_fetch_stream_waits_for_records_to_come(cluster: BrokerCluster) 
             credit_bytes=1 << 20,
             add=[
                 pb.FetchPartition(
-                    topic="t", offset=0, end_offset=-1, current_leader_epoch=-1, fetch_id=9
+                    topic=topic, offset=0, end_offset=-1, current_leader_epoch=-1, fetch_id=9
                 )
             ],
         )
     )
     reading = asyncio.ensure_future(call.read())
-    await cluster.produce("t", _numbers(0, 5))
+    await cluster.produce(topic, _numbers(0, 5))
     answer = await asyncio.wait_for(reading, 5)
     assert record_values(answer.partitions[0].records) == list(range(5))
     assert answer.partitions[0].next_offset == 5
@@ -98,16 +114,18 @@ async def test_a_fetch_stream_waits_for_records_to_come(cluster: BrokerCluster) 
     call.cancel()
 
 
-async def test_a_fetch_stream_stops_when_the_credit_is_used_up(cluster: BrokerCluster) -> None:
+async def test_a_fetch_stream_stops_when_the_credit_is_used_up(
+    cluster: BrokerCluster, topic: str
+) -> None:
     value = b"1" * 1000
     for _ in range(8):
-        await cluster.produce("t", batch([value]))
+        await cluster.produce(topic, batch([value]))
     call = cluster.broker_stub(1).Fetch()
     await call.write(
         pb.FetchRequest(
             settings=pb.FetchSettings(message_bytes_max=1),
             credit_bytes=2500,
-            add=[pb.FetchPartition(topic="t", offset=0, end_offset=-1, current_leader_epoch=-1)],
+            add=[pb.FetchPartition(topic=topic, offset=0, end_offset=-1, current_leader_epoch=-1)],
         )
     )
     got = 0
@@ -121,17 +139,19 @@ async def test_a_fetch_stream_stops_when_the_credit_is_used_up(cluster: BrokerCl
     call.cancel()
 
 
-async def test_a_bounded_fetch_waits_for_the_bytes_it_wants(cluster: BrokerCluster) -> None:
+async def test_a_bounded_fetch_waits_for_the_bytes_it_wants(
+    cluster: BrokerCluster, topic: str
+) -> None:
     call = cluster.broker_stub(1).Fetch()
     await call.write(
         pb.FetchRequest(
             settings=pb.FetchSettings(bytes_min=1_000_000, wait_ms_max=300),
             credit_bytes=1 << 22,
-            add=[pb.FetchPartition(topic="t", offset=0, end_offset=-1, current_leader_epoch=-1)],
+            add=[pb.FetchPartition(topic=topic, offset=0, end_offset=-1, current_leader_epoch=-1)],
         )
     )
-    await cluster.produce("t", _numbers(0, 5))
-    await cluster.produce("t", _numbers(5, 5))
+    await cluster.produce(topic, _numbers(0, 5))
+    await cluster.produce(topic, _numbers(5, 5))
     answer = await asyncio.wait_for(call.read(), 5)
     got = b"".join(one.records for one in answer.partitions)
     assert record_values(got) == list(range(10))
@@ -150,24 +170,26 @@ async def test_a_bounded_fetch_waits_for_the_bytes_it_wants(cluster: BrokerClust
     ],
 )
 async def test_what_is_no_batch_is_refused_and_not_stored(
-    cluster: BrokerCluster, damage: Any, code: ErrorCode
+    cluster: BrokerCluster, topic: str, damage: Any, code: ErrorCode
 ) -> None:
-    result = await cluster.produce("t", damage(_numbers(0, 3)))
+    result = await cluster.produce(topic, damage(_numbers(0, 3)))
     assert ErrorCode(result.error_code) is code
     assert result.error_message
-    assert (await cluster.produce("t", _numbers(0, 1))).base_offset == 0
+    assert (await cluster.produce(topic, _numbers(0, 1))).base_offset == 0
 
 
-async def test_unknown_names_and_acks_are_refused(cluster: BrokerCluster) -> None:
+async def test_unknown_names_and_acks_are_refused(cluster: BrokerCluster, topic: str) -> None:
     unknown = await cluster.produce("nowhere", _numbers(0, 1), via=1)
     assert ErrorCode(unknown.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    beyond = await cluster.produce("t", _numbers(0, 1), partition=5, via=1)
+    beyond = await cluster.produce(topic, _numbers(0, 1), partition=5, via=1)
     assert ErrorCode(beyond.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    acks = await cluster.produce("t", _numbers(0, 1), acks=2)
+    acks = await cluster.produce(topic, _numbers(0, 1), acks=2)
     assert ErrorCode(acks.error_code) is ErrorCode.INVALID_REQUIRED_ACKS
 
 
-async def test_a_repeat_of_an_idempotent_batch_is_stored_once(cluster: BrokerCluster) -> None:
+async def test_a_repeat_of_an_idempotent_batch_is_stored_once(
+    cluster: BrokerCluster, topic: str
+) -> None:
     granted = await cluster.broker_stub(1).InitProducerId(pb.InitProducerIdRequest())
     assert granted.error_code == 0
 
@@ -180,45 +202,45 @@ async def test_a_repeat_of_an_idempotent_batch_is_stored_once(cluster: BrokerClu
             base_sequence=sequence,
         )
 
-    first = await cluster.produce("t", numbered(0))
-    again = await cluster.produce("t", numbered(0))
-    gap = await cluster.produce("t", numbered(5))
-    second = await cluster.produce("t", numbered(1))
+    first = await cluster.produce(topic, numbered(0))
+    again = await cluster.produce(topic, numbered(0))
+    gap = await cluster.produce(topic, numbered(5))
+    second = await cluster.produce(topic, numbered(1))
     assert (first.base_offset, again.base_offset, second.base_offset) == (0, 0, 1)
     assert ErrorCode(gap.error_code) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert record_count(await cluster.read("t", end=2)) == 2
+    assert record_count(await cluster.read(topic, end=2)) == 2
 
 
-async def test_offsets_are_listed_by_end_and_by_time(cluster: BrokerCluster) -> None:
+async def test_offsets_are_listed_by_end_and_by_time(cluster: BrokerCluster, topic: str) -> None:
     for ms in (1000, 2000, 3000):
         builder = BatchBuilder()
         builder.append(None, b"v", None, ms)
-        await cluster.produce("t", builder.build())
-    assert (await _list_offset(cluster, -2)).offset == 0
-    assert (await _list_offset(cluster, -1)).offset == 3
-    found = await _list_offset(cluster, 1500)
+        await cluster.produce(topic, builder.build())
+    assert (await _list_offset(cluster, topic, -2)).offset == 0
+    assert (await _list_offset(cluster, topic, -1)).offset == 3
+    found = await _list_offset(cluster, topic, 1500)
     assert (found.offset, found.timestamp_ms) == (1, 2000)
-    assert (await _list_offset(cluster, 9000)).offset == -1
-    assert (await _list_offset(cluster, -3)).offset == 2
+    assert (await _list_offset(cluster, topic, 9000)).offset == -1
+    assert (await _list_offset(cluster, topic, -3)).offset == 2
 
 
-async def test_deleted_records_are_out_of_range(cluster: BrokerCluster) -> None:
-    await cluster.produce("t", _numbers(0, 5))
-    await cluster.produce("t", _numbers(5, 5))
+async def test_deleted_records_are_out_of_range(cluster: BrokerCluster, topic: str) -> None:
+    await cluster.produce(topic, _numbers(0, 5))
+    await cluster.produce(topic, _numbers(5, 5))
     admin = admin_grpc.AdminServiceStub(cluster.channel(1))
     answer = await admin.DeleteRecords(
         admin_pb.DeleteRecordsRequest(
-            partitions=[admin_pb.PartitionOffset(partition={"topic": "t"}, offset=5)]
+            partitions=[admin_pb.PartitionOffset(partition={"topic": topic}, offset=5)]
         )
     )
     assert (answer.partitions[0].error_code, answer.partitions[0].offset) == (0, 5)
-    assert (await _list_offset(cluster, -2)).offset == 5
-    assert record_values(await cluster.read("t", start=5, end=10)) == list(range(5, 10))
+    assert (await _list_offset(cluster, topic, -2)).offset == 5
+    assert record_values(await cluster.read(topic, start=5, end=10)) == list(range(5, 10))
     call = cluster.broker_stub(1).Fetch()
     await call.write(
         pb.FetchRequest(
             credit_bytes=100,
-            add=[pb.FetchPartition(topic="t", offset=2, end_offset=-1, current_leader_epoch=-1)],
+            add=[pb.FetchPartition(topic=topic, offset=2, end_offset=-1, current_leader_epoch=-1)],
         )
     )
     told = await asyncio.wait_for(call.read(), 5)
@@ -226,7 +248,9 @@ async def test_deleted_records_are_out_of_range(cluster: BrokerCluster) -> None:
     call.cancel()
 
 
-async def test_log_append_time_topics_carry_the_brokers_clock(cluster: BrokerCluster) -> None:
+async def test_log_append_time_topics_carry_the_brokers_clock(
+    cluster: BrokerCluster, topic: str
+) -> None:
     await cluster.create_topic("stamped", message_timestamp_type="LogAppendTime")
     result = await cluster.produce("stamped", _numbers(0, 3))
     assert result.log_append_time_ms > 1_600_000_000_000
@@ -237,24 +261,24 @@ async def test_log_append_time_topics_carry_the_brokers_clock(cluster: BrokerClu
 
 
 async def test_a_deleted_topic_is_unknown_and_its_namesake_begins_anew(
-    cluster: BrokerCluster,
+    cluster: BrokerCluster, topic: str
 ) -> None:
-    await cluster.produce("t", _numbers(0, 5))
+    await cluster.produce(topic, _numbers(0, 5))
     admin = admin_grpc.AdminServiceStub(cluster.channel(1))
-    await admin.DeleteTopics(admin_pb.DeleteTopicsRequest(names=["t"]))
+    await admin.DeleteTopics(admin_pb.DeleteTopicsRequest(names=[topic]))
     async for news in cluster.broker_stub(1).WatchMetadata(
         pb.WatchMetadataRequest(all_topics=True)
     ):
-        if not any(one.name == "t" for one in news.metadata.topics) or news.removed_topics:
+        if not any(one.name == topic for one in news.metadata.topics) or news.removed_topics:
             break
-    gone = await cluster.produce("t", _numbers(0, 1), via=1)
+    gone = await cluster.produce(topic, _numbers(0, 1), via=1)
     assert ErrorCode(gone.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await cluster.create_topic("t")
-    assert (await cluster.produce("t", _numbers(0, 1))).base_offset == 0
+    await cluster.create_topic(topic)
+    assert (await cluster.produce(topic, _numbers(0, 1))).base_offset == 0
 
 
 async def test_asking_for_a_missing_topic_creates_it_where_that_is_allowed(
-    cluster: BrokerCluster,
+    cluster: BrokerCluster, topic: str
 ) -> None:
     answer = await cluster.broker_stub(1).Metadata(
         pb.MetadataRequest(topics=["new"], allow_auto_topic_creation=True)
@@ -265,22 +289,27 @@ async def test_asking_for_a_missing_topic_creates_it_where_that_is_allowed(
     assert unasked.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.mark.parametrize("how", ["kill", "terminate"])
-async def test_records_survive_a_restart(cluster: BrokerCluster, how: str) -> None:
-    await cluster.produce("t", _numbers(0, 100))
-    await getattr(cluster.brokers[1], how)()
-    await cluster.brokers[1].start()
-    await cluster.until(lambda: cluster.partition("t").leader == 1)
-    assert (await cluster.produce("t", _numbers(100, 10))).base_offset == 100
-    assert record_values(await cluster.read("t", end=110)) == list(range(110))
+async def test_records_survive_restarts(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=1) as cluster:
+        await cluster.create_topic("t")
+        for round_number, how in enumerate(("kill", "terminate", "kill")):
+            start = 100 * round_number
+            assert (await cluster.produce("t", _numbers(start, 100))).base_offset == start
+            await getattr(cluster.brokers[1], how)()
+            await cluster.brokers[1].start()
+            await cluster.until(lambda: cluster.partition("t").leader == 1)
+        assert record_values(await cluster.read("t", end=300)) == list(range(300))
 
 
-async def test_metrics_and_health_are_told(cluster: BrokerCluster) -> None:
-    await cluster.produce("t", _numbers(0, 7))
-    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.brokers[1].ports["METRICS"])
-    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-    text = (await reader.read()).decode()
-    writer.close()
+async def test_metrics_and_health_are_told(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=1) as cluster:
+        await cluster.create_topic("t")
+        await cluster.produce("t", _numbers(0, 7))
+        port = cluster.brokers[1].ports["METRICS"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        text = (await reader.read()).decode()
+        writer.close()
     assert "odradek_broker_records_produced_total 7.0" in text
     assert 'odradek_broker_log_end_offset{partition="0",topic="t"} 7.0' in text
     assert "odradek_broker_partitions_under_min_isr 0.0" in text
