@@ -37,7 +37,13 @@ from odradek_metadata_quorum.quorum.storage_format import (
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 
 TIMERS = RaftTimers(
-    election_min_s=0.5, election_max_s=1.0, heartbeat_s=0.1, fallback_s=1.0, tick_s=0.02
+    election_min_s=0.5,
+    election_max_s=1.0,
+    lost_leader_min_s=0.1,
+    lost_leader_max_s=0.3,
+    heartbeat_s=0.1,
+    fallback_s=1.0,
+    tick_s=0.02,
 )
 LIMITS = RaftLimits(
     snapshot_interval_entries=30,

@@ -182,6 +182,43 @@ def test_what_a_wiped_follower_once_acknowledged_commits_nothing_more() -> None:
     assert offset in voter.world.oracle.acknowledged
 
 
+def test_a_leader_whose_process_died_is_replaced_sooner_than_a_silent_one() -> None:
+    taken_s = []
+    for seed in range(20):
+        world = World(seed)
+        world.start_all()
+        leader = world.elect()
+        world.commit(2)
+        world.run(0.3)
+        killed_s = world.now
+        world.kill(leader.node_id)
+        assert world.run_until(lambda world=world: world.leader() is not None, 5.0)
+        taken_s.append(world.now - killed_s)
+    assert sorted(taken_s)[10] < 0.3
+    assert max(taken_s) < 1.5
+
+
+def test_a_broken_connection_to_a_leader_that_lives_deposes_nobody() -> None:
+    for seed in range(10):
+        world = World(seed)
+        world.start_all()
+        leader = world.elect()
+        world.commit(2)
+        follower = next(node for node in world.nodes.values() if node is not leader)
+        term = leader.raft.term
+        for _ in range(10):
+            follower.raft.peer_disconnected(leader.node_id)
+            world.run(0.4)
+            follower.raft.peer_connected(leader.node_id)
+        world.isolate(follower.node_id)
+        follower.raft.peer_disconnected(leader.node_id)
+        world.run(5.0)
+        world.heal()
+        world.run(1.0)
+        assert leader.raft.is_leader, seed
+        assert {node.raft.term for node in world.nodes.values()} == {term}, seed
+
+
 def test_elections_happen_in_a_five_voter_cluster_that_lost_two() -> None:
     world = World(8, voters=5)
     world.start_all()

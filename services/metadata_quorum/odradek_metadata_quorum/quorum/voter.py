@@ -279,6 +279,8 @@ def _raft_timers(settings: QuorumSettings) -> RaftTimers:
     return RaftTimers(
         election_min_s=timers.election_timeout_min_ms / 1000,
         election_max_s=timers.election_timeout_max_ms / 1000,
+        lost_leader_min_s=timers.lost_leader_timeout_min_ms / 1000,
+        lost_leader_max_s=timers.lost_leader_timeout_max_ms / 1000,
         heartbeat_s=timers.heartbeat_interval_ms / 1000,
         fallback_s=timers.leader_fallback_ms / 1000,
         tick_s=timers.tick_interval_ms / 1000,

@@ -11,6 +11,8 @@ and the messages, and overrides the private methods whose rules are too weak. Th
   `prevLogIdx + len(entries)`. What else is in our log is hearsay.
 - *Pre-vote and stickiness* (`pre_vote.py`), votes counted once per (term, voter), and none given by
   a voter that may have forgotten one (`joining.py`).
+- *A leader whose connection broke* is not waited for as one that is silent: its process is gone, or
+  will be heard again at once. Who hears it still (a majority, if it lives) consents to no election.
 - *A stall of our own is nobody else's silence*: time in which this process did not run is added to
   every deadline before it is judged.
 
@@ -51,6 +53,8 @@ class RaftTimers:
 
     election_min_s: float
     election_max_s: float
+    lost_leader_min_s: float
+    lost_leader_max_s: float
     heartbeat_s: float
     fallback_s: float
     tick_s: float
@@ -86,6 +90,7 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._votes: set[tuple[int, int]] = set()
         self._heard_s = ENGINE_CLOCK.read()
         self._stepped_s = self._heard_s
+        self._lost_leader_s = 0.0  # when the connection to the leader broke
         self._matched_all = False  # this append_entries holds nothing new: no truncation
         super().__init__(
             Node(node_id),
@@ -152,6 +157,13 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def peer_disconnected(self, peer_id: int) -> None:
         """The network lost a voter."""
         self._SyncObj__onNodeDisconnected(self._peers[peer_id])
+        if peer_id == self.leader_id:
+            self._lost_leader_s = ENGINE_CLOCK.read()
+            timers = self._timers
+            patience_s = self._random.uniform(timers.lost_leader_min_s, timers.lost_leader_max_s)
+            due_s: float = self._lost_leader_s + patience_s
+            if due_s < self._SyncObj__raftElectionDeadline:
+                self._SyncObj__raftElectionDeadline = due_s
 
     def halt(self, reason: str, error: BaseException | None = None) -> None:
         """Something that must not be survived: nothing is sent any more, the process ends."""
@@ -408,7 +420,10 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _hears_leader(self) -> bool:
         """Stickiness: whether there is a leader worth keeping."""
-        return self.is_leader or (ENGINE_CLOCK.read() - self._heard_s < self._timers.election_min_s)
+        if self.is_leader:
+            return True
+        heard_s_ago = ENGINE_CLOCK.read() - self._heard_s
+        return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
 
     def _on_pre_vote_reply(self, node: Any, message: Message) -> None:
         if message["term"] > self.term:
