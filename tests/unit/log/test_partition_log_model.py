@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
@@ -240,3 +247,12 @@ class LogModel(RuleBasedStateMachine):
 
 LogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestLogAgainstModel = LogModel.TestCase
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_log_against_model_for_long() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        LogModel,
+        settings=settings(max_examples=5000, stateful_step_count=40, deadline=None),
+    )

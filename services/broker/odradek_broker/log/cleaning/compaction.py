@@ -96,6 +96,7 @@ class CompactJob:
     ready: list[CompactedRun] = field(default_factory=list)
     _steps: Iterator[None] | None = None
     _map: dict[bytes, int] = field(default_factory=dict)
+    _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     _open_transactions: set[int] = field(default_factory=set)  # ids with records kept
 
     def run_slice(self, slice_ms: int = SLICE_MS) -> None:
@@ -145,10 +146,15 @@ class CompactJob:
         self.segments = [s for s in self.segments if s.end_offset <= self.end_offset]
 
     def _is_aborted(self, header: Header) -> bool:
-        return header.is_transactional and any(
-            entry.producer_id == header.producer_id
-            and entry.first_offset <= header.base_offset <= entry.last_offset
-            for entry in self.aborted
+        if not header.is_transactional:
+            return False
+        if not self._aborted_by_id:
+            for entry in self.aborted:
+                ranges = self._aborted_by_id.setdefault(entry.producer_id, [])
+                ranges.append((entry.first_offset, entry.last_offset))
+        return any(
+            first <= header.base_offset <= last
+            for first, last in self._aborted_by_id.get(header.producer_id, ())
         )
 
     # --- phase 2 --------------------------------------------------------------------------------
