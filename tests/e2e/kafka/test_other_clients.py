@@ -82,7 +82,7 @@ def test_kafka_python_produces_and_consumes(bootstrap: str, topic: str, compress
         auto_offset_reset="earliest",
         consumer_timeout_ms=TIMEOUT_S * 1000,
     )
-    found = [record for record, _ in zip(consumer, range(300), strict=False)]
+    found = [record for _, record in zip(range(300), consumer, strict=False)]
     consumer.commit()
     consumer.close()
     assert [one.value for one in found] == [b"v%d" % number for number in range(300)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from odradek_broker.listeners.kafka_listener import KafkaListeners
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_runtime.listeners import parse_listeners
+from odradek_runtime.tls import TlsFiles
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import message_of
 
@@ -75,19 +77,25 @@ class Listening:
     def partitions(self) -> Any:
         return self.services.partitions
 
-    async def connect(self, name: str = "KAFKA") -> WireClient:
-        client = WireClient(*await asyncio.open_connection("127.0.0.1", self.ports[name]))
+    async def connect(
+        self, name: str = "KAFKA", ssl_context: ssl.SSLContext | None = None
+    ) -> WireClient:
+        client = WireClient(
+            *await asyncio.open_connection("127.0.0.1", self.ports[name], ssl=ssl_context)
+        )
         self.clients.append(client)
         return client
 
 
 @contextlib.asynccontextmanager
-async def listening(served: Services | None = None, **settings: Any) -> AsyncIterator[Listening]:
+async def listening(
+    served: Services | None = None, tls: TlsFiles | None = None, **settings: Any
+) -> AsyncIterator[Listening]:
     """Serve the fake broker until the block ends."""
     listeners = settings.pop("listeners", "KAFKA://127.0.0.1:0")
     served = served or fake_broker.services()
     served.settings = replace(served.settings, listeners=parse_listeners(listeners), **settings)
-    endpoint = KafkaListeners(served.settings, None)
+    endpoint = KafkaListeners(served.settings, tls)
     ports = endpoint.bind()
     ready = asyncio.Event()
     serving = asyncio.create_task(endpoint.serve(Registry(served), ready))
