@@ -23,12 +23,20 @@ def demo(
     from odradek.cli.output import EXIT_ERROR, console
     from odradek.demo.flights import read_flights
     from odradek.demo.report import Bars, print_report
-    from odradek.demo.run import run_demo
+    from odradek.demo.run import CLUSTER_SETTINGS, run_demo
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
     data_dir = Path(tempfile.mkdtemp(prefix="odradek-demo-")) if keep_data else None
     with Bars(console(stderr=True)) as bars:
-        cluster = EmbeddedCluster(ClusterPlan(brokers=3, controllers=3, data_dir=data_dir))
+        cluster = EmbeddedCluster(
+            ClusterPlan(
+                brokers=3,
+                controllers=3,
+                gateways=1,
+                data_dir=data_dir,
+                settings=CLUSTER_SETTINGS,
+            )
+        )
         with cluster:
             cluster.start()
             bars.say("reading the flights while the cluster starts")

@@ -60,6 +60,8 @@ def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> N
     _print_counts(console, outcome)
     _print_kills(console, outcome)
     _print_replicas(console, outcome)
+    _print_group(console, outcome)
+    _print_pipeline(console, outcome)
     _print_carriers(console, outcome, flights)
     faults = outcome.faults()
     verdict = "[red]FAILED[/red]: " + "; ".join(faults) if faults else "[green]all is well[/green]"
@@ -147,6 +149,38 @@ def _print_replicas(console: Console, outcome: Outcome) -> None:
             f"{replica.bytes_compared:,} x {replica.replicas}",
             "yes" if replica.is_identical else "NO",
         )
+    console.print(table)
+
+
+def _print_group(console: Console, outcome: Outcome) -> None:
+    group = outcome.group
+    table = _table(console, "A group of 3, one killed", "what", "figure")
+    table.add_row("partitions a member", " + ".join(map(str, group.before)))
+    table.add_row("after SIGKILL of one", " + ".join(map(str, group.after)))
+    table.add_row("killed pid", str(group.killed_pid))
+    table.add_row("until all were owned again", f"{group.seconds:.1f} s (session: 6 s)")
+    console.print(table)
+
+
+def _print_pipeline(console: Console, outcome: Outcome) -> None:
+    pipeline = outcome.pipeline
+    if pipeline.skipped_because:
+        console.print(f"\n[bold]Spark[/bold]: skipped, {pipeline.skipped_because}")
+        return
+    if pipeline.failed_because:
+        console.print(f"\n[bold]Spark[/bold]: failed, {pipeline.failed_because}")
+        return
+    table = _table(
+        console,
+        f"Spark, live: {pipeline.windows:,} windows of carrier and hour, {pipeline.differing} differ "
+        f"from plain Python, {pipeline.dropped_by_watermark} records dropped by the watermark",
+        "carrier",
+        "arrived",
+        "mean by Spark",
+        "mean directly",
+    )
+    for carrier, flights, by_spark, directly in pipeline.carriers:
+        table.add_row(carrier, f"{flights:,}", f"{by_spark:+.3f}", f"{directly:+.3f}")
     console.print(table)
 
 

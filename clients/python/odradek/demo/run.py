@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from odradek.admin.admin import Admin
 from odradek.client import Client
 from odradek.demo.flights import Flight
+from odradek.demo.group_part import GroupOutcome, run_group
 from odradek.demo.ledger import AcknowledgementLog, ReadBack
+from odradek.demo.live_pipeline import LivePipeline, PipelineOutcome
 from odradek.demo.replica_files import ReplicaComparison, compare_replicas
+from odradek.demo.rest_part import send_by_rest
 from odradek.embedded import EmbeddedCluster
 from odradek.producer.delivery import DeliveryFuture
 
@@ -27,6 +30,11 @@ PARTITIONS = 6
 REPLICAS = 3
 SEGMENT_BYTES = 4 * 1024 * 1024
 PAUSE_S_MAX = 6.0
+REST_RECORDS = 2_000
+CLUSTER_SETTINGS = (  # so that the killed member of the group is missed soon
+    "group.consumer.session.timeout.ms=6000",
+    "group.consumer.heartbeat.interval.ms=1000",
+)
 FLUSH_S_MAX = 60.0
 _CONTROLLER_KILL_AFTER_S = 3.0
 _RESTART_AFTER_S = 3.0
@@ -72,6 +80,8 @@ class Outcome:
     controller_kill: Kill
     replicas: list[ReplicaComparison]
     values: list[bytes]
+    group: GroupOutcome
+    pipeline: PipelineOutcome
 
     def faults(self) -> list[str]:
         """Why the demo failed; empty when all is well."""
@@ -94,6 +104,10 @@ class Outcome:
             f"acknowledgements paused for {acknowledgements.longest_pause_s:.1f} s": (
                 acknowledgements.longest_pause_s <= PAUSE_S_MAX
             ),
+            f"the group did not share the partitions: {self.group}": self.group.is_well,
+            f"the Spark pipeline: {self.pipeline.failed_because or 'its table differs'}": (
+                self.pipeline.is_well
+            ),
             "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
             "a partition has fewer than 3 segments": all(r.segments >= 3 for r in self.replicas),
         }
@@ -114,18 +128,37 @@ async def run_demo(
         acknowledgements = AcknowledgementLog.of(len(flights))
         failed: list[str] = []
         faults = _Faults(cluster, client.admin, at_record=len(flights) // 2)
-        began_s = time.monotonic()
-        async with asyncio.TaskGroup() as tasks:
-            killing = tasks.create_task(faults.run())
-            await _produce(client, flights, rate, acknowledgements, failed, faults, progress)
-            produce_s = time.monotonic() - began_s
-            await killing
-        await _wait_for_full_isr(client.admin)
-        await faults.note_epochs_after()
-        began_s = time.monotonic()
-        read_back, values = await _consume(client, flights, progress)
-        consume_s = time.monotonic() - began_s
-        replicas = await _compare(cluster, client, progress)
+        pipeline = LivePipeline(cluster.bootstrap, TOPIC, len(flights))
+        await pipeline.start()
+        try:
+            by_rest = flights[: min(REST_RECORDS, len(flights) // 2)]
+            acknowledgements.begin(time.monotonic())
+            failed += await asyncio.to_thread(
+                send_by_rest, cluster.describe()["gateway"], TOPIC, by_rest
+            )
+            began_s = time.monotonic()
+            for flight in by_rest:
+                acknowledgements.note(flight.sequence, began_s)
+            async with asyncio.TaskGroup() as tasks:
+                killing = tasks.create_task(faults.run())
+                by_sdk = flights[len(by_rest) :]
+                await _produce(client, by_sdk, rate, acknowledgements, failed, faults, progress)
+                produce_s = time.monotonic() - began_s
+                await killing
+            await _wait_for_full_isr(client.admin)
+            await faults.note_epochs_after()
+            began_s = time.monotonic()
+            read_back, values = await _consume(client, flights, progress)
+            consume_s = time.monotonic() - began_s
+            replicas = await _compare(cluster, client, progress)
+            progress("Spark pipeline", 0, 1)
+            pipeline_outcome = await pipeline.finish(values)
+            progress("Spark pipeline", 1, 1)
+        finally:
+            await pipeline.cancel()
+        progress("group of 3", 0, 1)
+        group = await run_group(client.admin, cluster.bootstrap, TOPIC, PARTITIONS)
+        progress("group of 3", 1, 1)
     return Outcome(
         acknowledgements=acknowledgements,
         read_back=read_back,
@@ -136,6 +169,8 @@ async def run_demo(
         controller_kill=faults.controller_kill,
         replicas=replicas,
         values=values,
+        group=group,
+        pipeline=pipeline_outcome,
     )
 
 
@@ -151,6 +186,7 @@ async def _produce(
     async with client.producer(acks="all", linger_ms=5) as producer:
         began_s = time.monotonic()
         log.begin(began_s)
+        first, total = flights[0].sequence, len(log.acknowledged)
 
         def on_delivery(sequence: int) -> Callable[[DeliveryFuture], None]:
             def note(future: DeliveryFuture) -> None:
@@ -163,16 +199,16 @@ async def _produce(
             return note
 
         for flight in flights:
-            due = int((time.monotonic() - began_s) * rate)
+            due = first + int((time.monotonic() - began_s) * rate)
             while flight.sequence > due:
                 await asyncio.sleep(_PACE_S)
-                due = int((time.monotonic() - began_s) * rate)
-                progress("produce", log.count, len(flights))
+                due = first + int((time.monotonic() - began_s) * rate)
+                progress("produce", log.count, total)
             future = await producer.send(TOPIC, flight.value, key=flight.key)
             future.add_done_callback(on_delivery(flight.sequence))
             faults.note_sent(flight.sequence + 1)
         await producer.flush(FLUSH_S_MAX)
-        progress("produce", log.count, len(flights))
+        progress("produce", log.count, total)
 
 
 class _Faults:
