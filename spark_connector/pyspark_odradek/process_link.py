@@ -32,9 +32,9 @@ _lock = threading.Lock()
 class ProcessLink:
     """A cluster link on this process's loop. Get one by `link_to`."""
 
-    def __init__(self, connection: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        self.cluster = cluster
         self.loop = loop
-        self.cluster: Cluster = connect(connection.bootstrap, connection.tls())
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
         """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError."""
@@ -70,7 +70,8 @@ def link_to(connection: ConnectionOptions) -> ProcessLink:
     with _lock:
         link = _links.get(key)
         if link is None:
-            link = _links[key] = ProcessLink(connection, _loop())
+            cluster = connect(connection.bootstrap, connection.tls())
+            link = _links[key] = ProcessLink(cluster, _loop())
         return link
 
 
