@@ -63,6 +63,8 @@ class RaftTimers:
 class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     """Elections and log matching. Not for use by itself: see `RaftNode`."""
 
+    _SyncObj__raftElectionDeadline: float  # the engine's, set here too
+
     def __init__(
         self,
         *,
@@ -161,7 +163,7 @@ class HardenedEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             self._lost_leader_s = ENGINE_CLOCK.read()
             timers = self._timers
             patience_s = self._random.uniform(timers.lost_leader_min_s, timers.lost_leader_max_s)
-            due_s: float = self._lost_leader_s + patience_s
+            due_s = self._lost_leader_s + patience_s
             if due_s < self._SyncObj__raftElectionDeadline:
                 self._SyncObj__raftElectionDeadline = due_s
 
