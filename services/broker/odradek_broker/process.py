@@ -402,6 +402,7 @@ class BrokerProcess:
                     producer_ids=self._producer_ids,
                     topic_creation=creation if settings.auto_create_topics_enable else None,
                     authorizer=self._authorizer,
+                    quotas=self._quotas,
                 ),
             ),
             admin_servicer.add_to(

@@ -17,6 +17,7 @@ from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
+_THROTTLE_TAG: Final = b"\x10"  # field 2, a number: FetchResponse.throttle_time_ms
 _DATA_TAG: Final = b"\x32"  # field 6, length-delimited: LeaderMessage.data
 _UINT64_MAX: Final = (1 << 64) - 1
 
@@ -156,8 +157,10 @@ class FetchResponseBytes:
         """`data` without its records, and these."""
         _append_message(self._parts, _FIRST_TAG, data.SerializeToString(), records, size_bytes)
 
-    def encode(self) -> bytes:
+    def encode(self, *, throttle_ms: int = 0) -> bytes:
         """The whole message."""
+        if throttle_ms:
+            self._parts += (_THROTTLE_TAG, varint(throttle_ms))
         return b"".join(self._parts)
 
 

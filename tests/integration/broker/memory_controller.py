@@ -18,6 +18,7 @@ import grpc.aio
 from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
 from odradek_metadata_quorum.controller import requests as rq
 from odradek_metadata_quorum.controller.administration import configs as cf
+from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -290,6 +291,31 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         return admin_pb.AlterConfigsResponse(
             resources=[
                 admin_pb.ConfigResourceResult(error_code=one.error, error_message=one.message)
+                for one in outcomes
+            ]
+        )
+
+    async def AlterQuotas(
+        self, request: admin_pb.AlterQuotasRequest, context: Any
+    ) -> admin_pb.AlterQuotasResponse:
+        outcomes = self._commit(
+            self.core.handle_alter_quotas(
+                tuple(
+                    QuotaAlteration(
+                        entity=tuple(
+                            (part.type, part.name if part.HasField("name") else None)
+                            for part in one.entity
+                        ),
+                        key=one.key,
+                        value=one.value if one.HasField("value") else None,
+                    )
+                    for one in request.entries
+                )
+            )
+        )
+        return admin_pb.AlterQuotasResponse(
+            results=[
+                admin_pb.ItemResult(error_code=one.error, error_message=one.message)
                 for one in outcomes
             ]
         )

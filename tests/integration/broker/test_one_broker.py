@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,31 @@ async def test_asking_for_a_missing_topic_creates_it_where_that_is_allowed(
     assert len(answer.topics[0].partitions) == 1
     unasked = await cluster.broker_stub(1).Metadata(pb.MetadataRequest(topics=["other"]))
     assert unasked.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_clients_over_their_quota_are_told_to_wait_and_do(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=1) as cluster:
+        await cluster.create_topic("t")
+        admin = admin_grpc.AdminServiceStub(cluster.channel(1))
+        answer = await admin.AlterQuotas(
+            admin_pb.AlterQuotasRequest(
+                entries=[
+                    {"entity": [{"type": "user"}], "key": key, "value": 10_000.0}
+                    for key in ("producer_byte_rate", "consumer_byte_rate")
+                ]
+            )
+        )
+        assert [one.error_code for one in answer.results] == [0, 0]
+        call = cluster.broker_stub(1).Produce()
+        throttled: list[int] = []
+        began = time.monotonic()
+        for number in range(5):  # 10 s of the rate are free, as a burst
+            await call.write(produce_request("t", batch([b"1" * 25_000]), n=number))
+            throttled.append((await call.read()).throttle_time_ms)
+        assert throttled[0] == 0
+        assert throttled[-1] > 1000
+        assert time.monotonic() - began > throttled[-2] / 1000
+        call.cancel()
 
 
 async def test_records_survive_restarts(tmp_path: Path) -> None:

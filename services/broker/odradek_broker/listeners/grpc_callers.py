@@ -22,22 +22,24 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import peer_identity
 
 _log = event_log(__name__)
+CLIENT_ID: Final = "odradek-client-id"
+"""Metadata by which a client names itself, for quotas."""
 _PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
 
 
 class Caller:
     """Who made one call. Cheap while no authorizer is on."""
 
-    __slots__ = ("_authorizer", "_is_free", "host", "principal")
+    __slots__ = ("_authorizer", "_is_free", "client_id", "host", "principal")
 
     def __init__(self, authorizer: Authorizer, context: Any) -> None:  # Any: gRPC's contexts
         self._authorizer = authorizer
-        self.principal = ANONYMOUS
-        self.host = ""
+        self.principal = _principal(context)
+        self.host = _host(context.peer())
+        metadata = context.invocation_metadata() or ()
+        self.client_id = next((str(v) for k, v in metadata if k == CLIENT_ID), "")
         self._is_free = not authorizer.is_on
         if not self._is_free:
-            self.principal = _principal(context)
-            self.host = _host(context.peer())
             identity = peer_identity(context.auth_context)
             self._is_free = identity is not None and identity[0] == "broker"
 

@@ -23,6 +23,7 @@ from odradek_broker.listeners.servicers.metadata_view import (
     topic_infos,
 )
 from odradek_broker.listeners.servicers.produce_stream import ProduceStream
+from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_rights import may_create
@@ -48,6 +49,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         producer_ids: ProducerIdSource,
         topic_creation: TopicCreation | None,
         authorizer: Authorizer,
+        quotas: Quotas,
     ) -> None:
         """`topic_creation` is None where auto.create.topics.enable is false."""
         self._cluster_id = cluster_id
@@ -56,16 +58,21 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self._producer_ids = producer_ids
         self._topic_creation = topic_creation
         self._authorizer = authorizer
+        self._quotas = quotas
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See ProduceStream."""
-        await ProduceStream(self._service, Caller(self._authorizer, context), context).serve()
+        await ProduceStream(
+            self._service, Caller(self._authorizer, context), self._quotas, context
+        ).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See FetchStream."""
-        await FetchStream(self._service, Caller(self._authorizer, context), context).serve()
+        await FetchStream(
+            self._service, Caller(self._authorizer, context), self._quotas, context
+        ).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: Any

@@ -16,6 +16,7 @@ import grpc.aio
 
 from odradek_broker.listeners.grpc_callers import Caller
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
+from odradek_broker.quotas.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
@@ -57,8 +58,11 @@ class _Position:
 class FetchStream:
     """Serves one stream until the client ends it."""
 
-    def __init__(self, service: LocalPartitions, caller: Caller, context: Context) -> None:
+    def __init__(
+        self, service: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
+    ) -> None:
         self._service = service
+        self._quotas = quotas
         self._caller = caller
         self._context = context
         self._settings = pb.FetchSettings()
@@ -242,12 +246,17 @@ class FetchStream:
 
     async def _send(self) -> None:
         gathered, self._gathered = self._gathered, []
+        throttle_ms = self._quotas.throttle_ms(
+            FETCH_RATE, self._caller.principal, self._caller.client_id, self._gathered_bytes
+        )
         self._credit_bytes -= self._gathered_bytes
         self._gathered_bytes = 0
         response = FetchResponseBytes()
         for position, outcome, ended in gathered:
             self._add(response, position, outcome, ended)
-        await self._context.write(response.encode())
+        await self._context.write(response.encode(throttle_ms=throttle_ms))
+        if throttle_ms:  # who is over his quota is served later
+            await asyncio.sleep(throttle_ms / 1000)
 
     def _add(
         self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool

@@ -15,6 +15,7 @@ import grpc.aio
 
 from odradek_broker.listeners.grpc_callers import Caller
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
+from odradek_broker.quotas.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_broker.security.rights import Operation
@@ -40,7 +41,7 @@ _HINTED: Final = frozenset(
 class _Request:
     """A request whose partitions are being appended and waited for."""
 
-    __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes")
+    __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes", "throttle_ms")
 
     def __init__(self, request: ProduceMessage) -> None:
         self.request_id = request.request_id
@@ -49,13 +50,17 @@ class _Request:
         self.outcomes: list[ProduceOutcome | None] = [None] * len(self.names)
         self.missing = len(self.names)
         self.size_bytes = request.size_bytes
+        self.throttle_ms = 0
 
 
 class ProduceStream:
     """Serves one stream until the client ends it."""
 
-    def __init__(self, service: PartitionService, caller: Caller, context: Context) -> None:
+    def __init__(
+        self, service: PartitionService, caller: Caller, quotas: Quotas, context: Context
+    ) -> None:
         self._service = service
+        self._quotas = quotas
         self._caller = caller
         self._context = context
         self._done: deque[_Request] = deque()
@@ -78,7 +83,9 @@ class ProduceStream:
                         request = read_produce_request(data)
                     except WireError as error:
                         await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                    self._take(request)
+                    throttle_ms = self._take(request)
+                    if throttle_ms:  # who is over his quota is read later
+                        await asyncio.sleep(throttle_ms / 1000)
                     while (
                         self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
                         or self._requests_in_flight > REQUESTS_IN_FLIGHT_MAX
@@ -89,8 +96,12 @@ class ProduceStream:
                 self._is_ended = True
                 self._wake.set()
 
-    def _take(self, request: ProduceMessage) -> None:
+    def _take(self, request: ProduceMessage) -> int:
+        """Append; returns for how many ms the client has to wait."""
         waiting = _Request(request)
+        waiting.throttle_ms = self._quotas.throttle_ms(
+            PRODUCE_RATE, self._caller.principal, self._caller.client_id, request.size_bytes
+        )
         self._bytes_in_flight += waiting.size_bytes
         self._requests_in_flight += 1
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
@@ -110,6 +121,7 @@ class ProduceStream:
             )
         if not waiting.names:
             self._finished(waiting)
+        return waiting.throttle_ms
 
     def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
         """Why the caller must not write there; None if he may."""
@@ -148,7 +160,9 @@ class ProduceStream:
             await self._wake.wait()
 
     def _response(self, waiting: _Request) -> pb.ProduceResponse:
-        response = pb.ProduceResponse(request_id=waiting.request_id)
+        response = pb.ProduceResponse(
+            request_id=waiting.request_id, throttle_time_ms=waiting.throttle_ms
+        )
         for (name, topic_id, partition), outcome in zip(
             waiting.names, waiting.outcomes, strict=True
         ):
