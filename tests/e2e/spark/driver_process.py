@@ -37,6 +37,9 @@ class DriverProcess:
     def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self.kill()
+        self._reader.join(30)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self._log.close()
 
     def wait_for_batches(self, count: int, *, timeout_s: float = 240) -> None:

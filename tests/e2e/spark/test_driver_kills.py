@@ -88,6 +88,7 @@ def test_the_sink_loses_nothing_when_the_driver_is_killed_and_duplicates_are_cou
     assert duplicates <= 2 * 50_000, "more than the batches that were under way"
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_pipeline_after_its_batch_and_it_goes_on_later(
     cluster: EmbeddedCluster,
     topics: Topics,
