@@ -81,6 +81,7 @@ class Controllers:
             "listeners": f"RAFT://127.0.0.1:{self.raft_ports[node]},"
             f"CONTROLLER://127.0.0.1:{self.rpc_ports[node]}",
             "storage.format.if.empty": "true",
+            "broker.session.timeout.ms": 60_000,  # brokers here beat when a test says so
             **self.settings,
             **self.per_node.get(node, {}),
             **more,

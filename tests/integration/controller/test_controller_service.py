@@ -193,7 +193,9 @@ async def test_the_metadata_is_still_there_after_a_restart(tmp_path: Path) -> No
         await found.active()
         assert set(found.image(0).topic_ids.items()) == before
         assert found.image(0).epoch > epoch
+        heart = await start_broker(found)
         await create(found, 0, "after")
+        heart.close()
 
 
 async def test_when_the_active_controller_goes_another_one_carries_on(tmp_path: Path) -> None:
