@@ -213,3 +213,22 @@ def test_enospc_on_the_marker_itself_still_makes_the_next_start_class_power() ->
         broker.append(1)
     broker.kill_and_start()
     assert broker.restart_class is RestartClass.POWER
+
+
+def test_a_flipped_bit_is_seen_by_a_verified_read_and_takes_the_directory_offline() -> None:
+    broker = memory_broker(CONFIG)
+    batches = [broker.append(3, value_bytes=10) for _ in range(3)]
+    broker.stop_and_start()
+    path = broker.files(".log")[0]
+    file = broker.storage.open(path)
+    at = len(batches[0]) + 90
+    file.pwrite(bytes([file.pread(1, at)[0] ^ 4]), at)
+    file.close()
+    log, end = broker.log, Offset(9)
+    plan = log.plan_read(Offset(0), bytes_max=1, end_offset=end, verify=True)
+    assert not plan.is_hot, "checking takes time: not on the loop"
+    assert plan.run().size_bytes == len(batches[0])
+    plan = log.plan_read(Offset(0), bytes_max=1 << 20, end_offset=end, verify=True)
+    with pytest.raises(StorageFailed, match="base offset 3"):
+        plan.run()
+    assert broker.directory.failure is not None

@@ -16,7 +16,8 @@ from odradek_broker.log.segments.recent_appends import Tail
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
 from odradek_protocol.identity import Offset
-from odradek_protocol.records.batch_header import HEADER_BYTES
+from odradek_protocol.records.batch_header import ATTRIBUTES_AT, HEADER_BYTES
+from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
 
 SLICES_MAX: Final = 128
@@ -55,6 +56,7 @@ class ReadPlan:
         "_size_bytes",
         "_start_offset",
         "_storage",
+        "_verify",
         "is_hot",
     )
 
@@ -66,7 +68,8 @@ class ReadPlan:
         start_offset: Offset,
         bytes_max: int,
         end_offset: Offset,
-        result: ReadResult | None = None,
+        verify: bool,
+        result: ReadResult | None,
     ) -> None:
         self._storage = storage
         self._health = health
@@ -75,8 +78,9 @@ class ReadPlan:
         self._start_offset = start_offset
         self._bytes_max = bytes_max
         self._end_offset = end_offset
+        self._verify = verify
         self._result = result
-        self.is_hot = result is not None or self._is_resident()
+        self.is_hot = result is not None or (not verify and self._is_resident())
 
     def _is_resident(self) -> bool:
         segment = self._segments[0]
@@ -137,8 +141,23 @@ class ReadPlan:
         cut = min(stop, start + max(self._bytes_max, head.size_bytes))
         data = file.pread(cut - start, start)
         last, length = _last_whole_batch(segment, data, start, head)
+        if self._verify:
+            _check_crcs(data, length, start)
         whole = data if length == len(data) else memoryview(data)[:length]
         return ReadResult((whole,), Offset(head.base_offset), Offset(last.last_offset + 1), length)
+
+
+def _check_crcs(data: bytes, length: int, start: int) -> None:
+    view = memoryview(data)
+    at = 0
+    while at < length:
+        header = header_at(data, at)
+        if crc32c(view[at + ATTRIBUTES_AT : at + header.size_bytes]) != header.crc:
+            raise CorruptBatch(
+                f"the CRC of the batch with base offset {header.base_offset}, at position"
+                f" {start + at}, is not that of its bytes"
+            )
+        at += header.size_bytes
 
 
 def _last_whole_batch(

@@ -427,8 +427,8 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """Where the last batch ends: what a restart finds as the log end. The log end offset lies
-        past it when the log was cut inside a gap that compaction had left."""
+        """Where the last batch ends, as a restart sees it; a cut inside a gap that compaction had
+        left puts the log end offset past it."""
         return Offset(self._segments.active.end_offset)
 
     @property
@@ -470,11 +470,14 @@ class PartitionLog:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def plan_read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadPlan:
+    def plan_read(
+        self, start_offset: Offset, *, bytes_max: int, end_offset: Offset, verify: bool = False
+    ) -> ReadPlan:
         """Plan to read whole batches from the one that holds `start_offset`, at least one.
 
         No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
-        run at once. Raises OffsetOutOfRange.
+        run at once. With `verify` what a file gives is read in the pool and its CRCs are checked: a
+        wrong one takes the directory offline (P13, R11). Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
             raise OffsetOutOfRange(
@@ -490,9 +493,8 @@ class PartitionLog:
             else:
                 segments = self._segments.since(start_offset)
                 self._segments.use(segments[0], may_drop=self._progress.may_drop)
-        return ReadPlan(
-            self._storage, self._health, segments, start_offset, bytes_max, end_offset, result
-        )
+        plan = (segments, start_offset, bytes_max, end_offset, verify, result)
+        return ReadPlan(self._storage, self._health, *plan)
 
     def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
         """Plan and run here, cold or not."""
@@ -569,16 +571,10 @@ class PartitionLog:
         self._health.check()
         if job.error is not None:
             raise self._health.fail(f"compacting {self.directory}", job.error) from job.error
-        ready, job.ready = job.ready, []
         due_ms = now_ms + self.config.file_delete_delay_ms
         try:
-            for run in ready:
-                if self._is_cutting or any(s not in self._segments.all for s in run.old):
-                    run.new.remove_files()  # deleted or cut meanwhile; a later pass comes
-                    run.new.close()
-                else:
-                    self._segments.swap(run.old, run.new, due_ms=due_ms)
-                    self._recent.forget(self._tail)
+            if job.install(self._segments, is_cutting=self._is_cutting, due_ms=due_ms):
+                self._recent.forget(self._tail)
         except OSError as error:
             raise self._health.fail(f"compacting {self.directory}", error) from error
         self._progress.forget_segments()

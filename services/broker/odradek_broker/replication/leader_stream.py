@@ -176,6 +176,7 @@ class LeaderStream:
                 due.from_offset,
                 bytes_max=min(self._partition_bytes_max, room_bytes),
                 end_offset=due.log_end,
+                verify=True,  # a follower must not be the first to see a broken disk
             )
             if plan.is_hot:
                 result = plan.run()

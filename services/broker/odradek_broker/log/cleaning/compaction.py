@@ -37,6 +37,7 @@ from typing import Final
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
+from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset
 from odradek_protocol.records.attributes import (
@@ -115,6 +116,19 @@ class CompactJob:
         except CorruptBatch as error:
             self.error = OSError(errno.EIO, str(error))
         self.is_done = True
+
+    def install(self, segments: SegmentList, *, is_cutting: bool, due_ms: int) -> bool:
+        """Put what is ready in its place (loop); whether there was anything. Raises OSError."""
+        ready, self.ready = self.ready, []
+        is_swapped = False
+        for run in ready:
+            if is_cutting or any(segment not in segments.all for segment in run.old):
+                run.new.remove_files()  # deleted or cut meanwhile; a later pass comes
+                run.new.close()
+            else:
+                segments.swap(run.old, run.new, due_ms=due_ms)
+                is_swapped = True
+        return is_swapped
 
     def _work(self) -> Iterator[None]:
         yield from self._map_dirty()
