@@ -467,3 +467,37 @@ async def test_closing_the_client_first_fails_what_is_left_at_once(cluster: Memo
     began_s = time.monotonic()
     await producer.close()
     assert time.monotonic() - began_s < 1
+
+
+async def test_records_with_keys_gather_into_batches_too(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Letting the sender run after each record would send batches of one."""
+    cluster.create_topic("t", 8)
+    async with client.producer() as producer:
+        for number in range(20_000):
+            await producer.send("t", b"x" * 50, key=b"%d" % (number % 100))
+    batches = sum(len(cluster.log("t", partition).batches) for partition in range(8))
+    assert batches < 20_000 / 40
+
+
+async def test_a_tight_loop_of_sends_lets_other_tasks_run(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 8)
+    turns = 0
+    is_over = False
+
+    async def other() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with client.producer() as producer, asyncio.TaskGroup() as tasks:
+        await producer.send_and_wait("t", b"first")
+        tasks.create_task(other())
+        for number in range(10_000):
+            await producer.send("t", b"", partition=number % 8)
+        is_over = True
+    assert turns >= 10_000 / 500 - 1

@@ -66,7 +66,9 @@ class Accumulator:
         self.buffered_bytes = 0
         self.undone_batches = 0
         self.has_news = False
-        """A batch was opened or sealed since the shell last looked; the shell resets it."""
+        """A batch was opened since the shell last looked; the shell resets it."""
+        self.has_full = False
+        """A batch was sealed because it is full since the shell last looked; the shell resets it."""
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._pending: dict[TopicPartition, PartitionQueue] = {}
         self._release_before_ms = -1
@@ -100,6 +102,7 @@ class Accumulator:
                 batch.record_count += 1
                 return batch
             queue.seal()
+            self.has_full = True
         batch = queue.open(now_ms, self.limits.batch_bytes_max)
         size_bytes = batch.append(key, value, headers, timestamp_ms)
         if size_bytes > self.limits.request_bytes_max:

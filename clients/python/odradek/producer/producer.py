@@ -31,7 +31,7 @@ from odradek.transports.security import TlsOptions
 from odradek_protocol.records.murmur2 import partition_for_key
 
 CLOSE_S_MAX = 30.0
-_YIELD_MASK = 1023  # records between two chances for other tasks, at most
+_YIELD_EVERY = 500  # records between two chances for other tasks, at most
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -94,6 +94,7 @@ class Producer:
         self._lanes: dict[str, TopicLanes] = {}
         self._key_serializer = options.key_serializer
         self._value_serializer = options.value_serializer
+        self._sent_since_yield = 0
         self._sticky_bytes = options.batch_bytes_max * 15 // 16
         self._is_started = False
         self._is_closed = False
@@ -150,7 +151,9 @@ class Producer:
                 queue = lanes.sticky
                 filling = queue.filling
                 if filling is None or filling.size_bytes >= self._sticky_bytes:
-                    queue.seal()
+                    if filling is not None:
+                        queue.seal()
+                        self._accumulator.has_full = True
                     queue = lanes.next_sticky()
             now_ms = time.monotonic_ns() // 1_000_000
             if timestamp_ms is None:
@@ -165,12 +168,13 @@ class Producer:
                 hint="give bytes, or a serializer (odradek.serializers) to the producer",
             ) from error
         future = DeliveryFuture(batch, batch.record_count - 1)
+        self._sent_since_yield += 1
         if accumulator.has_news:
             accumulator.has_news = False
             self._sender.kick()
-            if batch.number > 1:  # an earlier batch has left: let the sender have it
-                await asyncio.sleep(0)
-        elif not batch.record_count & _YIELD_MASK:
+        if accumulator.has_full or self._sent_since_yield >= _YIELD_EVERY:
+            accumulator.has_full = False
+            self._sent_since_yield = 0
             await asyncio.sleep(0)
         return future
 
