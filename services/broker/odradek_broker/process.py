@@ -23,7 +23,12 @@ from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.cluster.producer_ids import ProducerIdSource
-from odradek_broker.cluster.registration import register, wire_listeners, wire_partitions
+from odradek_broker.cluster.registration import (
+    register,
+    wire_listeners,
+    wire_partitions,
+    wire_restart_class,
+)
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
@@ -37,7 +42,6 @@ from odradek_broker.listeners.servicers import (
     group_servicer,
     replication_servicer,
 )
-from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_directory import (
     DirectoryRefused,
     LoadReport,
@@ -84,11 +88,6 @@ from odradek_runtime.tls import TlsFiles
 _EARLY_LOAD_S: Final = 0.5
 _SERVER_GRACE_S: Final = 0.05
 _CLOSE_MIN_S: Final = 1.0
-_RESTART_CLASSES: Final = {
-    RestartClass.CLEAN: controller_pb.RESTART_CLASS_CLEAN,
-    RestartClass.PROCESS: controller_pb.RESTART_CLASS_PROCESS,
-    RestartClass.POWER: controller_pb.RESTART_CLASS_POWER,
-}
 _log = event_log(__name__)
 
 
@@ -121,6 +120,7 @@ class BrokerProcess:
         )
         self._quotas = Quotas()
         self._admin_http: AdminHttp | None = None
+        self._health: Health | None = None
         self._ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
@@ -338,7 +338,7 @@ class BrokerProcess:
             broker_id=self._broker_id,
             incarnation_id=self._incarnation,
             directory_ids=[self._directory.directory_id],
-            restart_class=_RESTART_CLASSES[self._directory.restart_class],
+            restart_class=wire_restart_class(self._directory.restart_class),
             previous_broker_epoch=self._directory.previous_broker_epoch,
             listeners=self._wire_listeners(),
             rack=settings.rack,
@@ -428,6 +428,10 @@ class BrokerProcess:
             ),
         ]
         self._health = Health(self._grpc_server)
+        if settings.health_port >= 0:
+            self._ports["HEALTH"] = await self._health.open_for_probes(
+                settings.metrics_host, settings.health_port
+            )
         enable_reflection(self._grpc_server, names)
         replication_servicer.add_to(
             self._replication_server,
@@ -445,6 +449,7 @@ class BrokerProcess:
     async def _become_ready(self) -> None:
         self._may_serve_kafka.set()
         await self._serves_kafka.wait()
+        assert self._health is not None
         await self._health.set(is_live=True, is_ready=True)
         self._is_ready = True
         gc.collect()
@@ -544,6 +549,7 @@ class BrokerProcess:
         """Hand the leaderships over; whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
+        assert self._health is not None
         await self._health.set(is_live=True, is_ready=False)
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
@@ -561,6 +567,8 @@ class BrokerProcess:
         )
         if self._admin_http is not None:
             await self._admin_http.stop()
+        if self._health is not None:
+            await self._health.close()
         if self._table.links is not None:
             await self._table.links.close()
         await self._close_directory(is_clean)

@@ -95,6 +95,7 @@ class QuorumProcess:
                 await server.stop(_SERVER_GRACE_S)
                 await bounded(quorum.stop(), _STOP_TIMEOUT_S, "the quorum to stop")
                 await admin_http.stop()
+                await self._health.close()
                 ticking.cancel()
 
     def _prepare_storage(self) -> None:
@@ -157,6 +158,10 @@ class QuorumProcess:
                 )
             )
         await server.start()
+        if settings.health_port >= 0:
+            self.ports["HEALTH"] = await self._health.open_for_probes(
+                settings.metrics_host, settings.health_port
+            )
         await self._health.set(is_live=True, is_ready=True)
         gc.collect()
         gc.freeze()

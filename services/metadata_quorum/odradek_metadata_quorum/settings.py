@@ -65,6 +65,13 @@ class QuorumProcessSettings:
         minimum=-1,
         maximum=65535,
     )
+    health_port: int = setting(
+        "health.port",
+        "Port of gRPC health without TLS, on metrics.host, for probes; 0: any free one, -1: none.",
+        default=-1,
+        minimum=-1,
+        maximum=65535,
+    )
     log_level: str = setting(
         "log.level",
         "Least level of the process's own log.",

@@ -115,7 +115,29 @@ class Health:
         from grpc_health.v1 import health, health_pb2_grpc
 
         self._servicer = health.aio.HealthServicer()
+        self._probes: grpc.aio.Server | None = None
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def open_for_probes(self, host: str, port: int) -> int:
+        """Serve it on a port of its own too, without TLS, for Kubernetes' probes, which know none; the port.
+
+        Nothing but the health service is there. Raises ListenRefused.
+        """
+        from grpc_health.v1 import health_pb2_grpc
+
+        server = new_server()
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        bound = bind(
+            server, ListenerAddress(name="HEALTH", host=host, port=port), None, mutual=False
+        )
+        await server.start()
+        self._probes = server
+        return bound
+
+    async def close(self) -> None:
+        """Stop answering probes on their own port."""
+        if self._probes is not None:
+            await self._probes.stop(0)
 
     async def set(self, *, is_live: bool, is_ready: bool) -> None:
         """Tell what probes are told."""

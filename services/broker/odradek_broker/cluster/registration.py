@@ -9,6 +9,7 @@ from typing import Final
 import grpc.aio
 
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_protocol.identity import BrokerEpoch, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
@@ -19,6 +20,11 @@ from odradek_runtime.logs import event_log
 
 _ATTEMPT_TIMEOUT_S: Final = 5.0
 _PAUSE_S: Final = 0.2
+_RESTART_CLASSES: Final = {
+    RestartClass.CLEAN: pb.RESTART_CLASS_CLEAN,
+    RestartClass.PROCESS: pb.RESTART_CLASS_PROCESS,
+    RestartClass.POWER: pb.RESTART_CLASS_POWER,
+}
 _log = event_log(__name__)
 
 
@@ -32,6 +38,11 @@ def wire_listeners(
         )
         for one in listeners
     ]
+
+
+def wire_restart_class(restart_class: RestartClass) -> pb.RestartClass:
+    """What kind of stop came before, as messages name it."""
+    return _RESTART_CLASSES[restart_class]
 
 
 def wire_partitions(partitions: Sequence[TopicIdPartition]) -> list[common_pb2.TopicIdPartition]:
