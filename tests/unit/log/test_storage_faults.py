@@ -74,8 +74,9 @@ def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callab
     return fault
 
 
-@pytest.mark.parametrize("kind", ["once", "lasting", "short"])
-@pytest.mark.parametrize("code", list(ERRORS))
+@pytest.mark.parametrize(
+    ("code", "kind"), [("EIO", "once"), ("ENOSPC", "lasting"), ("ENOSPC", "short")]
+)
 @pytest.mark.parametrize("after", ["kill", "power"])
 def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_synced(
     code: str, kind: str, after: str
