@@ -12,6 +12,7 @@ SEEDS_MAX = 100
 BY_CHANCE = [number for number, bug in BUGS.items() if not bug.is_rare]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", BY_CHANCE, ids=lambda n: BUGS[n].name)
 def test_the_seeds_find_it(number: int) -> None:
     with BUGS[number].planted():

@@ -28,6 +28,7 @@ def _run(seed: int) -> Result:
     return result
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_no_invariant_breaks_and_the_history_is_good(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):

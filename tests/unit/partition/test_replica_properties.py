@@ -51,7 +51,6 @@ class World:
         self.acked: dict[int, tuple[int, int]] = {}  # offset -> value, epoch
         self.values = itertools.count(1)
         self._arriving: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
-        self.asked: dict[int, tuple[int, int]] = {}
         self._publish(1, 0, 0, BROKERS)
 
     # --- the controller --------------------------------------------------------------------------
