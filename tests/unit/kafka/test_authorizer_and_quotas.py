@@ -1,0 +1,122 @@
+"""Who may do what, against a model that looks at every entry; who has to wait."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek_broker.quotas.quotas import BUCKETS_MAX, FETCH_RATE, PRODUCE_RATE, Quotas
+from odradek_broker.quotas.token_bucket import TokenBucket
+from odradek_broker.security.authorizer import AclAuthorizer
+from odradek_broker.security.rights import (
+    IMPLIED_BY,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from odradek_protocol.metadata.records import AccessControlEntry
+
+OPERATIONS = (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALTER_CONFIGS)
+NAMES = ("a", "ab", "abc", "abd", "b", "ba", "*")
+
+entries = st.builds(
+    AccessControlEntry,
+    acl_id=st.binary(min_size=16, max_size=16),
+    resource_type=st.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
+    resource_name=st.sampled_from(NAMES),
+    pattern_type=st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
+    principal=st.sampled_from(("User:alice", "User:bob", "User:*")),
+    host=st.sampled_from(("*", "10.0.0.1")),
+    operation=st.sampled_from((*OPERATIONS, Operation.ALL)),
+    permission_type=st.sampled_from((Permission.ALLOW, Permission.DENY)),
+)
+
+
+def model(
+    found: list[AccessControlEntry], principal: str, host: str, operation: Operation, name: str
+) -> bool:
+    """Every entry, one after the other: deny wins, nothing is refused."""
+    allowed = False
+    for one in found:
+        literal = one.pattern_type == PatternType.LITERAL
+        names = (name, "*") if literal else ()
+        fits = one.resource_name in names or (not literal and name.startswith(one.resource_name))
+        if (
+            one.resource_type != ResourceType.TOPIC
+            or not fits
+            or one.principal not in (principal, "User:*")
+            or one.host not in (host, "*")
+        ):
+            continue
+        if one.permission_type == Permission.DENY:
+            if one.operation in (operation, Operation.ALL):
+                return False
+        elif one.operation in (operation, Operation.ALL, *IMPLIED_BY.get(operation, ())):
+            allowed = True
+    return allowed
+
+
+@given(
+    st.lists(entries, max_size=12, unique_by=lambda one: one.acl_id),
+    st.sampled_from(("User:alice", "User:carol")),
+    st.sampled_from(("10.0.0.1", "10.0.0.2")),
+    st.sampled_from((*OPERATIONS, Operation.DESCRIBE_CONFIGS)),
+    st.sampled_from(("a", "ab", "abcd", "abe", "b", "c")),
+)
+def test_the_index_finds_what_looking_at_every_entry_finds(
+    found: list[AccessControlEntry], principal: str, host: str, operation: Operation, name: str
+) -> None:
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed({one.acl_id: one for one in found})
+    expected = model(found, principal, host, operation, name)
+    assert authorizer.allows(principal, host, operation, ResourceType.TOPIC, name) == expected
+
+
+def test_without_any_entry_only_super_users_may() -> None:
+    authorizer = AclAuthorizer(["User:root"])
+    asked = ("10.0.0.1", Operation.READ, ResourceType.TOPIC, "t")
+    assert authorizer.allows("User:root", *asked)
+    assert not authorizer.allows("User:alice", *asked)
+    assert not authorizer.allows_any("User:alice", *asked[:-1])
+
+
+def test_a_bucket_lends_and_makes_wait() -> None:
+    bucket = TokenBucket(rate=100, burst_s=2, now_s=0)
+    assert bucket.take(200, 0) == 0
+    assert bucket.take(100, 0) == 1.0
+    assert bucket.debt_s(0.5) == 0.5
+    assert bucket.take(0, 1.0) == 0
+    assert bucket.is_full(3.0)
+    bucket.set_rate(10, 3.0)
+    assert bucket.take(30, 3.0) == 1.0
+
+
+def test_the_most_specific_quota_counts() -> None:
+    now_s = [0.0]
+    quotas = Quotas(clock_s=lambda: now_s[0])
+    quotas.quotas_changed(
+        {
+            (("user", None),): {PRODUCE_RATE: 1.0},
+            (("user", "alice"),): {PRODUCE_RATE: 1000.0},
+            (("client-id", "batch"), ("user", "alice")): {PRODUCE_RATE: 10.0},
+        }
+    )
+
+    def wait_ms(user: str, client: str, amount: float = 11_000) -> int:
+        return quotas.throttle_ms(PRODUCE_RATE, f"User:{user}", client, amount)
+
+    assert wait_ms("alice", "other") == 1000
+    assert wait_ms("alice", "batch", 110) == 1000
+    assert wait_ms("bob", "x") == 30_000, "a wait has an upper bound"
+    assert quotas.throttle_ms(FETCH_RATE, "User:bob", "x", 1e9) == 0, "no such quota"
+    now_s[0] = 1000.0
+    assert wait_ms("alice", "other", 10) == 0
+
+
+def test_buckets_are_bounded() -> None:
+    quotas = Quotas(clock_s=lambda: 0.0)
+    quotas.quotas_changed({(("client-id", None),): {PRODUCE_RATE: 1.0}})
+    for number in range(BUCKETS_MAX + 100):
+        quotas.throttle_ms(PRODUCE_RATE, "User:x", f"c{number}", 1)
+    assert len(quotas._buckets) <= BUCKETS_MAX

@@ -1,0 +1,136 @@
+"""Fetch sessions: what is remembered, what is left out, who is turned away (KIP-227)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from odradek_broker.kafka_api.fetch_sessions import REST_MS_MIN, FetchSessions
+from odradek_protocol.identity import NO_TOPIC_ID, PartitionIndex, TopicName
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tests.unit.kafka.wire_client import WireClient, listening
+
+ORDERS = TopicName("orders")
+
+
+def request(
+    session_id: int, epoch: int, offsets: dict[int, int], forgotten: tuple[int, ...] = ()
+) -> FetchRequest:
+    partitions = [FetchPartition(n, -1, offset, -1, -1, 1000) for n, offset in offsets.items()]
+    return FetchRequest(
+        replica_id=-1,
+        wait_ms_max=0,
+        bytes_min=1,
+        bytes_max=1000,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchTopic(ORDERS, NO_TOPIC_ID, partitions)] if partitions else [],
+        forgotten=[ForgottenTopic(ORDERS, NO_TOPIC_ID, list(forgotten))] if forgotten else [],
+        rack="",
+    )
+
+
+def begin(sessions: FetchSessions, wanted: FetchRequest, *, who: str = "a", now_ms: int = 0):  # type: ignore[no-untyped-def]
+    return sessions.begin(wanted, principal=who, uses_ids=False, now_ms=now_ms)
+
+
+def test_an_incremental_request_stands_for_everything_that_is_remembered() -> None:
+    sessions = FetchSessions()
+    session = begin(sessions, request(0, 0, {0: 10, 1: 20})).session
+    second = begin(sessions, request(session.id, 1, {1: 25}))
+    assert second.is_incremental
+    assert [(w.partition.partition, w.partition.offset) for w in second.wanted] == [
+        (0, 10),
+        (1, 25),
+    ]
+    third = begin(sessions, request(session.id, 2, {2: 5}, forgotten=(0,)))
+    assert [w.partition.partition for w in third.wanted] == [1, 2]
+
+
+def test_what_did_not_change_is_left_out_and_who_got_records_goes_last() -> None:
+    sessions = FetchSessions()
+    session = begin(sessions, request(0, 0, {0: 0, 1: 0})).session
+
+    def note(partition: int, high_watermark: int, **changed: object) -> bool:
+        told = {"error": ErrorCode.NONE, "log_start_offset": 0, "has_records": False}
+        return session.note_answer(  # type: ignore[no-any-return]
+            (ORDERS, PartitionIndex(partition)),
+            high_watermark=high_watermark,
+            says_more=False,
+            **{**told, **changed},
+        )
+
+    assert note(0, 5)
+    assert not note(0, 5)
+    assert note(0, 6)
+    assert note(0, 6, log_start_offset=1)
+    assert note(0, 6, log_start_offset=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert note(0, 6, log_start_offset=1), "the recovery must be told"
+    assert note(0, 6, log_start_offset=1, has_records=True)
+    assert [w.partition.partition for w in session.wanted()] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "who", "error"),
+    [
+        (None, 2, "a", ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (None, 1, "mallory", ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (12345, 1, "a", ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+def test_who_is_turned_away(session_id: int | None, epoch: int, who: str, error: ErrorCode) -> None:
+    sessions = FetchSessions()
+    session = begin(sessions, request(0, 0, {0: 0})).session
+    begun = begin(sessions, request(session_id or session.id, epoch, {}), who=who)
+    assert begun.error is error
+    assert not begun.wanted
+
+
+def test_a_final_epoch_ends_the_session_and_is_answered_whole() -> None:
+    sessions = FetchSessions()
+    session = begin(sessions, request(0, 0, {0: 0})).session
+    final = begin(sessions, request(session.id, -1, {0: 7}))
+    assert final.session is None
+    assert [w.partition.offset for w in final.wanted] == [7]
+    assert not len(sessions)
+
+
+def test_sessions_are_bounded_and_only_rested_ones_give_way() -> None:
+    sessions = FetchSessions(sessions_max=1)
+    first = begin(sessions, request(0, 0, {0: 0})).session
+    assert begin(sessions, request(0, 0, {0: 0}), now_ms=REST_MS_MIN - 1).session is None
+    assert begin(sessions, request(0, 0, {0: 0}), now_ms=REST_MS_MIN).session is not None
+    gone = begin(sessions, request(first.id, 1, {}))
+    assert gone.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_on_the_wire_an_unchanged_partition_is_not_told_again() -> None:
+    async def fetch(client: WireClient, session_id: int, epoch: int) -> messages.Message:
+        topics = (
+            b"\x02\x07orders\x02" + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1000) + b"\0\0"
+            if epoch == 0
+            else b"\x01"
+        )
+        head = struct.pack(">iiiibii", -1, 0, 0, 1000, 0, session_id, epoch)
+        client.send(ApiKey.FETCH, 12, head + topics + b"\x01\x01\0")
+        _, body = await client.receive()
+        return messages.FetchResponse.decode(body[1:], version=12)
+
+    async with listening() as server:
+        client = await server.connect()
+        first = await fetch(client, 0, 0)
+        assert first.session_id > 0
+        assert len(first.responses) == 1
+        second = await fetch(client, first.session_id, 1)
+        assert second.session_id == first.session_id
+        assert second.responses == []
+        server.partitions.records[ORDERS, 0] = [b"batch"]
+        third = await fetch(client, first.session_id, 2)
+        assert bytes(third.responses[0].partitions[0].records) == b"batch"
+        wrong = await fetch(client, first.session_id, 2)
+        assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
