@@ -120,7 +120,6 @@ class BrokerProcess:
         )
         self._quotas = Quotas()
         self._admin_http: AdminHttp | None = None
-        self._health: Health | None = None
         self._ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
@@ -244,6 +243,7 @@ class BrokerProcess:
         interceptors = [Authorization(self._authorizer)] if self._authorizer.is_on else []
         self._grpc_server = new_server(interceptors=interceptors)
         self._replication_server = new_server()
+        self._health = Health(self._grpc_server)
         for listener in settings.listeners:
             if listener.name == GRPC:
                 self._ports[GRPC] = bind(
@@ -427,7 +427,6 @@ class BrokerProcess:
                 ),
             ),
         ]
-        self._health = Health(self._grpc_server)
         if settings.health_port >= 0:
             self._ports["HEALTH"] = await self._health.open_for_probes(
                 settings.metrics_host, settings.health_port
@@ -449,7 +448,6 @@ class BrokerProcess:
     async def _become_ready(self) -> None:
         self._may_serve_kafka.set()
         await self._serves_kafka.wait()
-        assert self._health is not None
         await self._health.set(is_live=True, is_ready=True)
         self._is_ready = True
         gc.collect()
@@ -549,7 +547,6 @@ class BrokerProcess:
         """Hand the leaderships over; whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
-        assert self._health is not None
         await self._health.set(is_live=True, is_ready=False)
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
@@ -567,8 +564,7 @@ class BrokerProcess:
         )
         if self._admin_http is not None:
             await self._admin_http.stop()
-        if self._health is not None:
-            await self._health.close()
+        await self._health.close()
         if self._table.links is not None:
             await self._table.links.close()
         await self._close_directory(is_clean)
