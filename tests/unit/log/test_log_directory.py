@@ -21,9 +21,18 @@ from odradek_protocol.identity import (
     PartitionIndex,
     TopicId,
     TopicIdPartition,
+    TopicName,
 )
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import PARTITION, PATH, SMALL, TOPIC, TOPIC_ID, memory_broker
+from tests.unit.log.material import (
+    PARTITION,
+    PATH,
+    SMALL,
+    TOPIC,
+    TOPIC_ID,
+    batch,
+    memory_broker,
+)
 
 CLUSTER, NODE = ClusterId("weaving"), BrokerId(3)
 
@@ -252,16 +261,18 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_gathered_before() -> None:
 def test_flushes_are_due_by_bytes_and_by_age() -> None:
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
     directory = broker.directory
-    assert directory.begin_flushes(now_ms=10**9) == []
+    log = broker.log
+    assert directory.due_flushes(now_ms=10**9) == []
     broker.append(1)
-    assert directory.begin_flushes(now_ms=59_999) == []
-    ((log, job),) = directory.begin_flushes(now_ms=60_000)
-    job.run()
-    log.finish(job)
+    assert directory.due_flushes(now_ms=59_999) == []
+    assert directory.due_flushes(now_ms=60_000) == [log]
+    broker.sync(full=True)
     assert log.recovery_point == log.durable_end_offset == 1
-    assert directory.begin_flushes(now_ms=10**9) == []
+    assert directory.due_flushes(now_ms=10**9) == []
     broker.append(1, value_bytes=64 << 20)
-    ((log, job),) = directory.begin_flushes(now_ms=1)
+    assert directory.due_flushes(now_ms=1) == [log]
+    job = log.begin_sync(full=True)
+    assert job is not None
     assert log.begin_sync() is None, "one sync at a time"
     told = []
     log.on_sync_finished = told.append
@@ -269,6 +280,20 @@ def test_flushes_are_due_by_bytes_and_by_age() -> None:
     log.finish(job)
     assert told == [log]
     assert log.unsynced_bytes == 0
+
+
+def test_all_logs_together_have_a_bound_and_the_neediest_go_first() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    directory = broker.directory
+    logs = []
+    for number in range(4):
+        topic_id = TopicId(bytes([number + 1]) * 16)
+        log = directory.create(TopicName(f"t{number}"), topic_id, PARTITION, LogConfig())
+        log.append(batch(0, value_bytes=(number + 1) << 20), now_ms=0)
+        logs.append(log)
+    assert directory.due_flushes(now_ms=1) == []
+    directory.flush_total_bytes_max = 5 << 20
+    assert directory.due_flushes(now_ms=1) == [logs[3], logs[2]]
 
 
 def test_a_sync_covers_what_was_there_when_it_began() -> None:

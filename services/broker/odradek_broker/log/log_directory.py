@@ -40,7 +40,6 @@ from odradek_broker.log.directory.partition_files import DELETE_SUFFIX, create_m
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.producers.producer_state import ProducerStates
@@ -71,7 +70,7 @@ __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
-FLUSHES_AT_ONCE_MAX: Final = 16
+FLUSHES_AT_ONCE_MAX: Final = 64
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -128,6 +127,7 @@ class LogDirectory:
         self.previous_broker_epoch = BrokerEpoch(-1)  # that of the clean marker, if there was one
         self.recent = RecentAppends(recent_bytes_max)
         self.health = DirectoryHealth()
+        self.flush_total_bytes_max = FLUSH_TOTAL_BYTES_MAX
         self.on_failure: Callable[[StorageFailed], None] | None = None
         self._storage = storage
         self._lock: File | None = lock
@@ -372,33 +372,26 @@ class LogDirectory:
         if job.error is not None:
             raise self.health.fail(f"writing checkpoints of {self.path}", job.error) from job.error
 
-    def begin_flushes(self, *, now_ms: int) -> list[tuple[PartitionLog, StorageJob]]:
-        """Full syncs that are due, by bytes or age: run them in the pool, `log.finish` each.
+    def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
+        """Logs that want a full sync, by unsynced bytes or age: the neediest first, 64 at most.
 
-        Bounds what a restart must scan. At most 16 at once; call again when they are done.
+        Bounds what a restart must scan. Begin the sync of each (`begin_sync(full=True)`) when its
+        turn comes: a sync under way holds up those of its log's fsync producers.
         """
-        candidates: list[tuple[int, int, PartitionLog]] = []
-        total_bytes = 0
-        for number, log in enumerate(self._logs.values()):
-            if log.unsynced_since_ms is None and not log.unsynced_bytes:
-                continue
-            unsynced_bytes = log.unsynced_bytes
-            total_bytes += unsynced_bytes
-            candidates.append((unsynced_bytes, number, log))
-        candidates.sort(reverse=True)
-        due: list[tuple[PartitionLog, StorageJob]] = []
-        for unsynced_bytes, _, log in candidates:
-            if len(due) == FLUSHES_AT_ONCE_MAX:
-                break
+        candidates = [
+            (log.unsynced_bytes, number, log)
+            for number, log in enumerate(self._logs.values())
+            if log.recovery_point < log.stored_end_offset
+        ]
+        total_bytes = sum(unsynced_bytes for unsynced_bytes, _, _ in candidates)
+        due: list[PartitionLog] = []
+        for unsynced_bytes, _, log in sorted(candidates, reverse=True):
             since_ms = log.unsynced_since_ms
             is_old = since_ms is not None and now_ms - since_ms >= FLUSH_AGE_MS_MAX
-            is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= FLUSH_TOTAL_BYTES_MAX
-            if not is_big and not is_old:
-                continue
-            total_bytes -= unsynced_bytes
-            job = log.begin_sync(full=True)
-            if job is not None:
-                due.append((log, job))
+            is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= self.flush_total_bytes_max
+            if (is_old or is_big) and len(due) < FLUSHES_AT_ONCE_MAX:
+                due.append(log)
+                total_bytes -= unsynced_bytes
         return due
 
     # --- the end --------------------------------------------------------------------------------

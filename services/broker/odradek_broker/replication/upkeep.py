@@ -48,16 +48,20 @@ class Upkeep:
                 return
             if not self._table.is_active:
                 continue
-            try:
-                due = self._directory.begin_flushes(now_ms=wall_ms())
-            except StorageFailed as failure:
-                self._table.storage_failed(str(failure))
-                return
-            for log, job in due:  # one after the other: readers want the pool's threads too
-                host = self._table.by_id[log.topic_id, log.partition]
-                synced = asyncio.Event()
-                host.run_sync(job, synced.set)
-                await synced.wait()
+            # one after the other: readers want the pool's threads too
+            for log in self._directory.due_flushes(now_ms=wall_ms()):
+                host = self._table.by_id.get((log.topic_id, log.partition))
+                if host is None:
+                    continue  # deleted meanwhile
+                try:
+                    job = log.begin_sync(full=True)
+                except StorageFailed as failure:
+                    self._table.storage_failed(str(failure))
+                    return
+                if job is not None:
+                    synced = asyncio.Event()
+                    host.run_sync(job, synced.set)
+                    await synced.wait()
 
     async def checkpoint(self) -> None:
         """Write the offset checkpoints."""
