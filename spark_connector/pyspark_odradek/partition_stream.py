@@ -86,6 +86,7 @@ class PartitionStream:
         self._has_credit = asyncio.Event()
         self._stream: Any = None
         self._preferred: int | None = None
+        self._rack = plan.rack
         self._backoff = Backoff(first_ms=20, most_ms=500)
         self._future = asyncio.run_coroutine_threadsafe(self._run(), link.loop)
 
@@ -228,7 +229,7 @@ class PartitionStream:
             settings=pb.FetchSettings(
                 read_committed=plan.read_committed,
                 message_bytes_max=MESSAGE_BYTES_MAX,
-                rack="" if self._preferred is not None else plan.rack,
+                rack="" if self._preferred is not None else self._rack,
             ),
         )
         request.add.add(
@@ -245,7 +246,7 @@ class PartitionStream:
         """Go on at what is left of the range; raises DataLoss if that is an error, or it is not gone."""
         plan = self._plan
         if self._preferred is not None:
-            self._preferred = None  # a follower may lag: ask the leader
+            self._preferred, self._rack = None, ""  # a follower may lag: stay with the leader
             return
         timeout_s = plan.poll_timeout_ms / 1000
         found = await look_up_offsets(self._cluster, {plan.name: EARLIEST}, timeout_s=timeout_s)
