@@ -34,7 +34,7 @@ from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.listeners.grpc_callers import Authorization
-from odradek_broker.listeners.kafka_listener import KafkaListeners
+from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_open_kafka_listeners
 from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.listeners.servicers import (
     admin_servicer,
@@ -104,6 +104,7 @@ class BrokerProcess:
         refuse_open_without_authentication(
             settings.listeners, settings.authenticated_listeners(), insecure=insecure
         )
+        refuse_open_kafka_listeners(settings, insecure=insecure)
         self._broker_id = BrokerId(settings.node_id)
         self._incarnation = IncarnationId(secrets.token_bytes(16))
         self._epoch = NO_BROKER_EPOCH

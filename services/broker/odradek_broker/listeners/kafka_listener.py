@@ -21,12 +21,38 @@ from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES
 from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
 from odradek_broker.settings import BrokerSettings, is_kafka_listener
-from odradek_runtime.listeners import ListenerAddress, open_port
+from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.tls import TlsFiles
 
 _CHECK_INTERVAL_S: Final = 1.0
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 1024
+
+
+def refuse_open_kafka_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
+    """Raise ListenRefused for a listener beyond loopback where anybody may listen in, or do anything.
+
+    It needs TLS, and somebody who asks who is there: SASL, client certificates, or an authorizer.
+    """
+    if insecure:
+        return
+    knows_who = bool(settings.authorizer) or settings.ssl_client_auth == "required"
+    for address in settings.listeners:
+        if not is_kafka_listener(address.name) or address.is_loopback:
+            continue
+        protocol = settings.security_protocol(address.name)
+        if not protocol.endswith("SSL"):
+            raise ListenRefused(
+                f"listener {address.name} on {address.authority} is {protocol}, and reachable from"
+                f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or accept that"
+                f" everybody may listen in with --insecure"
+            )
+        if not knows_who and not protocol.startswith("SASL"):
+            raise ListenRefused(
+                f"listener {address.name} on {address.authority} takes everybody: set"
+                f" sasl.enabled.mechanisms, ssl.client.auth=required or authorizer.class.name, or"
+                f" accept that everybody may read and write with --insecure"
+            )
 
 
 class KafkaListeners:

@@ -1,0 +1,80 @@
+"""What a broker refuses to listen on, and what its settings refuse about listeners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek_broker.listeners.kafka_listener import refuse_open_kafka_listeners
+from odradek_broker.settings import BrokerSettings
+from odradek_runtime.listeners import ListenRefused, parse_listeners
+from odradek_runtime.settings import SettingsError
+
+OPEN, HOME, V6 = "KAFKA://0.0.0.0:1", "KAFKA://127.0.0.1:1", "KAFKA://[::1]:1"
+INTERNAL = ",GRPC://127.0.0.1:1,REPLICATION://127.0.0.1:1"
+TLS = {"ssl_certificate": "c", "ssl_key": "k", "ssl_ca": "a"}
+SCRAM = {"sasl_mechanisms": ("SCRAM-SHA-256",)}
+
+
+def settings(listeners: str, **more: Any) -> BrokerSettings:
+    return BrokerSettings(
+        node_id=1,
+        log_dir=Path("/nowhere"),
+        controllers=((1, "127.0.0.1", 1),),
+        listeners=parse_listeners(listeners + INTERNAL),
+        advertised_listeners=parse_listeners("KAFKA://broker:1"),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("listeners", "more", "is_allowed"),
+    [
+        (HOME, {}, True),
+        (V6, {}, True),
+        (OPEN, {}, False),
+        (OPEN, SCRAM, False),
+        (OPEN, TLS, False),
+        (OPEN, {**TLS, "ssl_client_auth": "required"}, True),
+        (OPEN, {**TLS, "authorizer": "acl"}, True),
+        (OPEN, {**TLS, **SCRAM}, True),
+        (OPEN, {**TLS, **SCRAM, "security_protocols": (("KAFKA", "SASL_PLAINTEXT"),)}, False),
+        (
+            HOME + ",KAFKA_OUT://0.0.0.0:1",
+            {**TLS, "security_protocols": (("KAFKA_OUT", "PLAINTEXT"),)},
+            False,
+        ),
+    ],
+)
+def test_beyond_loopback_takes_tls_and_knowing_who(
+    listeners: str, more: dict[str, Any], is_allowed: bool
+) -> None:
+    made = settings(listeners, **more)
+    refuse_open_kafka_listeners(made, insecure=True)
+    if is_allowed:
+        refuse_open_kafka_listeners(made, insecure=False)
+    else:
+        with pytest.raises(ListenRefused, match="listener KAFKA"):
+            refuse_open_kafka_listeners(made, insecure=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"security_protocols": (("KAFKA", "SSL"),)}, "ssl.certificate.location"),
+        ({"security_protocols": (("KAFKA", "SASL_PLAINTEXT"),)}, "sasl.enabled.mechanisms"),
+        ({"sasl_mechanisms": ("PLAIN",)}, "PLAIN is offered under TLS only"),
+        ({"sasl_mechanisms": ("GSSAPI",)}, "GSSAPI"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        settings(HOME, **more).check()
+
+
+def test_a_listener_of_an_unknown_kind_is_refused() -> None:
+    made = settings("PLAINTEXT://127.0.0.1:1")
+    with pytest.raises(SettingsError, match="KAFKA_"):
+        made.check()
