@@ -1,0 +1,32 @@
+"""Clusters that tests may kill, and the figures that they measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+Report = Callable[..., None]
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Three controllers, three brokers; every test leaves all of them running."""
+    with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3)) as running:
+        running.start()
+        running.wait_ready()
+        yield running
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Report:
+    """`report(gap_s=..., bar_s=...)` prints one line of JSON, captured or not."""
+
+    def write(**figures: object) -> None:
+        with capfd.disabled():
+            print("\n" + json.dumps({"test": request.node.name, **figures}), flush=True)
+
+    return write

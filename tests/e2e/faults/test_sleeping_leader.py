@@ -1,0 +1,116 @@
+"""A leader is stopped (SIGSTOP) under load and wakes up in a cluster that went on without it.
+
+Records that wait in the sleeper's sockets when it wakes are the danger: it still believes that it leads, and
+would acknowledge them with acks=1 at once, to be truncated afterwards. Probes are such records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from odradek import Client
+from odradek.embedded import EmbeddedCluster
+from odradek.errors import OdradekError
+from odradek.transports.grpc_transport import GrpcTransport
+from odradek.transports.methods import PRODUCE
+from odradek_protocol.records.builder import BatchBuilder
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from tests.e2e.faults.cluster_faults import leader_of, new_topic, wait_for_full_isr
+from tests.e2e.faults.conftest import Report
+from tests.e2e.faults.workload import PROBE, under_load, verify
+
+ELSEWHERE_BAR_S = 6.0
+GAP_S_MAX = 10.0  # what no machine is slow enough for
+PROBE_TIMEOUT_MS = 2_000
+PROBE_S_MAX = 30.0
+UNANSWERED = -1
+
+
+def probe(topic: str, acks: int) -> pb.ProduceRequest:
+    """A record for partition 0 that belongs to no producer."""
+    builder = BatchBuilder()
+    builder.append(None, PROBE + b" acks=%d" % acks)
+    request = pb.ProduceRequest(request_id=1, acks=acks, timeout_ms=PROBE_TIMEOUT_MS)
+    request.partitions.add(topic=topic, partition=0, records=bytes(builder.build()))
+    return request
+
+
+async def answer_to_probe(
+    endpoint: str, topic: str, acks: int, is_sent: asyncio.Event, *, go: asyncio.Event
+) -> int:
+    """The error code of the answer to a probe sent on `go` over a stream that is open by then.
+
+    `UNANSWERED` when the broker ended the stream instead.
+    """
+    transport = GrpcTransport()
+    try:
+        async with asyncio.timeout(PROBE_S_MAX):
+            stream = transport.open(endpoint, PRODUCE)
+            await stream.send(probe(topic, 1))
+            opened = await stream.receive()
+            assert opened is not None
+            assert opened.partitions[0].error_code == 0, opened
+            is_sent.set()
+            await go.wait()
+            await stream.send(probe(topic, acks))
+            try:
+                answer = await stream.receive()
+            except OdradekError:
+                return UNANSWERED
+            return UNANSWERED if answer is None else int(answer.partitions[0].error_code)
+    finally:
+        await transport.close()
+
+
+async def put_leader_to_sleep(cluster: EmbeddedCluster, report: Report, sleep_s: float) -> None:
+    async with Client(cluster.bootstrap) as client:
+        topic = await new_topic(client)
+        await wait_for_full_isr(client, topic)
+        async with under_load(client, topic, partitions=3) as load, asyncio.TaskGroup() as tasks:
+            leader_id = await leader_of(client, topic)
+            endpoint = cluster.bootstrap.split(",")[leader_id - 1]
+            asleep = asyncio.Event()
+            opened = {1: asyncio.Event(), -1: asyncio.Event()}
+            probes = {
+                acks: tasks.create_task(answer_to_probe(endpoint, topic, acks, is_open, go=asleep))
+                for acks, is_open in opened.items()
+            }
+            for is_open in opened.values():
+                await is_open.wait()
+            sleeper = cluster.brokers[leader_id]
+            load.begin_gap()
+            began_s = time.monotonic()
+            sleeper.signal(signal.SIGSTOP)
+            try:
+                asleep.set()
+                await load.progress(300)
+                gap_s = load.longest_gap_s
+                assert await leader_of(client, topic) != leader_id
+                assert not any(task.done() for task in probes.values())
+                await asyncio.sleep(max(0.0, began_s + sleep_s - time.monotonic()))
+            finally:
+                sleeper.signal(signal.SIGCONT)
+            codes = {acks: await task for acks, task in probes.items()}
+            await load.progress(100)
+            await wait_for_full_isr(client, topic)
+        await verify(client, topic, load)
+    report(gap_s=round(gap_s, 3), bar_s=ELSEWHERE_BAR_S, slept_s=sleep_s, probe_errors=codes)
+    assert gap_s < GAP_S_MAX
+    assert 0 not in codes.values(), f"the sleeper acknowledged when it woke: {codes}"
+
+
+async def test_a_stopped_leader_is_replaced_and_acknowledges_nothing_when_it_wakes(
+    cluster: EmbeddedCluster, report: Report
+) -> None:
+    await put_leader_to_sleep(cluster, report, 8.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_leaders_that_sleep_for_15_s(cluster: EmbeddedCluster, report: Report) -> None:
+    for _ in range(3):
+        await put_leader_to_sleep(cluster, report, 15.0)
