@@ -79,15 +79,22 @@ class Side:
         raise RuntimeError(f"the {self.name} side ended with status {self._process.wait()}")
 
 
-def fill(bootstrap: str, topic: str, count: int, size: int) -> None:
-    """`count` records of `size` bytes, by librdkafka: the same batches on both sides."""
-    from confluent_kafka import Producer
+def create(bootstrap: str, topic: str, partitions: int) -> None:
+    """A topic with one replica."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    made = AdminClient({"bootstrap.servers": bootstrap}).create_topics(
-        [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)]
-    )
-    made[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+    admin.create_topics([new], request_timeout=60)[topic].result(60)
+
+
+def fill(
+    bootstrap: str, topic: str, count: int, size: int, *, partitions: int = PARTITIONS
+) -> None:
+    """`count` records of `size` bytes, by librdkafka: the same batches on both sides."""
+    from confluent_kafka import Producer
+
+    create(bootstrap, topic, partitions)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -103,7 +110,7 @@ def fill(bootstrap: str, topic: str, count: int, size: int) -> None:
                 producer.produce(
                     topic,
                     value,
-                    partition=number % PARTITIONS,
+                    partition=number % partitions,
                     on_delivery=lambda error, _: failed.append(error) if error else None,
                 )
                 break
@@ -150,14 +157,9 @@ def compare(sides: dict[str, Side], label: str, order: str, pairs: int) -> float
 
 def overheads(side: Side, kafka_bootstrap: str) -> None:
     """What triggers and plans cost on our side."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     fill(kafka_bootstrap, "bench-small", TRIGGERS * 40, 100)
     print(json.dumps(side.order("triggers", "bench-small", TRIGGERS)), flush=True)
-    wide = NewTopic("bench-wide", num_partitions=PLANNED_PARTITIONS, replication_factor=1)
-    AdminClient({"bootstrap.servers": kafka_bootstrap}).create_topics([wide])["bench-wide"].result(
-        60
-    )
+    fill(kafka_bootstrap, "bench-wide", PLANNED_PARTITIONS, 100, partitions=PLANNED_PARTITIONS)
     print(json.dumps(side.order("plan", "bench-wide")), flush=True)
 
 
