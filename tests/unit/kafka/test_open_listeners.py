@@ -36,9 +36,7 @@ def settings(listeners: str, **more: Any) -> BrokerSettings:
         (V6, {}, True),
         (OPEN, {}, False),
         (OPEN, SCRAM, False),
-        (OPEN, TLS, False),
-        (OPEN, {**TLS, "ssl_client_auth": "required"}, True),
-        (OPEN, {**TLS, "authorizer": "acl"}, True),
+        (OPEN, TLS, True),
         (OPEN, {**TLS, **SCRAM}, True),
         (OPEN, {**TLS, **SCRAM, "security_protocols": (("KAFKA", "SASL_PLAINTEXT"),)}, False),
         (
@@ -48,7 +46,7 @@ def settings(listeners: str, **more: Any) -> BrokerSettings:
         ),
     ],
 )
-def test_beyond_loopback_takes_tls_and_knowing_who(
+def test_beyond_loopback_a_listener_is_encrypted_itself(
     listeners: str, more: dict[str, Any], is_allowed: bool
 ) -> None:
     made = settings(listeners, **more)

@@ -30,15 +30,13 @@ _BACKLOG: Final = 1024
 
 
 def refuse_open_kafka_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
-    """Raise ListenRefused for a listener beyond loopback where anybody may listen in, or do anything.
+    """Raise ListenRefused for a Kafka listener beyond loopback that is not encrypted itself.
 
-    It needs TLS, and somebody who asks who is there: SASL, client certificates, or an authorizer.
+    That the process has a certificate, and that callers must say who they are, is checked for all
+    its listeners together (`odradek_runtime.listeners`).
     """
-    if insecure:
-        return
-    knows_who = bool(settings.authorizer) or settings.ssl_client_auth == "required"
     for address in settings.listeners:
-        if not is_kafka_listener(address.name) or address.is_loopback:
+        if insecure or not is_kafka_listener(address.name) or address.is_loopback:
             continue
         protocol = settings.security_protocol(address.name)
         if not protocol.endswith("SSL"):
@@ -46,12 +44,6 @@ def refuse_open_kafka_listeners(settings: BrokerSettings, *, insecure: bool) -> 
                 f"listener {address.name} on {address.authority} is {protocol}, and reachable from"
                 f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or accept that"
                 f" everybody may listen in with --insecure"
-            )
-        if not knows_who and not protocol.startswith("SASL"):
-            raise ListenRefused(
-                f"listener {address.name} on {address.authority} takes everybody: set"
-                f" sasl.enabled.mechanisms, ssl.client.auth=required or authorizer.class.name, or"
-                f" accept that everybody may read and write with --insecure"
             )
 
 
