@@ -2,8 +2,8 @@
 
     python -m tests.soak --minutes 5 --seed 7
 
-Faults, drawn from the seed: kill -9 of a broker or controller, SIGSTOP of a broker, an orderly restart. One at a time, so
-that every topic keeps an in-sync majority. Prints a progress bar and a table; status 1 for a loss.
+Faults, drawn from the seed: kill -9 of a broker or controller, SIGSTOP of a broker, an orderly restart. One at a time,
+so that every topic keeps an in-sync majority. Prints a progress bar and a table; status 1 for a loss.
 """
 
 from __future__ import annotations
