@@ -40,10 +40,7 @@ def produce(
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     headers = [_header(text) for text in header or ()]
-    try:
-        source: BinaryIO = sys.stdin.buffer if file == "-" else Path(file).open("rb")
-    except OSError as error:
-        fail(f"cannot read {file}: {error.strerror}", status=EXIT_USAGE)
+    source = _open(file)
 
     async def work(client: Client) -> tuple[int, list[BaseException]]:
         errors: list[BaseException] = []
@@ -70,6 +67,15 @@ def produce(
         )
     if sys.stderr.isatty():
         print(f"{sent} records sent to {topic}", file=sys.stderr)
+
+
+def _open(file: str) -> BinaryIO:
+    if file == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror}", status=EXIT_USAGE)
 
 
 def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

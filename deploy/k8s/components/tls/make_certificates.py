@@ -26,10 +26,19 @@ def main() -> None:
             print("the certificates are there")
             return
         run("init", "--dir", scratch)
-        for service, identity in (("quorum", "controller"), ("broker", "broker"), ("gateway", "gateway")):
+        for service, identity in (
+            ("quorum", "controller"),
+            ("broker", "broker"),
+            ("gateway", "gateway"),
+        ):
             hosts = [f"{identity}-{i}" for i in range(1, REPLICAS_MAX + 1)]
             hosts += [f"{service}-{i}.{service}" for i in range(1, REPLICAS_MAX + 1)]
-            hosts += [service, "bootstrap", f"{service}.{namespace}.svc", f"*.{service}.{namespace}.svc.cluster.local"]
+            hosts += [
+                service,
+                "bootstrap",
+                f"{service}.{namespace}.svc",
+                f"*.{service}.{namespace}.svc.cluster.local",
+            ]
             arguments = [a for host in hosts for a in ("--host", host)]
             run("issue", service, "--dir", scratch, *arguments)
             create_secret(
@@ -44,7 +53,10 @@ def main() -> None:
         create_secret(
             namespace,
             "odradek-ca",
-            {"ca.crt": Path(scratch, "ca.crt").read_bytes(), "ca.key": Path(scratch, "ca.key").read_bytes()},
+            {
+                "ca.crt": Path(scratch, "ca.crt").read_bytes(),
+                "ca.key": Path(scratch, "ca.key").read_bytes(),
+            },
         )
 
 
@@ -64,7 +76,13 @@ def secret_exists(namespace: str, name: str) -> bool:
 
 def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
     data = {key: base64.b64encode(value).decode() for key, value in content.items()}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": "Opaque",
+        "data": data,
+    }
     try:
         call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
     except urllib.error.HTTPError as error:
