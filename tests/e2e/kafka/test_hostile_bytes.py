@@ -1,0 +1,150 @@
+"""What strangers send may end their connections, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+import time
+from typing import Any
+
+import confluent_kafka as ck
+import psutil
+import pytest
+
+from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek_protocol.kafka.api_keys import SUPPORTED
+from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
+from tests.unit.kafka.test_frames import mutated
+
+GROWTH_BYTES_MAX = 64 << 20
+
+
+class Victim:
+    """A broker process, watched from outside."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        pid = cluster.brokers[1].pid
+        assert pid is not None
+        self.process = psutil.Process(pid)
+        self.host, port = cluster.kafka_bootstrap.split(":")
+        self.port = int(port)
+
+    @property
+    def rss(self) -> int:
+        rss: int = self.process.memory_info().rss
+        return rss
+
+    @property
+    def connections(self) -> int:
+        return sum(
+            one.laddr.port == self.port and one.status == psutil.CONN_ESTABLISHED
+            for one in self.process.net_connections("tcp")
+        )
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port)
+
+
+@pytest.fixture
+def victim(cluster: EmbeddedCluster) -> Victim:
+    producer = ck.Producer({"bootstrap.servers": cluster.kafka_bootstrap})
+    producer.produce("warm", b"x")
+    assert producer.flush(20) == 0
+    return Victim(cluster)
+
+
+def latency_s(victim: Victim) -> float:
+    """How long a produce takes a client that behaves."""
+    producer = ck.Producer(
+        {"bootstrap.servers": f"{victim.host}:{victim.port}", "linger.ms": 0, "acks": 1}
+    )
+    producer.produce("warm", b"first")
+    assert producer.flush(20) == 0
+    began = time.monotonic()
+    producer.produce("warm", b"x")
+    assert producer.flush(20) == 0
+    return time.monotonic() - began
+
+
+async def settled(victim: Victim, connections: int) -> None:
+    async with asyncio.timeout(20):
+        while victim.connections > connections:  # noqa: ASYNC110 - another process's state
+            await asyncio.sleep(0.05)
+
+
+async def test_mutated_requests(victim: Victim) -> None:
+    draw = random.Random(3)
+    corpus: list[tuple[Any, int, bytes]] = [
+        (key, version, foreign_bytes(message))
+        for key, version in every_version()
+        for message in some(key, version, "request")
+    ]
+    before, open_before = victim.rss, victim.connections
+    for _ in range(300):
+        reader, writer = await victim.connect()
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            for _ in range(10):
+                key, version, body = draw.choice(corpus)
+                head = struct.pack(">hhih", key, version, 1, 2) + b"me"
+                tags = b"\0" if version >= SUPPORTED[key].flexible else b""
+                frame = mutated(draw, head + tags + body)
+                writer.write(struct.pack(">i", len(frame)) + frame)
+            await writer.drain()
+            async with asyncio.timeout(0.05):
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    await settled(victim, open_before)
+    assert victim.rss - before < GROWTH_BYTES_MAX
+    assert latency_s(victim) < 2
+
+
+async def test_large_frames_that_are_announced_and_never_come(victim: Victim) -> None:
+    before, open_before = victim.rss, victim.connections
+    opened = [await victim.connect() for _ in range(300)]
+    for _, writer in opened:
+        writer.write(struct.pack(">i", 100 << 20) + bytes(10))
+        await writer.drain()
+    assert latency_s(victim) < 2
+    assert victim.rss - before < GROWTH_BYTES_MAX
+    for _, writer in opened:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    await settled(victim, open_before)
+
+
+async def test_counts_that_promise_more_than_there_is(victim: Victim) -> None:
+    before = victim.rss
+    for claim in (b"\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", b"\x80" * 60_000):
+        reader, writer = await victim.connect()
+        frame = struct.pack(">hhih", 3, 12, 1, -1) + b"\0" + claim
+        writer.write(struct.pack(">i", len(frame)) + frame)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+    assert victim.rss - before < GROWTH_BYTES_MAX
+    assert latency_s(victim) < 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_thousands_of_idle_connections(victim: Victim) -> None:
+    opened = []
+    hello = struct.pack(">hhih", 18, 0, 1, -1)
+    for _ in range(8000):
+        reader, writer = await victim.connect()
+        writer.write(struct.pack(">i", len(hello)) + hello)
+        opened.append((reader, writer))
+    for reader, _ in opened:
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        await reader.readexactly(size)
+    assert victim.connections >= 8000
+    assert victim.rss < 1 << 30
+    assert latency_s(victim) < 2
+    for _, writer in opened:
+        writer.close()
+    await settled(victim, 100)
