@@ -10,15 +10,14 @@ import asyncio
 import signal
 import time
 
+import grpc.aio
 import pytest
 
 from odradek import Client
 from odradek.embedded import EmbeddedCluster
-from odradek.errors import OdradekError
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.methods import PRODUCE
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tests.e2e.faults.cluster_faults import leader_of, new_topic, wait_for_full_isr
 from tests.e2e.faults.conftest import Report
 from tests.e2e.faults.workload import PROBE, under_load, verify
@@ -40,30 +39,30 @@ def probe(topic: str, acks: int) -> pb.ProduceRequest:
 
 
 async def answer_to_probe(
-    endpoint: str, topic: str, acks: int, is_sent: asyncio.Event, *, go: asyncio.Event
+    endpoint: str, topic: str, acks: int, is_open: asyncio.Event, *, go: asyncio.Event
 ) -> int:
     """The error code of the answer to a probe sent on `go` over a stream that is open by then.
 
-    `UNANSWERED` when the broker ended the stream instead.
+    `UNANSWERED` when the broker ended the stream instead. A channel of its own, because the SDK's gives
+    up on a broker that does not answer pings, and the probe has to be there when the sleeper wakes.
     """
-    transport = GrpcTransport()
-    try:
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        call = BrokerServiceStub(channel).Produce()
         async with asyncio.timeout(PROBE_S_MAX):
-            stream = transport.open(endpoint, PRODUCE)
-            await stream.send(probe(topic, 1))
-            opened = await stream.receive()
-            assert opened is not None
+            await call.write(probe(topic, 1))
+            opened = await call.read()
+            assert isinstance(opened, pb.ProduceResponse), f"the stream ended: {opened}"
             assert opened.partitions[0].error_code == 0, opened
-            is_sent.set()
+            is_open.set()
             await go.wait()
-            await stream.send(probe(topic, acks))
             try:
-                answer = await stream.receive()
-            except OdradekError:
+                await call.write(probe(topic, acks))
+                answer = await call.read()
+            except grpc.RpcError:
                 return UNANSWERED
-            return UNANSWERED if answer is None else int(answer.partitions[0].error_code)
-    finally:
-        await transport.close()
+            if not isinstance(answer, pb.ProduceResponse):  # the end of the stream
+                return UNANSWERED
+            return int(answer.partitions[0].error_code)
 
 
 async def put_leader_to_sleep(cluster: EmbeddedCluster, report: Report, sleep_s: float) -> None:
@@ -90,7 +89,8 @@ async def put_leader_to_sleep(cluster: EmbeddedCluster, report: Report, sleep_s:
                 await load.progress(300)
                 gap_s = load.longest_gap_s
                 assert await leader_of(client, topic) != leader_id
-                assert not any(task.done() for task in probes.values())
+                early = [task.result() for task in probes.values() if task.done()]
+                assert not early, f"probes ended while the leader slept: {early}"
                 await asyncio.sleep(max(0.0, began_s + sleep_s - time.monotonic()))
             finally:
                 sleeper.signal(signal.SIGCONT)
