@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 
@@ -82,6 +84,70 @@ def _produce_part(view: memoryview) -> ProducePart:
 
 
 _NOTHING: Final = memoryview(b"")
+
+
+class PushedData(NamedTuple):
+    """Batches that a leader pushed, or only its watermark; `records` is a view of the message."""
+
+    base_offset: int
+    high_watermark: int
+    log_start: int
+    records: memoryview
+
+
+class PushedMessage(NamedTuple):
+    """One LeaderMessage: with `data`, or whole in `other`."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    data: PushedData | None
+    other: replication_pb.LeaderMessage | None
+
+
+def read_replicate_response(message: bytes) -> list[PushedMessage]:
+    """Take a ReplicateResponse apart. Raises WireError."""
+    return [
+        _pushed(content)
+        for field, _, content in _fields(memoryview(message))
+        if field == 1 and content is not None
+    ]
+
+
+def _pushed(view: memoryview) -> PushedMessage:
+    topic_id, partition, leader_epoch = b"", 0, 0
+    data: PushedData | None = None
+    for field, number, content in _fields(view):
+        if content is None:
+            if field == 2:
+                leader_epoch = _signed32(number)
+        elif field == 1:
+            for inner, value, name in _fields(content):
+                if inner == 1 and name is not None:
+                    topic_id = bytes(name)
+                elif inner == 2:
+                    partition = _signed32(value)
+        elif field == 6:
+            data = _pushed_data(content)
+    if data is not None:
+        return PushedMessage(topic_id, partition, leader_epoch, data, None)
+    try:
+        other = replication_pb.LeaderMessage.FromString(bytes(view))
+    except DecodeError as error:
+        raise WireError(str(error)) from None
+    return PushedMessage(topic_id, partition, leader_epoch, None, other)
+
+
+def _pushed_data(view: memoryview) -> PushedData:
+    numbers = {1: 0, 2: 0, 3: 0}
+    records = _NOTHING
+    for field, number, content in _fields(view):
+        if content is None:
+            if field in numbers:
+                numbers[field] = _signed(number)
+        elif field == 4:
+            records = content
+    return PushedData(numbers[1], numbers[2], numbers[3], records)
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:

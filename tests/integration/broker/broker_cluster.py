@@ -26,7 +26,7 @@ from odradek_protocol.rpc.v1 import (
 from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 _OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]
 
 

@@ -11,6 +11,7 @@ from odradek_broker.wire_bytes import (
     ReplicateResponseBytes,
     WireError,
     read_produce_request,
+    read_replicate_response,
     varint,
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -93,3 +94,43 @@ def test_a_replicate_response_is_read_by_protobuf(slices: list[bytes]) -> None:
     assert second.WhichOneof("message") == "data"
     assert (second.leader_epoch, second.data.base_offset) == (5, 3)
     assert second.data.records == b"".join(slices)
+
+
+@given(
+    parts=st.lists(
+        st.tuples(st.binary(min_size=16, max_size=16), _INT32, _INT32, _INT64, st.binary()),
+        max_size=4,
+    )
+)
+def test_what_a_leader_pushed_is_read_as_protobuf_wrote_it(
+    parts: list[tuple[bytes, int, int, int, bytes]],
+) -> None:
+    response = replication_pb.ReplicateResponse()
+    for topic_id, index, epoch, offset, records in parts:
+        message = response.messages.add(leader_epoch=epoch)
+        message.partition.topic_id = topic_id
+        message.partition.partition = index
+        message.data.base_offset = offset
+        message.data.records = records
+        refused = response.messages.add(leader_epoch=epoch)
+        refused.refused.error_code = 6
+    found = read_replicate_response(response.SerializeToString())
+    assert len(found) == len(response.messages)
+    for mine, theirs in zip(found, response.messages, strict=True):
+        assert mine.leader_epoch == theirs.leader_epoch
+        assert mine.topic_id == theirs.partition.topic_id
+        assert mine.partition == theirs.partition.partition
+        if theirs.HasField("data"):
+            assert mine.data is not None
+            assert mine.data.base_offset == theirs.data.base_offset
+            assert bytes(mine.data.records) == theirs.data.records
+        else:
+            assert mine.other == theirs
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_from_a_leader_are_read_or_refused(data: bytes) -> None:
+    try:
+        read_replicate_response(data)
+    except WireError:
+        return

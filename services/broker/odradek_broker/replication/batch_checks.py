@@ -166,7 +166,7 @@ class ScannedBatches:
     is_intact: bool
 
 
-def scan_replicated(records: bytes, base_offset: Offset) -> ScannedBatches:
+def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> ScannedBatches:
     """Read the headers and check the CRCs of what a leader pushed; never raises.
 
     The first batch may begin below `base_offset`, if it ends above.

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -22,6 +22,7 @@ import grpc.aio
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.wire_bytes import PushedMessage, WireError, read_replicate_response
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -33,7 +34,6 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
-from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
 from odradek_runtime.grpc_endpoints import internal_channel
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
@@ -43,11 +43,12 @@ _CONNECT_TIMEOUT_S: Final = 2.0
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1
+_METHOD: Final = "/odradek.v1.ReplicationService/Replicate"
 _log = event_log(__name__)
 
 _CATCH_UP_SHARE: Final = 4  # of the credit: those who are behind do not crowd out the others
 HostKey = tuple[bytes, int]
-Call = grpc.aio.StreamStreamCall[pb.ReplicateRequest, pb.ReplicateResponse]
+Call = grpc.aio.StreamStreamCall[pb.ReplicateRequest, bytes]
 
 
 class Lane(Enum):
@@ -201,9 +202,12 @@ class FollowerStream:
         session_id = next(self._session_ids)
         is_open = False
         channel = internal_channel(host, port, self._tls, peer=f"broker-{self.leader}")
-        call: Call | None = None
+        # Without a deserializer: the batches are not copied out of the message.
+        opener: Any = channel.stream_stream(
+            _METHOD, request_serializer=pb.ReplicateRequest.SerializeToString
+        )
+        call: Call = opener()
         try:
-            call = pb_grpc.ReplicationServiceStub(channel).Replicate()
             await call.write(pb.ReplicateRequest(hello=self._hello(session_id)))
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await call.initial_metadata()
@@ -213,7 +217,13 @@ class FollowerStream:
                 writer = group.create_task(self._write(call))
                 await self._read(call, session_id)
                 writer.cancel()
-        except* (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, OSError) as group_error:
+        except* (
+            grpc.aio.AioRpcError,
+            grpc.aio.UsageError,
+            TimeoutError,
+            OSError,
+            WireError,
+        ) as group_error:
             _log.debug(
                 "Replication stream ended", leader=self.leader, reason=repr(group_error.exceptions)
             )
@@ -221,8 +231,7 @@ class FollowerStream:
             pass  # a write met a call that had just ended
         finally:
             self._closed(session_id)
-            if call is not None:
-                call.cancel()
+            call.cancel()
             await channel.close()
         return is_open
 
@@ -273,25 +282,24 @@ class FollowerStream:
 
     async def _read(self, call: Call, session_id: int) -> None:
         async for response in call:
-            for message in response.messages:
-                key = (message.partition.topic_id, message.partition.partition)
-                host = self._hosts.get(key)
+            for message in read_replicate_response(response):
+                host = self._hosts.get((message.topic_id, message.partition))
                 if host is not None:
                     _deliver(host, session_id, message)
                     self._judge(host, message)
-                if message.HasField("data"):
+                if message.data is not None:
                     self._consumed_bytes += len(message.data.records)
             if self._consumed_bytes:
                 self._outbox_wake.set()
 
-    def _judge(self, host: PartitionHost, message: pb.LeaderMessage) -> None:
+    def _judge(self, host: PartitionHost, message: PushedMessage) -> None:
         """Tell how far the partition is behind, where it may want the other lane."""
-        if message.HasField("data"):
+        if message.data is not None:
             if self.lane is Lane.CATCH_UP:
                 distance = message.data.high_watermark - host.replica.log_end
                 self._on_distance(self, host, distance)
-        elif message.HasField("attached"):
-            distance = message.attached.high_watermark - host.replica.log_end
+        elif message.other is not None and message.other.HasField("attached"):
+            distance = message.other.attached.high_watermark - host.replica.log_end
             self._on_distance(self, host, distance)
 
     async def _write(self, call: Call) -> None:
@@ -325,12 +333,11 @@ def _wire(host: PartitionHost) -> common_pb2.TopicIdPartition:
     )
 
 
-def _deliver(host: PartitionHost, session_id: int, message: pb.LeaderMessage) -> None:
+def _deliver(host: PartitionHost, session_id: int, pushed: PushedMessage) -> None:
     """Hand a leader's message to its partition."""
-    leader_epoch = LeaderEpoch(message.leader_epoch)
-    kind = message.WhichOneof("message")
-    if kind == "data":
-        data = message.data
+    leader_epoch = LeaderEpoch(pushed.leader_epoch)
+    data, message = pushed.data, pushed.other
+    if data is not None:
         host.data_received(
             session_id=session_id,
             leader_epoch=leader_epoch,
@@ -339,7 +346,10 @@ def _deliver(host: PartitionHost, session_id: int, message: pb.LeaderMessage) ->
             log_start=Offset(data.log_start),
             records=data.records,
         )
-    elif kind == "attached":
+        return
+    assert message is not None
+    kind = message.WhichOneof("message")
+    if kind == "attached":
         host.step(
             ev.AttachedReceived(
                 session_id=session_id,

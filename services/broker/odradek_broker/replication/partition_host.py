@@ -127,7 +127,7 @@ class PartitionHost:
         self._produces: dict[int, _Produce] = {}
         self._next_request_id = 1
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
-        self._received: bytes = b""
+        self._received: bytes | memoryview = b""
         self._events: deque[ev.Event] = deque()
         self._is_stepping = False
         self._sync_wanted = False
@@ -222,7 +222,7 @@ class PartitionHost:
         base_offset: Offset,
         high_watermark: Offset,
         log_start: Offset,
-        records: bytes,
+        records: bytes | memoryview,
     ) -> None:
         """The leader pushed batches, or a new high watermark."""
         assert not self._is_stepping, "a leader's data in the middle of a step"
