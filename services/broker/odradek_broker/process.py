@@ -265,6 +265,7 @@ class BrokerProcess:
             tick=self._tick,
             loop_lag_seconds=lambda: self._upkeep.loop_lag_s,
         )
+        self._metrics.extra.append(self._kafka.counters.families)
         self._admin_http = AdminHttp(
             metrics=self._metrics.render,
             liveness={"event loop": lambda: ""},

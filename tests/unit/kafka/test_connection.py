@@ -369,3 +369,25 @@ async def test_metadata_of_all_topics_as_librdkafka_asks_for_it() -> None:
         client.send(ApiKey.METADATA, 13, bytes.fromhex("00 00 00 00 01 00 00"))
         told = messages.MetadataResponse.decode((await client.receive())[1][1:], version=13)
         assert {one.name for one in told.topics} == {"orders", "payments"}
+
+
+async def test_what_is_counted() -> None:
+    async with listening() as server:
+        client = await server.connect()
+        for _ in range(3):
+            client.send(ApiKey.API_VERSIONS, 3)
+            await client.receive()
+        stranger = await server.connect()
+        stranger.send_frame(b"\0")
+        assert await stranger.is_closed()
+        await eventually(lambda: server.listeners.connection_count == 1)
+        samples = {
+            (one.name, *one.labels.values()): one.value
+            for family in server.listeners.counters.families()
+            for one in family.samples
+        }
+        prefix = "odradek_broker_kafka_"
+        assert samples[f"{prefix}requests_total", "api_versions"] == 3
+        assert samples[f"{prefix}connections",] == 1
+        assert samples[f"{prefix}connections_refused_total",] == 1
+        assert samples[f"{prefix}request_failures_total",] == 0

@@ -31,6 +31,7 @@ from odradek_broker.kafka_api.request import (
     NoAnswer,
     Request,
 )
+from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import FrameAssembler, FrameRefused
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
@@ -64,6 +65,7 @@ class ConnectionOwner(Protocol):
     """The listener, as its connections see it."""
 
     registry: Registry
+    counters: KafkaCounters
     scratch: bytearray
     frame_bytes_max: int
     idle_ms_max: int
@@ -229,6 +231,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._close(str(refused))
             return
         self._slots.append(slot)
+        self._owner.counters.requests[handler.key] += 1
         began = perf_counter()
         try:
             reply = handler.handle(request)
@@ -353,6 +356,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request.throttle_ms = max(request.throttle_ms, wait_ms)
 
     def _mute_for(self, wait_ms: int) -> None:
+        self._owner.counters.throttled_ms += wait_ms
         if self._mute is not None:
             self._mute.cancel()
         self._mute = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
@@ -435,6 +439,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _fail(self, slot: _Slot, error: BaseException) -> None:
         """A bug: nothing sensible can be answered, so the client must ask anew."""
+        self._owner.counters.failures += 1
         _log.error(
             "A request failed",
             exc=error,
@@ -451,6 +456,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._active_at_ms = _now_ms()
         session = self._session
         if reason:
+            self._owner.counters.closed += 1
             _log.info(
                 "Closed a connection",
                 reason=reason,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.kafka_api.request import ClientSession, CloseConnection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
+from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES
 from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
@@ -53,7 +53,7 @@ class KafkaListeners:
     def __init__(self, settings: BrokerSettings, tls: TlsFiles | None) -> None:
         self._settings = settings
         self._tls = tls
-        self._counts: Counter[str] = Counter()
+        self.counters = KafkaCounters()
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class KafkaListeners:
     @property
     def connection_count(self) -> int:
         """How many connections are open."""
-        return self._counts.total()
+        return self.counters.connections.total()
 
     def close(self) -> None:
         """Give the ports back; harmless after `serve`."""
@@ -85,7 +85,7 @@ class KafkaListeners:
                     settings=self._settings,
                     registry=registry,
                     tasks=tasks,
-                    counts=self._counts,
+                    counters=self.counters,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets
@@ -138,7 +138,7 @@ class _Listener:
         settings: BrokerSettings,
         registry: Registry,
         tasks: asyncio.TaskGroup,
-        counts: Counter[str],
+        counters: KafkaCounters,
     ) -> None:
         self.name = address.name
         self.registry = registry
@@ -148,7 +148,8 @@ class _Listener:
         self._settings = settings
         self._protocol = settings.security_protocol(address.name)
         self._tasks = tasks
-        self._per_host = counts
+        self.counters = counters
+        self._per_host = counters.connections
         self._connections: dict[KafkaConnection, str] = {}
 
     def new_connection(self) -> KafkaConnection:
