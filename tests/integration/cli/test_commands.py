@@ -1,0 +1,147 @@
+"""Every command against a cluster that `odradek dev` runs, as a person or a script would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+CLI = [sys.executable, "-m", "odradek.cli.main"]
+
+
+@pytest.fixture(scope="module")
+def dev() -> Iterator[dict[str, Any]]:
+    process = subprocess.Popen(
+        [
+            *CLI,
+            "dev",
+            "--brokers",
+            "1",
+            "--controllers",
+            "1",
+            "--gateways",
+            "0",
+            "--json",
+            "--exit-with-parent",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    told = json.loads(process.stdout.readline())
+    yield told
+    process.stdin.close()  # end of file on its standard input ends it, and its children
+    assert process.wait(30) == 0
+    process.stdout.close()
+    process.stderr.close()
+    for pid in told["pids"].values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def run(dev: dict[str, Any], *words: str, stdin: str = "", status: int = 0) -> str:
+    done = subprocess.run(
+        [*CLI, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]},
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def test_dev_tells_where_everything_is(dev: dict[str, Any]) -> None:
+    assert set(dev["pids"]) == {"controller-1", "broker-1"}
+    assert dev["gateway"] is None
+    assert dev["kafka"].startswith("127.0.0.1:")
+
+
+def test_a_first_message(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "greetings", "--partitions", "3", "--replicas", "1")
+    run(dev, "produce", "greetings", "-k", ":", stdin="a:1\nb:2\nc:3\n")
+    assert sorted(
+        run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end").split()
+    ) == ["1", "2", "3"]
+    lines = run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end", "-f", "%k=%v\\n")
+    assert sorted(lines.split()) == ["a=1", "b=2", "c=3"]
+    rows = run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end", "-o", "json")
+    assert {json.loads(row)["value"] for row in rows.splitlines()} == {"1", "2", "3"}
+
+
+def test_topics_are_changed_and_deleted(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "changing", "--partitions", "1", "--config", "retention.ms=5000")
+    run(dev, "topic", "add-partitions", "changing", "3")
+    run(
+        dev,
+        "topic",
+        "alter-config",
+        "changing",
+        "--set",
+        "segment.bytes=1048576",
+        "--delete",
+        "retention.ms",
+    )
+    described = json.loads(run(dev, "topic", "describe", "changing", "-o", "json"))
+    assert len(described["partitions"]) == 3
+    assert described["configs"] == {"segment.bytes": "1048576"}
+    run(dev, "topic", "delete", "changing", "--dry-run")
+    run(dev, "topic", "delete", "changing")
+    assert "changing" not in run(dev, "topic", "list")
+
+
+def test_groups_are_seen_and_moved(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "grouped", "--partitions", "2", "--replicas", "1")
+    run(dev, "produce", "grouped", stdin="".join(f"{n}\n" for n in range(20)))
+    words = ("consume", "grouped", "--group", "readers", "--from-beginning", "-n", "20")
+    assert len(run(dev, *words).split()) == 20
+    described = json.loads(run(dev, "group", "describe", "readers", "-o", "json"))
+    assert (described["state"], described["lag"]) == ("Empty", 0)
+    run(dev, "group", "seek", "readers", "--to", "start", "--topic", "grouped")
+    assert json.loads(run(dev, "group", "describe", "readers", "-o", "json"))["lag"] == 20
+    run(dev, "group", "offset-delete", "readers", "--topic", "grouped")
+    run(dev, "group", "delete", "readers")
+    assert "readers" not in run(dev, "group", "list")
+
+
+def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
+    assert json.loads(run(dev, "cluster", "health", "-o", "json"))["healthy"] is True
+    assert json.loads(run(dev, "cluster", "info", "-o", "json"))["brokers"][0]["fenced"] is False
+    assert json.loads(run(dev, "quorum", "status", "-o", "json"))["leader"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("topic", "create", "bad name"), "only ASCII letters"),
+        (("topic", "describe", "nosuch"), "does not exist; create it"),
+        (("topic", "create", "x", "--config", "nosuch=1"), "nosuch"),
+        (("topic", "create", "x", "--config", "retention.ms=abc"), "retention.ms"),
+        (("topic", "create", "x", "--replicas", "3"), "3"),
+        (("group", "describe", "nobody"), "nobody"),
+    ],
+)
+def test_bad_input_names_the_thing(dev: dict[str, Any], words: tuple[str, ...], said: str) -> None:
+    assert said in run(dev, *words, status=1)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    done = subprocess.run(
+        [*CLI, "topic", "list", "--bootstrap", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr

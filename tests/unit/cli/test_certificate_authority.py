@@ -1,0 +1,60 @@
+"""Certificates: identity as a subject alternative name, private keys, renewal with the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from odradek.cli.certificate_authority import CertificateAuthority, CertificateAuthorityError
+
+
+def names_in(path: Path) -> tuple[set[str], set[str]]:
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = {str(a) for a in names.get_values_for_type(x509.IPAddress)}
+    return set(names.get_values_for_type(x509.DNSName)), addresses
+
+
+def test_a_certificate_carries_identity_and_hosts(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    certificate, key = authority.issue("broker-1", hosts=["host1", "127.0.0.1"], days=1)
+    assert names_in(certificate) == ({"broker-1", "host1"}, {"127.0.0.1"})
+    assert key.stat().st_mode & 0o077 == 0
+    issued = x509.load_pem_x509_certificate(certificate.read_bytes())
+    ca = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    issued.verify_directly_issued_by(ca)
+
+
+def test_renewal_keeps_the_names_and_changes_the_key(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    certificate, key = authority.issue("controller-2", hosts=["c2", "10.0.0.1"], days=1)
+    before, old_key = names_in(certificate), key.read_bytes()
+    authority.renew("controller-2", days=1)
+    assert names_in(certificate) == before
+    assert key.read_bytes() != old_key
+
+
+def test_an_authority_is_never_replaced(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    with pytest.raises(CertificateAuthorityError, match="has an authority already"):
+        authority.create(common_name="other", days=2)
+
+
+@pytest.mark.parametrize("name", ["../evil", "", "ca", "."])
+def test_names_stay_within_the_directory(tmp_path: Path, name: str) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    with pytest.raises(CertificateAuthorityError):
+        authority.issue(name, hosts=(), days=1)
+
+
+def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(CertificateAuthorityError, match="odradek tls init"):
+        CertificateAuthority(tmp_path).issue("broker-1", hosts=(), days=1)
+    with pytest.raises(CertificateAuthorityError, match="odradek tls issue"):
+        CertificateAuthority(tmp_path).renew("broker-1", days=1)

@@ -1,0 +1,64 @@
+"""The command line starts light, and its errors are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("grpc", "pyarrow", "structlog", "pydantic", "fastapi", "pyspark", "cryptography")
+_PROBE = """
+import sys
+sys.argv = ["odradek", *{words!r}]
+from odradek.cli.main import app
+try:
+    app()
+except SystemExit:
+    pass
+print("LOADED", [m for m in {heavy!r} if m in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["topic", "--help"], ["dev", "--help"], ["consume", "--help"]]
+)
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    # typer looks at the parameters of a single command with pydantic, where that is installed
+    heavy = HEAVY if len(words) == 1 else tuple(name for name in HEAVY if name != "pydantic")
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE.format(words=words, heavy=heavy)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["consume", "t", "--from-beginning", "--offset", "3"], "exclude each other"),
+        (["consume", "t", "-f", "%x"], "there is no %x"),
+        (["produce", "t", "/no/such/file"], "cannot read /no/such/file"),
+        (["produce", "t", "--acks", "2"], "allowed are 0, 1, all"),
+        (["topic", "create", "t", "--config", "novalue"], "write NAME=VALUE"),
+        (["topic", "alter-config", "t"], "nothing to change"),
+        (["group", "seek", "g", "--to", "never", "--topic", "t"], "write start, end"),
+        (
+            ["storage", "format", "--data-dir", "/tmp/x", "--node-id", "1", "--voters", "a"],
+            "write 1@host",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(words: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "odradek.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
