@@ -141,6 +141,8 @@ def replay(lines: list[str]) -> list[str]:
         event = event_of(words[2], words[3:])
         if isinstance(event, ProduceRequested):
             asked = event
+        if isinstance(event, events.AttachReceived) and "attach_seq=" not in line:
+            event = dataclasses.replace(event, attach_seq=len(out))
         effects = list(replica.step(event, int(words[1])))
         if effects and isinstance(effects[-1], Append) and effects[-1].request_id is not None:
             assert asked is not None, effects

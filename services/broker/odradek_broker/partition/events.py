@@ -154,7 +154,8 @@ class FollowerSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReceived:
-    """A follower says what it has and wants what follows (R3)."""
+    """A follower says what it has and wants what follows (R3). Of one follower's process a greater
+    `attach_seq` is later, also in another lane; what comes behind a later one is void."""
 
     session: FollowerSession
     attach_seq: int

@@ -20,7 +20,8 @@ class FollowerProgress:
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
     is_eligible: bool = False  # unfenced and in no shutdown, by the image
     session: FollowerSession | None = None  # where it is attached
-    life: BrokerEpoch = NO_BROKER_EPOCH  # the registration under which `ack_to` was told
+    life: BrokerEpoch = NO_BROKER_EPOCH  # the registration that attached last
+    attach_seq: int = 0  # of its last Attach
     ack_to: Offset = UNKNOWN
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
@@ -36,6 +37,15 @@ class FollowerProgress:
             self.detach()
             self.ack_to = UNKNOWN
 
+    def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
+        """An Attach came; False if a later one came before it, in another lane: it is void."""
+        if life == self.life and attach_seq <= self.attach_seq:
+            return False
+        self.life, self.attach_seq = life, attach_seq
+        self.detach()
+        self.ack_to = UNKNOWN
+        return True
+
     def attach(
         self,
         session: FollowerSession,
@@ -47,8 +57,6 @@ class FollowerProgress:
         """Push from `log_end`. Its position is unknown until it acknowledges in this session: with
         durability=fsync the end that it told may not be synced."""
         self.session = session
-        self.life = session.broker_epoch
-        self.ack_to = UNKNOWN
         self.sent_to = log_end
         self.high_watermark_sent = high_watermark
         self.log_start_sent = log_start

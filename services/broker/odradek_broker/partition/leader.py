@@ -266,12 +266,13 @@ class Leader:
         follower = self._followers.get(session.broker_id)
         if follower is None:  # our image is behind the one that made it a replica
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
-        if session.broker_epoch < follower.broker_epoch or _is_older(session, follower.session):
+        if session.broker_epoch < max(follower.broker_epoch, follower.life):
             return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
+        if not follower.hear(session.broker_epoch, event.attach_seq):
+            return []
         verdict = compare(self._log, event.log_end, event.last_epoch)
         if verdict is Lineage.SHARED:
             return self._attach(follower, event)
-        follower.detach()
         if isinstance(verdict, Divergence):
             return [
                 SendDiverged(
@@ -520,12 +521,3 @@ class Leader:
 def _is_same(present: FollowerSession | None, session: FollowerSession) -> bool:
     """Mostly it is the same object, which is told ten times faster."""
     return present is session or present == session
-
-
-def _is_older(session: FollowerSession, present: FollowerSession | None) -> bool:
-    """Whether a later stream of the same follower and lane has taken this one's place."""
-    if present is None:
-        return False
-    if session.broker_epoch != present.broker_epoch:
-        return session.broker_epoch < present.broker_epoch
-    return session.is_catch_up == present.is_catch_up and session.session_id < present.session_id
