@@ -10,9 +10,13 @@ import pytest
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import FollowerSession
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.sim.client_shell import Answer, FetchCall
 from tests.sim.directed import Stage
 from tests.sim.invariants import InvariantBroken
+from tests.sim.network import Stream
 from tests.sim.planted.bugs import BUGS
+from tests.sim.scheduler import SECOND, Process
 
 
 def late_copy_of_an_isr_expansion() -> None:
@@ -159,6 +163,23 @@ def snapshot_of_a_controller_that_was_behind() -> None:
     producer.is_stopped = True
 
 
+def answer_that_was_allowed_before_a_stall() -> None:
+    """The machine of a leader stands still between reading for a fetch and writing the answer."""
+    stage = Stage()
+    stage.produce()
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
+    life = stage.life(1)
+    stream = Stream(stage.cluster.network, Process(stage.scheduler, 299), life.process)
+    answers: list[Answer] = []
+    stream.on_message[0] = answers.append
+    call = FetchCall(call_id=1, partition=stage.partition, offset=0, leader_epoch=-1)
+    life.clients._fetch(stream, call)
+    life.process.stall(4 * SECOND)
+    stage.run(6_000)
+    assert ErrorCode.NONE not in [answer.error_code for answer in answers]
+    assert stage.state.leader != 1
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
@@ -166,6 +187,7 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     23: expansion_that_names_a_lost_life,
     24: ack_of_a_lost_life,
     26: min_isr_that_sinks_while_a_leader_is_cut_off,
+    30: answer_that_was_allowed_before_a_stall,
 }
 
 

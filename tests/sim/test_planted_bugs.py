@@ -8,7 +8,7 @@ from tests.sim.planted.bugs import BUGS
 from tests.sim.simulation import run_seed
 from tests.sim.test_directed_schedules import SCHEDULES
 
-SEEDS_MAX = 100
+SEEDS_MAX = 200
 BY_CHANCE = [number for number, bug in BUGS.items() if not bug.is_rare]
 
 
