@@ -8,6 +8,7 @@ only. With --csv the first line of each file names its fields, and a record is a
 from __future__ import annotations
 
 import csv
+import ftplib
 import logging
 import threading
 from argparse import ArgumentParser, Namespace
@@ -64,7 +65,7 @@ class Spool:
         while not pause.wait(_LOOK_S):
             try:
                 self.fetch_new(must_rest=True)
-            except (OSError, EOFError) as error:  # ftplib's errors are OSErrors, or EOFError
+            except ftplib.all_errors as error:
                 _log.warning("%s: %s", self._remote, error)
 
 

@@ -36,7 +36,7 @@ class FtpDirectory:
         with self._connected() as ftp:
             return {
                 name: size
-                for entry in ftp.nlst()
+                for entry in _names(ftp)
                 if _is_whole(name := PurePosixPath(entry).name)
                 and (size := _size(ftp, name)) is not None
             }
@@ -55,7 +55,7 @@ class FtpDirectory:
         """Write a file; it appears there when it is whole, in place of one of that name."""
         with self._connected() as ftp:
             ftp.storbinary(f"STOR {name}.part", _Chunks(content))
-            if name in {PurePosixPath(entry).name for entry in ftp.nlst()}:
+            if name in {PurePosixPath(entry).name for entry in _names(ftp)}:
                 ftp.delete(name)
             ftp.rename(f"{name}.part", name)
 
@@ -79,6 +79,15 @@ class _Chunks:
 
     def read(self, _size: int = -1) -> bytes:
         return next((chunk for chunk in self._content if chunk), b"")
+
+
+def _names(ftp: ftplib.FTP) -> list[str]:
+    try:
+        return ftp.nlst()
+    except ftplib.error_perm as error:
+        if str(error).startswith("550"):  # so some servers say that there is none
+            return []
+        raise
 
 
 def _is_whole(name: str) -> bool:

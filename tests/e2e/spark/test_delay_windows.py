@@ -43,7 +43,7 @@ def test_the_streamed_table_is_the_one_worked_out_directly(
         tmp_path / "c",
         *("--from", flights_topic, "--to", target, "--batch-offsets-max", "120000"),
     )
-    assert sum(p.numInputRows for p in progress) == len(flights)
+    assert sum(p.numInputRows for p in progress) == len(flights) == 336_776
     assert dropped(progress) == 0
     _assert_table(latest_by_key(topics.pairs(target)), delays(flights))
 
