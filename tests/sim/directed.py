@@ -59,6 +59,7 @@ class Stage:
         self.until(lambda: len(self.isr) == 3)
         self.until(lambda: all(self.partition in self.life(b).hosted for b in (1, 2, 3)))
         self.run(500)
+        self.held: set[str] = set()
         self._clients = itertools.count(FIRST_CLIENT)
         self._values = itertools.count(1)
 
@@ -94,7 +95,7 @@ class Stage:
         self.cluster.network.set_cut(())
 
     def keep_copies(self, method: str) -> list[Copy]:
-        """From now on keep a copy of each such call to a controller."""
+        """From now on keep a copy of each such call; while it is in `held` only the copy."""
         kept: list[Copy] = []
         network = self.cluster.network
         original = network.send
@@ -102,6 +103,8 @@ class Stage:
         def send(source: int, target: Any, action: Any, *args: Any) -> None:
             if args and args[0] == method:
                 kept.append(Copy(args[1], lambda: self._deliver(*args)))
+                if method in self.held:
+                    return
             original(source, target, action, *args)
 
         network.send = send  # type: ignore[method-assign]

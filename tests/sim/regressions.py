@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 REGRESSIONS: tuple[int, ...] = (
-    278,  # a withdrawn ISR proposal did not bump the partition epoch: the watermark stood still
+    278,  # a leader waited for ever for a refused replica (now also a directed schedule)
 )

@@ -92,6 +92,35 @@ def ack_of_a_lost_life() -> None:
     assert stage.log_end(3) == end
 
 
+def expansion_that_is_refused_for_now() -> None:
+    """Broker 3 is fenced for a moment when it is to join; a copy of the proposal comes later.
+
+    The leader must not forget the refused proposal, or the copy lets a replica in that lacks what
+    was shown meanwhile; nor may it wait for that replica for ever.
+    """
+    stage = Stage()
+    stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.run(200)
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.held.add("handle_alter_partition")
+    stage.join()
+    stage.until(lambda: any(copy.adds(3) for copy in proposals))
+    late = next(copy for copy in proposals if copy.adds(3))
+    stage.life(3).process.stall(8 * SECOND)
+    stage.cluster.network.process_stalled(stage.life(3).process, 8 * SECOND)
+    stage.until(lambda: stage.cluster.log.image.brokers[3].fenced)
+    stage.held.clear()  # the leader asks again, and is refused
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5, limit_ms=4_000)
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.is_live(3))
+    late.deliver()
+    stage.run(200)
+    assert stage.isr == (1, 2), "a proposal that was withdrawn was taken"
+
+
 def _attached(stage: Stage) -> FollowerSession | None:
     return stage.leading(1)._followers[3].session
 
@@ -188,6 +217,7 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     24: ack_of_a_lost_life,
     26: min_isr_that_sinks_while_a_leader_is_cut_off,
     30: answer_that_was_allowed_before_a_stall,
+    31: expansion_that_is_refused_for_now,
 }
 
 

@@ -226,6 +226,19 @@ def _gate_at_arrival(stack: ExitStack) -> None:
     _replace(stack, ClientShell, "_leave", leave)
 
 
+def _refused_proposal_forgotten(stack: ExitStack) -> None:
+    def on_isr_answered(self: Leader, event: Any, now_ms: int) -> Any:
+        effects: list[Any] = []
+        if self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
+            self.isr._pending = None
+            self.isr.maximal = self.isr.committed
+            self._count()
+            self._advance(effects)
+        return effects
+
+    _replace(stack, Leader, "on_isr_answered", on_isr_answered)
+
+
 BUGS = {
     bug.number: bug
     for bug in (
@@ -275,5 +288,11 @@ BUGS = {
         Bug(number=26, name="HW moves under min ISR", plant=_watermark_under_min_isr),
         Bug(number=27, name="duplicate answered before HW", plant=_repeat_answered_at_once),
         Bug(number=30, name="lease tested at arrival", plant=_gate_at_arrival, is_rare=True),
+        Bug(  # not in the programme's list: found while the simulator was written
+            number=31,
+            name="refused ISR proposal forgotten",
+            plant=_refused_proposal_forgotten,
+            is_rare=True,
+        ),
     )
 }
