@@ -391,3 +391,25 @@ async def test_what_is_counted() -> None:
         assert samples[f"{prefix}connections",] == 1
         assert samples[f"{prefix}connections_refused_total",] == 1
         assert samples[f"{prefix}request_failures_total",] == 0
+
+
+async def test_large_frames_share_a_bound_and_wait_for_each_other() -> None:
+    async with listening(queued_request_bytes_max=1 << 20) as server:
+        large = PRODUCE_3[:-65] + struct.pack(">i", 3 << 20) + bytes(3 << 20)
+        head = struct.pack(">hhih", ApiKey.PRODUCE, 3, 1, -1)
+        frame = struct.pack(">i", len(head) + len(large)) + head + large
+        stuck = await server.connect()
+        stuck.writer.write(frame[: 2 << 20])  # beyond the bound, and then nothing more
+        arriving = server.listeners.arriving
+        await eventually(lambda: arriving.total_bytes > 1 << 20)
+        waiting = await server.connect()
+        waiting.writer.write(frame)
+        await eventually(lambda: arriving.total_bytes >= 2 << 20)
+        small = await server.connect()
+        small.send(ApiKey.API_VERSIONS, 3)
+        await small.receive()
+        assert not server.partitions.appended
+        await stuck.close()
+        await waiting.receive()
+        assert len(server.partitions.appended[0][2]) == 3 << 20
+        await eventually(lambda: arriving.total_bytes == 0)

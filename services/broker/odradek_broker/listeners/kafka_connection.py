@@ -32,7 +32,7 @@ from odradek_broker.kafka_api.request import (
     Request,
 )
 from odradek_broker.listeners.kafka_counters import KafkaCounters
-from odradek_broker.listeners.kafka_frames import FrameAssembler, FrameRefused
+from odradek_broker.listeners.kafka_frames import ArrivingBytes, FrameAssembler, FrameRefused
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -66,6 +66,7 @@ class ConnectionOwner(Protocol):
 
     registry: Registry
     counters: KafkaCounters
+    arriving: ArrivingBytes
     scratch: bytearray
     frame_bytes_max: int
     idle_ms_max: int
@@ -137,6 +138,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if slot.work is not None:
                 slot.work.cancel()
         self._slots.clear()
+        self._owner.arriving.hold(self, 0)
         self._owner.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -190,7 +192,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _regulate(self) -> None:
         # Without a request at hand it goes on reading, or it would not notice that the client left.
-        wants = self._has_room() or not self._frames.held_bytes
+        held = self._frames.held_bytes
+        wants = self._has_room() or not held
+        arriving = self._owner.arriving
+        arriving.hold(self, held)
+        if held > arriving.SMALL_BYTES and not arriving.may_read(self):
+            wants = False
         if wants == self._is_reading:
             return
         self._is_reading = wants
@@ -199,6 +206,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """There is room again for large frames."""
+        if not self._is_closing:
+            self._regulate()
 
     def _begin(self, frame: bytearray) -> None:
         session = self._session

@@ -11,7 +11,7 @@ requests, then `settle`, which moves what is left out of the scratch buffer.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from odradek_protocol.kafka.frames import FRAME_SIZE, SIZE_BYTES
 
@@ -122,3 +122,48 @@ class FrameAssembler:
         if not 0 < size <= self.frame_bytes_max:
             raise FrameRefused(f"a frame of {size} bytes, at most {self.frame_bytes_max}")
         return size
+
+
+class Resumable(Protocol):
+    """A connection that may be told to read on."""
+
+    def read_on(self) -> None: ...
+
+
+class ArrivingBytes:
+    """What large frames that are not whole yet take on all connections together.
+
+    Each connection is bounded by its frame limit, and there may be many: beyond `bytes_max` those in
+    the middle of a large frame stop reading, but for the one that is at it for longest, until others
+    are done, or closed for being too slow.
+    """
+
+    SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
+
+    __slots__ = ("_bytes_max", "_held", "total_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[Resumable, int] = {}  # who is at it for longest first
+        self.total_bytes = 0
+
+    def may_read(self, connection: Resumable) -> bool:
+        """Whether a connection in the middle of a large frame may go on."""
+        return self.total_bytes <= self._bytes_max or next(iter(self._held), None) is connection
+
+    def hold(self, connection: Resumable, size_bytes: int) -> None:
+        """A connection holds so much now."""
+        counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
+        before = self._held.get(connection, 0)
+        if counted == before:
+            return
+        self.total_bytes += counted - before
+        if counted:
+            self._held[connection] = counted
+            return
+        del self._held[connection]
+        if self.total_bytes <= self._bytes_max:
+            for one in tuple(self._held):
+                one.read_on()
+        elif self._held:
+            next(iter(self._held)).read_on()

@@ -17,7 +17,7 @@ from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.kafka_api.request import ClientSession, CloseConnection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
-from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES
+from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
 from odradek_broker.settings import BrokerSettings, is_kafka_listener
@@ -54,6 +54,7 @@ class KafkaListeners:
         self._settings = settings
         self._tls = tls
         self.counters = KafkaCounters()
+        self.arriving = ArrivingBytes(settings.queued_request_bytes_max)
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
@@ -86,6 +87,7 @@ class KafkaListeners:
                     registry=registry,
                     tasks=tasks,
                     counters=self.counters,
+                    arriving=self.arriving,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets
@@ -139,6 +141,7 @@ class _Listener:
         registry: Registry,
         tasks: asyncio.TaskGroup,
         counters: KafkaCounters,
+        arriving: ArrivingBytes,
     ) -> None:
         self.name = address.name
         self.registry = registry
@@ -149,6 +152,7 @@ class _Listener:
         self._protocol = settings.security_protocol(address.name)
         self._tasks = tasks
         self.counters = counters
+        self.arriving = arriving
         self._per_host = counters.connections
         self._connections: dict[KafkaConnection, str] = {}
 

@@ -267,6 +267,14 @@ class BrokerSettings(CoordinatorSettings):
         unit="ms",
         minimum=0,
     )
+    queued_request_bytes_max: int = setting(
+        "queued.max.request.bytes",
+        "Bytes of large requests that are still arriving, on all Kafka connections together; beyond"
+        " it none of them is read further until others are done or given up.",
+        default=256 << 20,
+        unit="bytes",
+        minimum=1 << 20,
+    )
     socket_request_bytes_max: int = setting(
         "socket.request.max.bytes",
         "Largest request of the Kafka listener.",
