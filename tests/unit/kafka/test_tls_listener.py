@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import ssl
 import struct
 from pathlib import Path
@@ -110,6 +111,32 @@ async def test_plain_within_tls(tls: dict[str, TlsFiles]) -> None:
             client, told = await log_in(wrong)
             assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED, wrong
             assert await client.is_closed()
+
+
+def renew(files: TlsFiles, folder: Path) -> None:
+    authority = CertificateAuthority(folder / "ca")
+    certificate, key = authority.issue("broker-2", hosts=["127.0.0.1"], days=1)
+    for fresh, path in ((certificate, files.certificate), (key, files.key)):
+        path.write_bytes(fresh.read_bytes())
+        os.utime(path, ns=(1, 1))  # another time, whatever the clock's grain
+
+
+async def test_a_renewed_certificate_is_shown_to_who_comes_next(
+    tls: dict[str, TlsFiles], tmp_path: Path
+) -> None:
+    def serial(client: WireClient) -> str:
+        shown: dict[str, Any] = client.writer.get_extra_info("peercert")
+        return str(shown["serialNumber"])
+
+    async with listening(None, tls["broker-1"], ssl_certificate="set") as server:
+        trust = context(tls["client-7"], shows_certificate=False)
+        before = await server.connect(ssl_context=trust)
+        renew(tls["broker-1"], tmp_path)
+        after = await server.connect(ssl_context=trust)
+        assert serial(after) != serial(before)
+        for client in (before, after):
+            client.send(ApiKey.API_VERSIONS, 3)
+            await client.receive()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
+from odradek_broker.security.server_tls import server_context
 from odradek_broker.settings import BrokerSettings, is_kafka_listener
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.tls import TlsFiles
@@ -121,13 +122,9 @@ class KafkaListeners:
         if not self._settings.security_protocol(name).endswith("SSL"):
             return None
         assert self._tls is not None, "checked by the settings"
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._tls.certificate, self._tls.key)
-        if self._settings.ssl_client_auth == "required":
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(self._tls.ca)
-        return context
+        return server_context(
+            self._tls, requires_client=self._settings.ssl_client_auth == "required"
+        )
 
 
 class _Listener:
