@@ -30,7 +30,7 @@ class OdradekDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns; headers with includeHeaders. A narrower one may be given with `.schema(...)`."""
-        from pyspark_odradek.record_rows import source_schema
+        from pyspark_odradek.source_schema import source_schema
 
         is_asked = str(self.options.get("includeheaders", "false")).lower() == "true"
         return source_schema(include_headers=is_asked)
@@ -65,8 +65,8 @@ class OdradekDataSource(DataSource):
         return OdradekStreamWriter(parse_sink(self.options, schema))
 
     def _source_options(self, schema: StructType, *, is_streaming: bool) -> SourceOptions:
-        from pyspark_odradek.record_rows import check_schema
         from pyspark_odradek.source_options import parse_source_options
+        from pyspark_odradek.source_schema import check_schema
 
         check_schema(schema)
         return parse_source_options(self.options, is_streaming=is_streaming)

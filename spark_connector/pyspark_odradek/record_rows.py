@@ -1,4 +1,4 @@
-"""The source's schema, and fetched batches as Arrow record batches of it.
+"""Fetched batches as Arrow record batches of the schema asked for.
 
 Columns that the schema does not have are never built. Constant columns (topic, partition,
 timestampType) are cut from one long array.
@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from odradek.errors import CorruptRecords
 from odradek.partitions import TopicPartition
@@ -39,19 +29,6 @@ from odradek_protocol.records.errors import CorruptBatch
 if TYPE_CHECKING:
     from pyspark_odradek.partition_stream import Chunk
 
-HEADERS_TYPE: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
-_TYPES: Final[dict[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": HEADERS_TYPE,
-}
 _COLUMNS: Final = {
     "key": Column.KEY,
     "value": Column.VALUE,
@@ -62,31 +39,6 @@ _COLUMNS: Final = {
 BATCH_BYTES: Final = 2 << 20
 """Of keys, values and headers: about what one Arrow batch carries to the JVM."""
 BATCH_ROWS_MAX: Final = 1 << 16
-
-
-def source_schema(*, include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source."""
-    names = list(_TYPES) if include_headers else [name for name in _TYPES if name != "headers"]
-    return StructType([StructField(name, _TYPES[name]) for name in names])
-
-
-def check_schema(schema: StructType) -> None:
-    """Raises ValueError unless each column is one of the source's, with its type."""
-    for field in schema.fields:
-        expected = _TYPES.get(field.name)
-        if expected is None:
-            raise ValueError(
-                f"the odradek source has no column {field.name!r}; it has {', '.join(_TYPES)}"
-            )
-        if _bare(field.dataType) != _bare(expected):
-            raise ValueError(
-                f"column {field.name!r} of the odradek source is {expected.simpleString()}, not"
-                f" {field.dataType.simpleString()}"
-            )
-
-
-def _bare(data_type: DataType) -> str:
-    return data_type.simpleString()
 
 
 class RecordRows:

@@ -14,7 +14,7 @@ from pyspark_odradek.connection_options import (
     client_options,
     parse_connection,
 )
-from pyspark_odradek.record_rows import HEADERS_TYPE
+from pyspark_odradek.source_schema import HEADERS_TYPE
 
 _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "acks": ("acks", str),
