@@ -37,7 +37,7 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # how long an attempt may take, not the pause
+    ("grpc.min_reconnect_backoff_ms", 2000),  # how long an attempt may take, not the pause
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),

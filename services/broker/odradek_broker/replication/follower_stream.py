@@ -39,7 +39,7 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 
 ATTACHES_PER_MESSAGE_MAX: Final = 64
-_CONNECT_TIMEOUT_S: Final = 2.0
+_CONNECT_TIMEOUT_S: Final = 5.0
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1

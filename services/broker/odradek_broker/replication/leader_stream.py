@@ -16,7 +16,7 @@ from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadRes
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
-from odradek_broker.partition.events import DataSent, FollowerSession
+from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
 from odradek_broker.partition.replica import DataDue
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
@@ -184,8 +184,15 @@ class LeaderStream:
                     return result
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
                 return None
-        except OffsetOutOfRange:
-            return None  # retention overtook the follower: it attaches anew
+        except OffsetOutOfRange:  # retention overtook the follower: it is to compare again
+            self.refuse(
+                _wire(host),
+                attach_seq=0,
+                leader_epoch=due.leader_epoch,
+                code=ErrorCode.OFFSET_OUT_OF_RANGE,
+            )
+            host.step(DetachReceived(session=self.session))
+            return None
         except StorageFailed as failure:
             self._shared.storage_failed(str(failure))
             return None
@@ -235,13 +242,14 @@ class LeaderStream:
         self._wake.set()
 
 
-def _named(host: PartitionHost, leader_epoch: int) -> pb.LeaderMessage:
-    return pb.LeaderMessage(
-        partition=common_pb2.TopicIdPartition(
-            topic_id=host.partition.topic_id, partition=host.partition.partition
-        ),
-        leader_epoch=leader_epoch,
+def _wire(host: PartitionHost) -> common_pb2.TopicIdPartition:
+    return common_pb2.TopicIdPartition(
+        topic_id=host.partition.topic_id, partition=host.partition.partition
     )
+
+
+def _named(host: PartitionHost, leader_epoch: int) -> pb.LeaderMessage:
+    return pb.LeaderMessage(partition=_wire(host), leader_epoch=leader_epoch)
 
 
 def _add_data(

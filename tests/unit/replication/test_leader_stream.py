@@ -1,0 +1,201 @@
+"""What a leader's stream sends, in which order, and when it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from odradek_broker.log.log_reads import OffsetOutOfRange, ReadResult
+from odradek_broker.partition.effects import SendAttached
+from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
+from odradek_broker.partition.replica import DataDue
+from odradek_broker.replication.counters import Counters
+from odradek_broker.replication.leader_stream import LeaderStream
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+
+SESSION = FollowerSession(broker_id=BrokerId(2), broker_epoch=BrokerEpoch(1), session_id=1)
+
+
+class Log:
+    """Records of 100 bytes each."""
+
+    start = 0
+
+    def plan_read(self, offset: int, *, bytes_max: int, end_offset: int, **_: Any) -> Any:
+        if offset < self.start:
+            raise OffsetOutOfRange(str(offset))
+        count = max(1, min(end_offset - offset, bytes_max // 100))
+        return Plan(offset, count)
+
+
+class Plan:
+    is_hot = True
+
+    def __init__(self, offset: int, count: int) -> None:
+        self._result = ReadResult(
+            [b"%04d" % offset * 25] * count, Offset(offset), Offset(offset + count), 100 * count
+        )
+
+    def run(self) -> ReadResult:
+        return self._result
+
+
+class Host:
+    """A replica that leads in epoch 1, as a stream sees it; it is its own core."""
+
+    def __init__(self, index: int) -> None:
+        self.partition = TopicIdPartition(TopicId(bytes(16)), PartitionIndex(index))
+        self.log = Log()
+        self.replica = self
+        self.sent_to = 0
+        self.sent_watermark = 0
+        self.log_end = 0
+        self.watermark = 0
+        self.steps: list[object] = []
+
+    def data_due(self, session: FollowerSession) -> DataDue | None:
+        if self.sent_to == self.log_end and self.sent_watermark == self.watermark:
+            return None
+        return DataDue(
+            Offset(self.sent_to),
+            Offset(self.log_end),
+            Offset(self.watermark),
+            Offset(self.log.start),
+            LeaderEpoch(1),
+        )
+
+    def step(self, event: object) -> None:
+        self.steps.append(event)
+        if isinstance(event, DataSent):
+            self.sent_to = event.end_offset
+            self.sent_watermark = event.high_watermark
+
+    def session_closed(self, session: FollowerSession) -> None:
+        self.steps.append("closed")
+
+
+class Shared:
+    counters = Counters()
+
+
+def _stream(*, credit_bytes: int = 1 << 20, partition_bytes_max: int = 500) -> LeaderStream:
+    return LeaderStream(
+        SESSION,
+        shared=Shared(),  # type: ignore[arg-type]  # counters are all that hot reads need
+        credit_bytes=credit_bytes,
+        partition_bytes_max=partition_bytes_max,
+        message_bytes_max=1000,
+    )
+
+
+async def _next(stream: LeaderStream) -> Sequence[pb.LeaderMessage]:
+    data = await asyncio.wait_for(stream.next_message(), 2)
+    return list(pb.ReplicateResponse.FromString(data).messages)
+
+
+async def test_one_message_takes_all_that_came_meanwhile_in_turns() -> None:
+    stream = _stream()
+    first, second = Host(0), Host(1)
+    first.log_end, second.log_end = 12, 3
+    for host in (first, second):
+        stream.mark_due(host)  # type: ignore[arg-type]
+    told = [(m.partition.partition, m.data.base_offset) for m in await _next(stream)]
+    assert told == [(0, 0), (1, 0)]  # 500 bytes a turn, 1000 a message
+    told = [(m.partition.partition, m.data.base_offset) for m in await _next(stream)]
+    assert told == [(0, 5)]
+    assert len((await _next(stream))[0].data.records) == 200
+
+
+async def test_it_stops_where_the_credit_ends_and_goes_on_with_more() -> None:
+    stream = _stream(credit_bytes=500)
+    host = Host(0)
+    host.log_end = 20
+    stream.mark_due(host)  # type: ignore[arg-type]
+    assert len(await _next(stream)) == 1
+    waiting = asyncio.ensure_future(stream.next_message())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    stream.add_credit(1)
+    message = pb.ReplicateResponse.FromString(await asyncio.wait_for(waiting, 2)).messages[0]
+    assert message.data.base_offset == 5
+
+
+async def test_a_watermark_alone_waits_for_company_and_then_goes() -> None:
+    stream = _stream()
+    host = Host(0)
+    host.watermark = 7
+    stream.mark_due(host)  # type: ignore[arg-type]
+    began = asyncio.get_running_loop().time()
+    (message,) = await _next(stream)
+    assert asyncio.get_running_loop().time() - began >= 0.04
+    assert message.data.high_watermark == 7
+    assert message.data.records == b""
+
+
+async def test_a_watermark_goes_at_once_with_data_of_another_partition() -> None:
+    stream = _stream()
+    quiet, busy = Host(0), Host(1)
+    quiet.watermark, busy.log_end = 7, 1
+    stream.mark_due(quiet)  # type: ignore[arg-type]
+    stream.mark_due(busy)  # type: ignore[arg-type]
+    told = {m.partition.partition: m.data for m in await _next(stream)}
+    assert told[0].high_watermark == 7
+    assert told[1].records
+
+
+async def test_answers_to_attaches_come_before_data() -> None:
+    stream = _stream()
+    host = Host(0)
+    host.log_end = 1
+    stream.mark_due(host)  # type: ignore[arg-type]
+    stream.send(
+        host,  # type: ignore[arg-type]
+        SendAttached(
+            session=SESSION,
+            attach_seq=4,
+            leader_epoch=LeaderEpoch(1),
+            high_watermark=Offset(0),
+            log_start=Offset(0),
+        ),
+    )
+    kinds = [m.WhichOneof("message") for m in await _next(stream)]
+    assert kinds == ["attached", "data"]
+
+
+async def test_a_follower_that_retention_overtook_is_told_to_compare_again() -> None:
+    stream = _stream()
+    host = Host(0)
+    host.log_end, host.log.start = 20, 10
+    stream.mark_due(host)  # type: ignore[arg-type]
+    (message,) = await _next(stream)
+    assert message.WhichOneof("message") == "refused"
+    assert message.refused.attach_seq == 0
+    assert any(isinstance(step, DetachReceived) for step in host.steps)
+
+
+async def test_the_end_of_the_stream_is_told_to_all_that_were_attached() -> None:
+    stream = _stream()
+    host = Host(0)
+    stream.send(
+        host,  # type: ignore[arg-type]
+        SendAttached(
+            session=SESSION,
+            attach_seq=4,
+            leader_epoch=LeaderEpoch(1),
+            high_watermark=Offset(0),
+            log_start=Offset(0),
+        ),
+    )
+    stream.close()
+    assert host.steps == ["closed"]
