@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +56,44 @@ def guarded_ports() -> Iterator[dict[str, int]]:
         log = (running.data_dir / "broker-1.log").read_text()
         serving = [json.loads(line) for line in log.splitlines() if '"Serving"' in line]
         yield serving[-1]["ports"]
+
+
+# --- the table of clients and scenarios: pytest tests/e2e/kafka --scenario-table=PATH -------------
+
+_CLIENTS = {
+    "test_confluent_client": "confluent-kafka (librdkafka)",
+    "test_security": "confluent-kafka (librdkafka)",
+    "test_three_brokers": "confluent-kafka (librdkafka)",
+    "test_java_tools": "Apache Kafka 4.3.1 (Java)",
+    "test_aiokafka": "aiokafka",
+    "test_kafka_python": "kafka-python",
+    "test_kcat": "kcat",
+}
+_results: dict[tuple[str, str], list[bool]] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scenario-table", help="write a Markdown table of clients and scenarios")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    path, _, test = report.nodeid.partition("::")
+    module, function = Path(path).stem, test.partition("[")[0].rpartition("::")[2]
+    client = next((c for prefix, c in _CLIENTS.items() if prefix == module), None)
+    prefix = next((p for p in _CLIENTS if function.startswith(f"{p}_")), None)
+    if prefix is not None:
+        client, function = _CLIENTS[prefix], function.removeprefix(f"{prefix}_")
+    if client is not None and (report.when == "call" or report.failed):
+        scenario = function.removeprefix("test_").replace("_", " ")
+        _results.setdefault((client, scenario), []).append(report.passed)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--scenario-table", None)
+    if not path:
+        return
+    lines = ["| client | scenario | variants | result |", "|---|---|---|---|"]
+    for (client, scenario), passed in sorted(_results.items()):
+        told = "passes" if all(passed) else f"{passed.count(False)} fail"
+        lines.append(f"| {client} | {scenario} | {len(passed)} | {told} |")
+    Path(path).write_text("\n".join(lines) + "\n")
