@@ -30,7 +30,6 @@ REFUSALS = {
         ErrorCode.UNKNOWN_TOPIC_ID,  # by id, a topic that may not be seen is one that is not there
     )
 }
-LEAVES_OUT = {ApiKey.OFFSET_FETCH}  # what may not be seen is not told, instead of refused
 GUARDED = [key for key, rights in RIGHTS.items() if rights != FREE]
 
 
@@ -111,7 +110,7 @@ async def test_who_has_just_the_right_ones_is_not_refused(key: ApiKey) -> None:
         pytest.param(key, number, id=f"{key.name}-without-{RIGHTS[key][number][0].name}")
         for key in GUARDED
         for number in range(len(RIGHTS[key]))
-        if len(RIGHTS[key]) > 1 and not (key in LEAVES_OUT and number)
+        if len(RIGHTS[key]) > 1
     ],
 )
 async def test_each_right_of_several_is_needed(key: ApiKey, missing: int) -> None:
@@ -135,21 +134,6 @@ async def test_metadata_of_all_topics_leaves_out_what_may_not_be_described() -> 
     request = fake_broker.request(served, ApiKey.METADATA, 12, message)
     reply = await load_handlers()[ApiKey.METADATA].handle(request)
     assert [one.name for one in reply.topics] == ["orders"]
-
-
-async def test_offsets_of_a_topic_that_may_not_be_described_are_not_told() -> None:
-    authorizer = AclAuthorizer()
-    authorizer.entries_changed(acls(RIGHTS[ApiKey.OFFSET_FETCH][:1]))
-    served = fake_broker.services(authorizer)
-    message = message_of(ApiKey.OFFSET_FETCH, 9)
-    request = fake_broker.request(served, ApiKey.OFFSET_FETCH, 9, message)
-    reply = await load_handlers()[ApiKey.OFFSET_FETCH].handle(request)
-    assert all(
-        one.error_code != ErrorCode.NONE
-        for group in reply.groups
-        for topic in group.topics
-        for one in topic.partitions
-    )
 
 
 async def test_super_users_need_no_entry() -> None:

@@ -45,23 +45,31 @@ async def offset_fetch(request: Request) -> Message:
         fetched = FetchedOffsets(error=fetched.error, offsets=dict.fromkeys(wanted or ()))
     code = fetched.error if request.version < _GROUP_ERROR_FROM else ErrorCode.NONE
     return OffsetFetchResponse(
-        error_code=fetched.error, topics=_topics(fetched, _Topic, _Partition, code)
+        error_code=fetched.error,
+        topics=_topics(fetched, _Topic, _Partition, code, _refused(request, fetched, wanted)),
     )
 
 
 async def _group(request: Request, asked: Any) -> Any:
     is_member = request.version >= _CONSUMER_PROTOCOL_FROM and asked.member_id is not None
+    wanted = _wanted(asked.topics)
     fetched = await _fetch(
         request,
         asked.group_id,
-        _wanted(asked.topics),
+        wanted,
         asked.member_id if is_member else None,
         asked.member_epoch if is_member else -1,
     )
     return _Group(
         group_id=asked.group_id,
         error_code=fetched.error,
-        topics=_topics(fetched, _GroupTopic, _GroupPartition, ErrorCode.NONE),
+        topics=_topics(
+            fetched,
+            _GroupTopic,
+            _GroupPartition,
+            ErrorCode.NONE,
+            _refused(request, fetched, wanted),
+        ),
     )
 
 
@@ -92,6 +100,15 @@ async def _fetch(
     return FetchedOffsets(error=fetched.error, offsets=visible)
 
 
+def _refused(
+    request: Request, fetched: FetchedOffsets, wanted: Sequence[TopicPartition] | None
+) -> list[TopicPartition]:
+    """What was asked for by name and may not be seen; of all offsets it is just left out."""
+    if wanted is None or fetched.error is not ErrorCode.NONE:
+        return []
+    return [one for one in wanted if not request.allows_topic(Operation.DESCRIBE, one.topic)]
+
+
 def _wanted(topics: Iterable[Any] | None) -> list[TopicPartition] | None:
     if topics is None:
         return None
@@ -102,8 +119,18 @@ def _wanted(topics: Iterable[Any] | None) -> list[TopicPartition] | None:
     ]
 
 
-def _topics(fetched: FetchedOffsets, topic_type: Any, item_type: Any, code: ErrorCode) -> list[Any]:
+def _topics(
+    fetched: FetchedOffsets,
+    topic_type: Any,
+    item_type: Any,
+    code: ErrorCode,
+    refused: Iterable[TopicPartition],
+) -> list[Any]:
     by_topic: dict[str, list[Any]] = defaultdict(list)
+    for partition in refused:
+        by_topic[partition.topic].append(
+            _item(item_type, partition, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        )
     for partition, committed in fetched.offsets.items():
         by_topic[partition.topic].append(_item(item_type, partition, committed, code))
     return [topic_type(name=name, partitions=items) for name, items in by_topic.items()]
