@@ -106,6 +106,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and self._member is not None:
+            await self._member.close(is_processed=False)
         await self.close()
 
     async def close(self) -> None:
@@ -211,6 +213,11 @@ class Consumer:
             self._dropped(name)
         self._fetcher.kick()
 
+    def hold(self, names: Sequence[TopicPartition]) -> None:
+        """For the group's membership: hand out nothing more of these, which are about to go."""
+        if known := [name for name in names if name in self._planner.partitions]:
+            self.pause(*known)
+
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
         """Per partition with a position: the offset after the last record handed out, and its epoch."""
         handed = {
@@ -236,10 +243,14 @@ class Consumer:
             raise NotAssigned("this consumer is in no group", hint="give it group=...")
         return self._member
 
+    def _end_read(self) -> None:
+        if self._member is not None:
+            self._member.read_ended()
+
     def _begin_read(self) -> None:
         if self._member is not None:
             self._member.start()
-            self._member.note_read()
+            self._member.read_begins()
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -302,6 +313,7 @@ class Consumer:
             await self._ready()
             batches = self._read_columns(bytes_max, columns)
             if batches:
+                self._end_read()
                 return table_of(batches)
             if not await self._wait(deadline_s):
                 return empty_table(columns)
@@ -363,6 +375,7 @@ class Consumer:
             await self._ready()
             records = self._take(records_max)
             if records:
+                self._end_read()
                 return self._deserialized(records)
             if not await self._wait(deadline_s):
                 return []

@@ -58,6 +58,9 @@ class Reader(Protocol):
     ) -> None:
         """Read exactly these; new ones from `starts`, or by auto_offset_reset where it has none."""
 
+    def hold(self, names: Sequence[TopicPartition]) -> None:
+        """Hand out nothing more of these: they are about to go."""
+
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
         """Per partition the offset after the last record handed out, and that record's leader epoch."""
 
@@ -88,10 +91,13 @@ class GroupMembership:
         self._moving: asyncio.Task[None] | None = None
         self._interval_s = 5.0
         self._is_started = False
+        self._reading = (
+            asyncio.Event()
+        )  # set while the program waits for records: all it had is processed
 
     def start(self) -> None:
         """Join; does not wait."""
-        if not self._is_started:
+        if not self._is_started and self.member_epoch == _JOIN:
             self._is_started = True
             self._cluster.start()
             self._tasks.start(self._heartbeat(), "heartbeat")
@@ -102,20 +108,30 @@ class GroupMembership:
         """What is owned now."""
         return list(self.owned)
 
-    def note_read(self) -> None:
-        """A read begins: what was handed out before it counts as processed."""
+    def read_begins(self) -> None:
+        """What was handed out before counts as processed from now on."""
         self._committable = self._reader.handed_out()
+        self._reading.set()
 
-    async def close(self) -> None:
-        """Commit, give up, leave. Bounded by a few seconds when nobody answers."""
+    def read_ended(self) -> None:
+        """The program has records again, which it has yet to process."""
+        self._reading.clear()
+
+    async def close(self, *, is_processed: bool = True) -> None:
+        """Commit, give up, leave. Bounded by a few seconds when nobody answers.
+
+        `is_processed` False: the program fails while it works on what it was handed last.
+        """
         if not self._is_started:
             return
+        self._is_started = False  # a second call finds nothing to do
         await self._tasks.stop()
         try:
             async with asyncio.timeout(_CALL_S):
                 if self.member_epoch > 0:
                     if self.options.auto_commit:
-                        self.note_read()
+                        if is_processed:
+                            self.read_begins()
                         await self._commit(self._committable)
                     await _call(self.options.on_revoke, list(self.owned))
                     static = self.options.instance_id is not None
@@ -208,8 +224,9 @@ class GroupMembership:
         assert target is not None, "told to move nowhere"
         gone = [name for name in self.owned if name not in target]
         if gone:
+            self._reader.hold(gone)
             if self.options.auto_commit:
-                self.note_read()
+                await self._until_processed()
                 await self._commit({n: at for n, at in self._committable.items() if n in gone})
             await _call(self.options.on_revoke, gone)
             self._own({n: i for n, i in self.owned.items() if n in target}, {})
@@ -227,6 +244,15 @@ class GroupMembership:
                 self._own(target, starts)
                 await _call(self.options.on_assign, new)
         self._wake.set()
+
+    async def _until_processed(self) -> None:
+        """Let the program finish what it was handed, for at most half of its rebalance timeout."""
+        try:
+            async with asyncio.timeout(self.options.rebalance_timeout_ms / 2000):
+                await self._reading.wait()
+        except TimeoutError:
+            return  # what it works on is read again by the next owner
+        self._committable = self._reader.handed_out()
 
     def _own(
         self, owned: Mapping[TopicPartition, bytes], starts: Mapping[TopicPartition, int]
