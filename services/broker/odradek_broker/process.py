@@ -66,7 +66,6 @@ from odradek_protocol.identity import (
     ClusterId,
     IncarnationId,
     TopicId,
-    TopicName,
 )
 from odradek_protocol.kafka.messages import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
@@ -311,7 +310,9 @@ class BrokerProcess:
     async def _register_and_load(self) -> None:
         """Register before the logs are recovered, unless that takes no time; tell what was lost."""
         loading: asyncio.Task[LoadReport] = asyncio.ensure_future(
-            self._pool.call(lambda: self._directory.load(self._config_at_load))
+            self._pool.call(
+                lambda: self._directory.load(lambda topic, _: self._table.log_config(topic))
+            )
         )
         await asyncio.wait({loading}, timeout=_EARLY_LOAD_S)
         report = _loaded(loading) if loading.done() else None
@@ -372,9 +373,6 @@ class BrokerProcess:
             [settings.advertised(one.name, self._ports[one.name]) for one in settings.listeners],
             security_protocol="PLAINTEXT" if self._tls is None else "SSL",
         )
-
-    def _config_at_load(self, topic: TopicName, _topic_id: TopicId):  # type: ignore[no-untyped-def]
-        return self._table.log_config(topic)
 
     async def _start_servers(self) -> None:
         settings, creation = self._settings, self._topic_creation
