@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TARGET: Final = "aircraft-rotations"
 GAP_HOURS: Final = 12
 TTL_HOURS: Final = 24
+_EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _STATE: Final = "first_s bigint, last_s bigint, legs int, distance bigint, origins string"
 _OUTPUT: Final = (
     "tailnum string, first_departure timestamp, last_departure timestamp, legs int,"
@@ -125,7 +126,13 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     first = f.date_format("first_departure", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     rows = as_json(rotations, key=f.concat_ws("|", "tailnum", first))
     target = target_of(settings, TARGET)
-    return [write_topic(rows, settings, PIPELINE.name, topic=target, mode="update")]
+    # With processing time Spark would run empty batches for ever, in case state expires: --available-now
+    # would never end. A query takes the setting over as it starts.
+    spark.conf.set(_EMPTY_BATCHES, str(not settings.available_now).lower())
+    try:
+        return [write_topic(rows, settings, PIPELINE.name, topic=target, mode="update")]
+    finally:
+        spark.conf.unset(_EMPTY_BATCHES)
 
 
 PIPELINE: Final = Pipeline(

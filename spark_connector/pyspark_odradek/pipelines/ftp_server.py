@@ -34,9 +34,11 @@ class FtpDirectory:
     def sizes(self) -> dict[str, int]:
         """Bytes of each file there, by name; those under way (`.name`, `name.part`) are left out."""
         with self._connected() as ftp:
+            names = _names(ftp)
+            ftp.voidcmd("TYPE I")  # a listing leaves the connection in ASCII, where SIZE is refused
             return {
                 name: size
-                for entry in _names(ftp)
+                for entry in names
                 if _is_whole(name := PurePosixPath(entry).name)
                 and (size := _size(ftp, name)) is not None
             }

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -174,9 +175,11 @@ def test_adapted_flights_decode_to_what_was_asked_for(
 @pytest.fixture
 def ftp(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """An FTP server on loopback: its address, and its directory."""
-    from pyftpdlib.authorizers import DummyAuthorizer
-    from pyftpdlib.handlers import FTPHandler
-    from pyftpdlib.servers import ThreadedFTPServer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it stands on asyncore
+        from pyftpdlib.authorizers import DummyAuthorizer
+        from pyftpdlib.handlers import FTPHandler
+        from pyftpdlib.servers import ThreadedFTPServer
 
     directory = tmp_path / "ftp"
     directory.mkdir()

@@ -99,6 +99,17 @@ async def test_who_has_no_right_is_refused_and_changes_nothing(key: ApiKey) -> N
 
 
 @pytest.mark.parametrize("key", GUARDED, ids=lambda key: key.name)
+async def test_a_refusal_is_in_the_audit_log(key: ApiKey, caplog: pytest.LogCaptureFixture) -> None:
+    await ask(key, [])
+    told = [r.odradek_fields for r in caplog.records if r.name == "odradek_broker.audit"]  # type: ignore[attr-defined]
+    assert told
+    for fields in told:
+        assert fields["principal"] == "User:alice"
+        assert fields["host"] == "127.0.0.1"
+        assert fields["request"] == key.name
+
+
+@pytest.mark.parametrize("key", GUARDED, ids=lambda key: key.name)
 async def test_who_has_just_the_right_ones_is_not_refused(key: ApiKey) -> None:
     found, _ = await ask(key, RIGHTS[key])
     assert not found & REFUSALS, f"{key.name} answered {found} to somebody with {RIGHTS[key]}"

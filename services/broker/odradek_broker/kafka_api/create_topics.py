@@ -11,7 +11,7 @@ from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.kafka_api.topic_errors import is_topic_name
 from odradek_broker.quotas.quotas import MUTATION_RATE
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import CreateTopicsResponse, Message, uuid_of
@@ -27,7 +27,7 @@ async def create_topics(request: Request) -> Message:
     """Each topic on its own: what is wrong with one does not stop the others."""
     message = request.message
     names = Counter(one.name for one in message.topics)
-    may_all = request.allows_cluster(Operation.CREATE)
+    may_all = request.sees_cluster(Operation.CREATE)
     results: dict[str, Any] = {}
     wanted: list[pb.NewTopic] = []
     partitions_left = PARTITIONS_MAX
@@ -133,7 +133,7 @@ def _result(request: Request, one: pb.TopicResult) -> Any:
     )
     if one.error_code != ErrorCode.NONE:
         return result
-    if not request.allows_topic(Operation.DESCRIBE_CONFIGS, one.name):
+    if not request.sees(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, one.name):
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     result.configs = [

@@ -51,6 +51,6 @@ def describe_cluster(request: Request) -> Message:
         controller_id=request.services.broker_id,  # every broker passes admin requests on
         brokers=brokers,
     )
-    if message.include_cluster_authorized_operations and request.allows_cluster(Operation.DESCRIBE):
+    if message.include_cluster_authorized_operations and request.sees_cluster(Operation.DESCRIBE):
         response.authorized_operations = request.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     return response

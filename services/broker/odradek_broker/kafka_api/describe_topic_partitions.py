@@ -29,7 +29,9 @@ def describe_topic_partitions(request: Request) -> Message:
         names = sorted({one.name for one in message.topics})
     else:
         names = sorted(
-            name for name in image.topic_ids if request.allows_topic(Operation.DESCRIBE, name)
+            name
+            for name in image.topic_ids
+            if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
         )
     first_topic, first_partition = "", 0
     if message.cursor is not None:

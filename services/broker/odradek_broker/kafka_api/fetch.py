@@ -16,7 +16,7 @@ from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Encoded, Request
 from odradek_broker.quotas.quotas import FETCH_RATE
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_BROKER,
     LeaderEpoch,
@@ -95,7 +95,7 @@ def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
             # Who may not even see the topic is told what is told of a topic that is not there.
             return (
                 _NOT_ALLOWED
-                if request.allows_topic(Operation.DESCRIBE, name)
+                if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
                 else _UNKNOWN_TOPIC_ID
             )
         return None

@@ -27,8 +27,8 @@ async def init_producer_id(request: Request) -> Message:
             return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         answer: Message = await request.services.transactions.init_producer_id(request)
         return answer
-    if not request.allows_cluster(Operation.IDEMPOTENT_WRITE) and not request.allows_any_topic(
-        Operation.WRITE
+    if not request.allows_any_topic(Operation.WRITE) and not request.allows_cluster(
+        Operation.IDEMPOTENT_WRITE
     ):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     code, producer_id = await request.services.producer_ids.next()

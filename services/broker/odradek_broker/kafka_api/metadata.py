@@ -86,7 +86,7 @@ def _all_topics(request: Request) -> list[Any]:
     return [
         _topic(request, topic)
         for topic in request.services.image.topics.values()
-        if request.allows_topic(Operation.DESCRIBE, topic.name)
+        if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     ]
 
 
@@ -105,7 +105,7 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
         and is_topic_name(one.name)
         and one.name not in INTERNAL_TOPICS
     ]
-    may_all = request.allows_cluster(Operation.CREATE)
+    may_all = request.sees_cluster(Operation.CREATE)
     allowed = [one for one in missing if may_all or request.allows_topic(Operation.CREATE, one)]
     refused = dict.fromkeys(set(missing) - set(allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if allowed:

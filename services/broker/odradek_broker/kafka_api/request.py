@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import (
@@ -16,6 +16,10 @@ from odradek_broker.security.rights import (
 from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.primitives.varint import ByteBuffer
+from odradek_runtime.logs import event_log
+
+DENIALS_TOLD_MAX: Final = 100
+_log = event_log("odradek_broker.audit")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class ClientSession:
     reauthenticate_at_ms: int | None = None
     takes_raw_tokens: bool = False  # after SaslHandshake 0: frames without a header
     client_software: str = ""
+    denied: set[object] = field(default_factory=set)  # what the audit log was told of
 
     @property
     def is_authenticated(self) -> bool:
@@ -60,12 +65,40 @@ class Request:
     closes_connection: bool = False  # after the answer
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether who asks may do this."""
+        """Whether who asks may do this; that it may not is written into the audit log."""
+        if self.sees(operation, resource_type, name):
+            return True
+        self._audit(operation, resource_type, name)
+        return False
+
+    def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """The same without the audit: for what is left out of an answer, not refused."""
         authorizer = self.services.authorizer
         if not authorizer.is_on:
             return True
         session = self.session
         return authorizer.allows(session.principal, session.host, operation, resource_type, name)
+
+    def sees_cluster(self, operation: Operation) -> bool:
+        """Likewise, of the cluster."""
+        return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """One line for each kind of refusal and connection, and no more than a connection's bound."""
+        denied = self.session.denied
+        entry = (self.key, operation, resource_type, name)
+        if entry in denied or len(denied) >= DENIALS_TOLD_MAX:
+            return
+        denied.add(entry)
+        _log.warning(
+            "Denied",
+            principal=self.session.principal,
+            host=self.session.host,
+            request=self.key.name,
+            operation=operation.name,
+            resource_type=resource_type.name,
+            resource=name,
+        )
 
     def allows_topic(self, operation: Operation, topic: str) -> bool:
         """Likewise, of a topic."""
@@ -90,9 +123,7 @@ class Request:
     def operations(self, resource_type: ResourceType, name: str) -> set[int]:
         """All that who asks may do to a resource (KIP-430)."""
         return {
-            int(one)
-            for one in OPERATIONS_OF[resource_type]
-            if self.allows(one, resource_type, name)
+            int(one) for one in OPERATIONS_OF[resource_type] if self.sees(one, resource_type, name)
         }
 
 

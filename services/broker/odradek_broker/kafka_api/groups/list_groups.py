@@ -6,7 +6,7 @@ from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.messages import ListGroupsResponse, Message
 
@@ -21,7 +21,7 @@ async def list_groups(request: Request) -> Message:
         listings = coordinator(request).listings()
     except CoordinatorError as error:
         return ListGroupsResponse(error_code=error.code, groups=[])
-    sees_all = request.allows_cluster(Operation.DESCRIBE)
+    sees_all = request.sees_cluster(Operation.DESCRIBE)
     return ListGroupsResponse(
         groups=[
             ListGroupsResponse.ListedGroup(
@@ -33,6 +33,6 @@ async def list_groups(request: Request) -> Message:
             for one in listings
             if (not states or one.state.lower() in states)
             and (not types or one.group_type.lower() in types)
-            and (sees_all or request.allows_group(Operation.DESCRIBE, one.group_id))
+            and (sees_all or request.sees(Operation.DESCRIBE, ResourceType.GROUP, one.group_id))
         ]
     )

@@ -1,0 +1,242 @@
+"""The link to the controllers, against servers in this process: feed, calls, heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.cluster.heartbeat import LOOP_AGE_MAX_MS, Heartbeat, LoopTick
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.metadata_feed import MetadataFeed
+from odradek_protocol.identity import BrokerEpoch, BrokerId, MetadataOffset, TopicId, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import NoOp, Topic
+from odradek_protocol.metadata.snapshot import snapshot_bytes
+from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
+from odradek_runtime.clock import boottime_ms, monotonic_ms
+from tests.integration.broker.memory_controller import MemoryController
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[MemoryController]:
+    one = MemoryController(cluster_id="c")
+    await one.start()
+    yield one
+    await one.stop()
+
+
+class Standby(pb_grpc.ControllerServiceServicer):
+    """A controller that is not the active one, and knows who is."""
+
+    def __init__(self, active: int = -1) -> None:
+        self.active = active
+        self.asked = 0
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        self.asked += 1
+        return pb.RegisterResponse(
+            error_code=ErrorCode.NOT_CONTROLLER, active_controller_id=self.active
+        )
+
+
+class SnapshotSource(pb_grpc.ControllerServiceServicer):
+    """Sends its image as a snapshot, damaged at first."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.data = snapshot_bytes(image)
+        self.offset = image.offset
+        self.served = 0
+
+    async def MetadataFeed(
+        self, request: pb.MetadataFeedRequest, context: Any
+    ) -> AsyncIterator[pb.MetadataFeedResponse]:
+        self.served += 1
+        step = 100
+        for position in range(0, len(self.data), step):
+            is_last = position + step >= len(self.data)
+            checksum = crc32c(self.data) ^ (self.served == 1)
+            yield pb.MetadataFeedResponse(
+                snapshot=pb.MetadataSnapshotChunk(
+                    offset=self.offset,
+                    position=position,
+                    data=self.data[position : position + step],
+                    is_last=is_last,
+                    crc32c=checksum if is_last else 0,
+                )
+            )
+        await asyncio.Event().wait()
+
+
+async def _serve(servicer: Any) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server()
+    pb_grpc.add_ControllerServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, port
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  # bounded by the timeout
+            await asyncio.sleep(0.01)
+
+
+async def test_the_feed_brings_the_image_up_to_date(controller: MemoryController) -> None:
+    client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
+    changes: list[MetadataDelta] = []
+    feed = MetadataFeed(
+        broker_id=BrokerId(1),
+        controllers=client,
+        on_change=lambda _image, delta: changes.append(delta),
+    )
+    task = asyncio.create_task(feed.run())
+    await _until(lambda: feed.image.offset == controller.core.committed.offset)
+    assert feed.image.features == controller.core.committed.features
+    assert changes
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await client.close()
+
+
+async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
+    image = MetadataImage()
+    image.replay(MetadataOffset(5), 3, NoOp())
+    ids = [TopicId(bytes([n]) * 16) for n in range(20)]
+    for number, topic_id in enumerate(ids):
+        image.replay(
+            MetadataOffset(6 + number), 3, Topic(topic_id=topic_id, name=TopicName(f"t{number}"))
+        )
+    source = SnapshotSource(image)
+    server, port = await _serve(source)
+    client = ControllerClient([(1, "127.0.0.1", port)], None)
+    created: set[TopicId] = set()
+    feed = MetadataFeed(
+        broker_id=BrokerId(1),
+        controllers=client,
+        on_change=lambda _image, delta: created.update(delta.topics_created),
+    )
+    task = asyncio.create_task(feed.run())
+    await _until(lambda: feed.image.offset == image.offset and len(created) == 20)
+    assert source.served >= 2, "the damaged one was taken"
+    assert set(feed.image.topics) == set(ids)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await client.close()
+    await server.stop(0)
+
+
+async def test_a_call_finds_the_active_controller(controller: MemoryController) -> None:
+    standby = Standby(active=1)
+    server, port = await _serve(standby)
+    client = ControllerClient(
+        [(2, "127.0.0.1", port), (3, "127.0.0.1", 1), (1, "127.0.0.1", controller.port)], None
+    )
+    request = pb.RegisterRequest(
+        cluster_id="c",
+        broker_id=4,
+        incarnation_id=bytes(16),
+        directory_ids=[bytes(16)],
+        restart_class=pb.RESTART_CLASS_POWER,
+    )
+    answer = await client.call("Register", request, timeout_s=5)
+    assert answer.error_code == 0
+    assert client.active == 1
+    asked = standby.asked
+    await client.call("Register", request, timeout_s=5)
+    assert standby.asked == asked, "it forgot who is active"
+    refused = await client.call(
+        "CreateTopics",
+        admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(name="bad/name")]),
+        timeout_s=5,
+        is_admin=True,
+    )
+    assert refused.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    await client.close()
+    await server.stop(0)
+
+
+async def test_without_an_active_controller_everyone_asked_is_named() -> None:
+    server, port = await _serve(Standby())
+    client = ControllerClient([(1, "127.0.0.1", port), (2, "127.0.0.1", 1)], None)
+    with pytest.raises(NoController) as told:
+        await client.call("Register", pb.RegisterRequest(broker_id=4), timeout_s=0.5)
+    assert "controller 1" in str(told.value)
+    assert "not the active controller" in str(told.value)
+    assert "controller 2 at 127.0.0.1:1" in str(told.value)
+    await client.close()
+    await server.stop(0)
+
+
+class _Beating:
+    """A heartbeat of a registered broker."""
+
+    def __init__(self, port: int, epoch: int) -> None:
+        self.lease = Lease(2_000)
+        self.tick = LoopTick()
+        self.stale = asyncio.Event()
+        self.heartbeat = Heartbeat(
+            broker_id=BrokerId(4),
+            broker_epoch=BrokerEpoch(epoch),
+            controllers=[(1, "127.0.0.1", port)],
+            interval_ms=20,
+            lease=self.lease,
+            tick=self.tick,
+            loop=asyncio.get_running_loop(),
+            on_news=lambda _news: None,
+            on_stale=self.stale.set,
+            tls=None,
+        )
+
+
+async def _registered(controller: MemoryController) -> int:
+    answer = await controller.Register(
+        pb.RegisterRequest(
+            cluster_id="c",
+            broker_id=4,
+            incarnation_id=bytes(16),
+            directory_ids=[bytes(16)],
+            restart_class=pb.RESTART_CLASS_POWER,
+        ),
+        None,
+    )
+    return int(answer.broker_epoch)
+
+
+async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
+    controller: MemoryController,
+) -> None:
+    beating = _Beating(controller.port, await _registered(controller))
+    beating.tick.start()
+    beating.heartbeat.want_fence = False
+    beating.heartbeat.image_offset = 1 << 40
+    beating.heartbeat.start()
+    await _until(lambda: beating.lease.until_ms > boottime_ms())
+    beating.tick.stop()  # as if the loop stood still
+    beating.tick.at_ms = monotonic_ms() - LOOP_AGE_MAX_MS - 1
+    await asyncio.sleep(0.1)  # a beat that was under way may still be answered
+    renewed_to = beating.lease.until_ms
+    await asyncio.sleep(0.2)
+    assert beating.lease.until_ms == renewed_to
+    beating.heartbeat.stop()
+
+
+async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController) -> None:
+    beating = _Beating(controller.port, await _registered(controller) - 1)
+    beating.tick.start()
+    beating.heartbeat.start()
+    async with asyncio.timeout(10):
+        await beating.stale.wait()
+    assert beating.lease.until_ms == 0
+    beating.heartbeat.stop()
+    beating.tick.stop()
