@@ -452,8 +452,8 @@ class BrokerProcess:
         self._is_ready = True
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
-        announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
+        announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 
     async def _serve_kafka(self) -> None:
         await self._may_serve_kafka.wait()

@@ -57,8 +57,8 @@ class GatewayProcess:
             )
             serving = asyncio.create_task(_serve(server, listening), name="http")
             stopping = asyncio.create_task(stop.wait(), name="stop")
-            announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
+            announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             cluster.is_stopping = True
             await cluster.wake_long_polls()

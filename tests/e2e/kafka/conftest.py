@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,9 +52,7 @@ def guarded_ports() -> Iterator[dict[str, int]]:
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, settings=settings)) as running:
         running.start()
         running.wait_ready()
-        log = (running.data_dir / "broker-1.log").read_text()
-        serving = [json.loads(line) for line in log.splitlines() if '"Serving"' in line]
-        yield serving[-1]["ports"]
+        yield running.brokers[1].ready_line["ports"]
 
 
 # --- the table of clients and scenarios: pytest tests/e2e/kafka --scenario-table=PATH -------------
