@@ -12,7 +12,8 @@ from odradek.errors import (
     SequenceLost,
 )
 from odradek.producer.accumulator import Accumulator, AccumulatorLimits
-from odradek.producer.partition_queue import PRODUCER_EPOCH_MAX, PartitionQueue
+from odradek.producer.delivery import DeliveryFuture
+from odradek.producer.partition_queue import BATCH_BYTES_MIN, PRODUCER_EPOCH_MAX, PartitionQueue
 from odradek.producer.partitioner import TopicLanes
 from odradek.producer.producer_batch import ProducerBatch
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -258,6 +259,46 @@ def test_without_idempotence_the_old_leaders_answers_are_awaited() -> None:
     bench.drain_all()
     bench.accumulator.leader_changed(bench.queue)
     assert bench.drain_all() == []
+
+
+def test_a_batch_too_large_for_its_topic_goes_on_as_halves_in_order() -> None:
+    bench = Bench(batch_bytes_max=4_000)
+    whole = bench.append(5, size=100)
+    bench.queue.seal()
+    later = bench.append(2)
+    bench.queue.seal()
+    futures = [DeliveryFuture(whole, index) for index in range(5)]
+    told: list[str] = []
+    futures[0].add_done_callback(lambda _: told.append("done"))
+    assert bench.drain_all() == [whole, later]
+    bench.answer(whole, E.MESSAGE_TOO_LARGE)
+    assert bench.drain_all() == [], "what is in flight is decided first"
+    bench.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 2_000
+    first, second, again = bench.drain_all()
+    assert again is later
+    assert [b.record_count for b in (first, second)] == [2, 3]
+    assert sequences([first, second, later]) == [(0, 0), (0, 2), (0, 5)]
+    bench.answer(first, offset=10)
+    assert not whole.is_done
+    assert bench.accumulator.undone_batches == 2
+    bench.answer(second, E.MESSAGE_TOO_LARGE)
+    bench.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 2_000
+    third, fourth, again = bench.drain_all()
+    assert sequences([third, fourth, again]) == [(0, 2), (0, 3), (0, 5)]
+    bench.answer(third, E.MESSAGE_TOO_LARGE)  # a single record: no way to make it smaller
+    bench.answer(fourth, offset=12)
+    assert told == []
+    assert whole.is_done
+    assert [f.result().offset for f in (*futures[:2], *futures[3:])] == [10, 11, 12, 13]
+    assert isinstance(futures[2].exception(), RecordTooLarge)
+    bench.answer(later, offset=14)
+    assert bench.accumulator.undone_batches == 0
+    assert bench.accumulator.buffered_bytes == 0
+    assert bench.queue.is_empty
+    batch = bench.append(30, size=100)
+    assert batch.size_bytes <= BATCH_BYTES_MIN, "the next ones are made smaller"
 
 
 def test_a_hole_in_the_sequence_is_closed_by_numbering_anew() -> None:

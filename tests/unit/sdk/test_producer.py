@@ -56,6 +56,20 @@ async def test_a_null_value_and_the_clocks_time_are_what_is_sent_by_default(
     assert before_ms - 5 <= record.timestamp_ms <= time.time_ns() // 1_000_000 + 5
 
 
+async def test_batches_shrink_to_what_a_topic_takes(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await client.admin.create_topic("t", partitions=1, configs={"max.message.bytes": "2000"})
+    async with client.producer() as producer:
+        futures = [await producer.send("t", b"%04d" % i + b"x" * 96) for i in range(2_000)]
+        with pytest.raises(RecordTooLarge):
+            await producer.send_and_wait("t", b"x" * 3_000)
+        offsets = [(await future).offset for future in futures]
+    assert offsets == list(range(2_000))
+    assert [int(value[:4]) for value in values(cluster, "t") if value] == list(range(2_000))
+    assert max(len(batch.data) for batch in cluster.log("t").batches) <= 2_000
+
+
 async def test_records_of_a_key_stay_in_order_and_in_one_partition(
     cluster: MemoryCluster, client: Client
 ) -> None:

@@ -207,6 +207,11 @@ class Accumulator:
             return self._acknowledged(batch, base_offset, log_append_time_ms)
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return self._acknowledged(batch, -1, -1)
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            first, second = queue.split(batch)
+            self.buffered_bytes += first.size_bytes + second.size_bytes - batch.size_bytes
+            self.undone_batches += 1
+            return []
         error = error_of(code, str(queue.name), message)
         if self.is_idempotent and code in (
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -51,16 +51,16 @@ class DeliveryFuture:
         error = self.exception()
         if error is not None:
             raise error
-        batch = self._batch
-        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
+        batch, index = self._batch.leaf(self._index)
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         queue = batch.queue
         return RecordMetadata(queue.topic, queue.partition, offset, batch.log_append_time_ms)
 
     def exception(self) -> OdradekError | None:
         """Why it failed, or None. Raises asyncio.InvalidStateError before it is done."""
-        batch = self._batch
-        if not batch.is_done:
+        if not self._batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
+        batch, _ = self._batch.leaf(self._index)
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:

@@ -11,6 +11,9 @@ are older than the one filling. What keeps it so:
 - Sequence numbers are given when a batch is first sent and kept over retries: whether an earlier
   attempt arrived or not, the records are written once.
 
+A batch that the topic finds too large (MESSAGE_TOO_LARGE) goes on as two halves, which share its place and
+its sequence numbers, down to single records.
+
 A batch that fails for good leaves a hole in the sequence, and the broker refuses what follows
 (OUT_OF_ORDER_SEQUENCE_NUMBER). When that is said of the **oldest** undecided batch, neither it nor any later
 one was written: they are numbered anew, from 0 under the next producer epoch (epochs of one
@@ -24,10 +27,10 @@ from __future__ import annotations
 from collections import deque
 
 from odradek.partitions import TopicPartition
-from odradek.producer.producer_batch import ProducerBatch
+from odradek.producer.producer_batch import NUMBER_STEP, SEQUENCE_MODULUS, ProducerBatch
 
 PRODUCER_EPOCH_MAX = (1 << 15) - 1
-SEQUENCE_MODULUS = 1 << 31
+BATCH_BYTES_MIN = 1024
 
 
 class PartitionQueue:
@@ -35,6 +38,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_next_number",
+        "batch_bytes_max",
         "failures",
         "filling",
         "hole_number",
@@ -67,6 +71,8 @@ class PartitionQueue:
         self.hole_number = -1
         """Number of the last batch that failed after it was sent; -1: no hole since the last success."""
         self.must_renumber = False
+        self.batch_bytes_max = 1 << 31
+        """What the topic takes, as learned from its refusals."""
         self._next_number = 0
 
     @property
@@ -76,8 +82,9 @@ class PartitionQueue:
 
     def open(self, now_ms: int, batch_bytes_max: int) -> ProducerBatch:
         """A new batch, not yet the filling one."""
-        self._next_number += 1
-        return ProducerBatch(self, self._next_number, now_ms, batch_bytes_max)
+        self._next_number += NUMBER_STEP
+        bytes_max = min(batch_bytes_max, self.batch_bytes_max)
+        return ProducerBatch(self, self._next_number, now_ms, bytes_max)
 
     def seal(self) -> None:
         """Close the filling batch; it waits to be sent."""
@@ -92,11 +99,26 @@ class PartitionQueue:
     def take_back(self, batch: ProducerBatch) -> None:
         """A batch in flight waits again, at its place in the order."""
         self.in_flight.remove(batch)
+        self._insert(batch)
+        self.is_settling = bool(self.in_flight)
+
+    def split(self, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
+        """A batch in flight that the topic found too large waits again, as two; later ones are smaller."""
+        self.in_flight.remove(batch)
+        self.batch_bytes_max = max(
+            min(self.batch_bytes_max, batch.size_bytes // 2), BATCH_BYTES_MIN
+        )
+        halves = batch.split()
+        for half in halves:
+            self._insert(half)
+        self.is_settling = bool(self.in_flight)
+        return halves
+
+    def _insert(self, batch: ProducerBatch) -> None:
         place = 0
         while place < len(self.waiting) and self.waiting[place].number < batch.number:
             place += 1
         self.waiting.insert(place, batch)
-        self.is_settling = bool(self.in_flight)
 
     def drop(self, batch: ProducerBatch) -> None:
         """A batch that is done leaves, from wherever it is."""

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 from odradek.errors import OdradekError
 from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import BatchBuilder
 
 if TYPE_CHECKING:
     from odradek.producer.partition_queue import PartitionQueue
+
+SEQUENCE_MODULUS = 1 << 31
+NUMBER_STEP = 1 << 32
+"""Between the numbers of two batches: room for the halves of halves."""
 
 
 class ProducerBatch:
@@ -20,12 +25,15 @@ class ProducerBatch:
         "_builder",
         "_callbacks",
         "_encoded",
+        "_number_width",
+        "_whole",
         "append",
         "attempt",
         "base_offset",
         "base_sequence",
         "created_ms",
         "error",
+        "halves",
         "is_done",
         "last_error",
         "log_append_time_ms",
@@ -46,6 +54,10 @@ class ProducerBatch:
         self.append = self._builder.append
         """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: does not fit."""
         self.queue = queue
+        self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
+        """What it was split into: they carry its records, it is done when both are."""
+        self._whole: ProducerBatch | None = None
+        self._number_width = NUMBER_STEP
         self.number = number
         """Rises within the queue, in the order of the records."""
         self.created_ms = created_ms
@@ -87,6 +99,49 @@ class ProducerBatch:
             )
         return self._encoded
 
+    def leaf(self, index: int) -> tuple[ProducerBatch, int]:
+        """The batch that carries this one's record `index` now, and the record's index in it."""
+        batch = self
+        while batch.halves is not None:
+            first, second = batch.halves
+            if index < first.record_count:
+                batch = first
+            else:
+                batch, index = second, index - first.record_count
+        return batch, index
+
+    def split(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two batches of half the records each, with their share of the numbers of this one.
+
+        It needs two records or more, and must not have been written: the halves take over its
+        sequence numbers.
+        """
+        assert self.record_count > 1
+        records = decode_batch(self._builder.build())
+        middle = len(records) // 2
+        width = self._number_width // 2
+        halves = []
+        for start, end, number in (
+            (0, middle, self.number),
+            (middle, len(records), self.number + width),
+        ):
+            half = ProducerBatch(self.queue, number, self.created_ms, self.size_bytes)
+            half._whole, half._number_width = self, width
+            for record in records[start:end]:
+                half.size_bytes = half.append(
+                    record.key, record.value, record.headers, record.timestamp_ms
+                )
+            half.record_count = end - start
+            if self.base_sequence >= 0:
+                half.number_as(
+                    self.producer_id,
+                    self.producer_epoch,
+                    (self.base_sequence + start) % SEQUENCE_MODULUS,
+                )
+            halves.append(half)
+        self.halves = (halves[0], halves[1])
+        return self.halves
+
     def finish(self, error: OdradekError | None) -> list[Callable[[], object]]:
         """Mark it done and free its bytes; returns the callbacks, for the shell to run."""
         assert not self.is_done
@@ -95,4 +150,11 @@ class ProducerBatch:
         self._encoded = None
         del self._builder, self.append
         callbacks, self._callbacks = self._callbacks, []
+        whole, self._whole = self._whole, None
+        if (
+            whole is not None
+            and whole.halves is not None
+            and all(half.is_done for half in whole.halves)
+        ):
+            callbacks += whole.finish(error)
         return callbacks
