@@ -19,7 +19,7 @@ from odradek_broker.replication.batch_checks import (
 )
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.attributes import TimestampType
+from odradek_protocol.records.attributes import Compression, TimestampType
 from odradek_protocol.records.batch_header import check_crc, iter_headers
 from odradek_protocol.records.builder import BatchBuilder
 
@@ -177,3 +177,20 @@ def test_the_first_batch_may_begin_below_where_a_leaders_log_begins() -> None:
     assert scanned.is_intact
     assert scanned.end_offset == 13
     assert scanned.epochs == ((1, 10),)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_compacted_topic_takes_no_record_without_a_key(codec: Compression) -> None:
+    compacted = LogConfig(cleanup_compact=True, cleanup_delete=False)
+    builder = BatchBuilder()
+    builder.append(b"k", None, None, NOW_MS)
+    keyed = builder.build(compression=codec)
+    assert isinstance(_check(keyed, compacted), CheckedBatches)
+    builder.append(None, b"v", None, NOW_MS)
+    unkeyed = builder.build(compression=codec)
+    assert isinstance(_check(unkeyed), CheckedBatches)
+    for data in (unkeyed, keyed + unkeyed):
+        found = _check(data, compacted)
+        assert isinstance(found, BatchRefused)
+        assert found.error is ErrorCode.INVALID_RECORD
+        assert "without a key" in found.message

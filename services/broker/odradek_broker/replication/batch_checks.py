@@ -1,7 +1,8 @@
 """What is checked of batches before they are appended: 61 bytes of header and one CRC each.
 
 `check_client_batches` is the hot path of produce: one `unpack` and one CRC a batch, no objects per
-record; nobody opens a batch. `scan_replicated` is its sibling for what a leader pushed.
+record; nobody opens a batch, but those for compacted topics, where a record without a key would be
+taken and then lost. `scan_replicated` is its sibling for what a leader pushed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ from odradek_protocol.records.batch_header import (
     ByteBuffer,
     stamp,
 )
+from odradek_protocol.records.batch_reader import open_batch
 from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.errors import CorruptBatch
 
 _COMPRESSION_CODE_MAX: Final = 4
+_RECORDS_AT_ONCE: Final = 1000
 _SEQUENCE_MODULUS: Final = 1 << 31
 
 
@@ -117,6 +121,8 @@ def check_client_batches(
         refused = _check_attributes(attributes, producer_id, is_internal=is_internal)
         if refused is None and max_timestamp_ms >= 0:
             refused = _check_timestamp(max_timestamp_ms, now_ms, config)
+        if refused is None and config.cleanup_compact and not is_internal:
+            refused = _check_keys(buffer, position)
         if refused is not None:
             return refused
         if producer_id >= 0 and not attributes & CONTROL_MASK:
@@ -206,6 +212,22 @@ def _check_attributes(
         return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
     if attributes & TRANSACTIONAL_MASK and producer_id < 0:
         return BatchRefused(ErrorCode.INVALID_RECORD, "a transaction without a producer id")
+    return None
+
+
+def _check_keys(buffer: ByteBuffer, position: int) -> BatchRefused | None:
+    """Compaction keeps the last record of each key: one without a key could not be kept."""
+    try:
+        reader = open_batch(buffer, position, check_crc=False)
+        while reader.remaining:
+            if any(record.key is None for record in reader.read(_RECORDS_AT_ONCE)):
+                return BatchRefused(
+                    ErrorCode.INVALID_RECORD,
+                    "a record without a key: the topic is compacted (cleanup.policy), which keeps"
+                    " the last record of each key; give every record a key",
+                )
+    except CorruptBatch as error:
+        return _corrupt(position, str(error))
     return None
 
 
