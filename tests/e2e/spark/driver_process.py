@@ -1,4 +1,4 @@
-"""A pipeline as a process of its own, so that it can be killed."""
+"""A Spark driver as a process of its own, so that it can be killed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+PIPELINES = "pyspark_odradek.pipelines"
+_LOOK_S = 0.1
+
 
 class DriverProcess:
-    """`python -m pyspark_odradek.pipelines NAME ...` and what it prints. Use as a context."""
+    """`python -m MODULE ...`, which is a runner of pipelines, and what it prints. Use as a context."""
 
-    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, module: str = PIPELINES) -> None:
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._news = threading.Condition()
+        self._is_over = False
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pyspark_odradek.pipelines", name, *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -44,12 +50,23 @@ class DriverProcess:
 
     def wait_for_batches(self, count: int, *, timeout_s: float = 240) -> None:
         """Until it told of so many batches with rows."""
-        with self._news:
-            came = self._news.wait_for(
-                lambda: self.batches() >= count or self._process.poll() is not None, timeout_s
+        self.wait_until(lambda: self.batches() >= count, timeout_s=timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 240) -> None:
+        """Until `condition`, looked at with each line and often; fails when the driver ends first."""
+        deadline_s = time.monotonic() + timeout_s
+        holds = False
+        while not holds and not self._is_over and time.monotonic() < deadline_s:
+            with self._news:
+                self._news.wait_for(lambda: self._is_over, _LOOK_S)
+            holds = condition()
+        if not holds and not condition():
+            status = self._process.poll()
+            how = "it runs" if status is None else f"it ended with status {status}"
+            raise AssertionError(
+                f"not so within {timeout_s} s, {how}; its last lines: {self.lines[-10:]};"
+                f" its log ends: {self.log()}"
             )
-        assert came, self.lines
-        assert self.batches() >= count, (self._process.poll(), self.lines, self.log())
 
     def batches(self) -> int:
         """Batches with rows so far."""
@@ -84,4 +101,5 @@ class DriverProcess:
                     self.events.append(json.loads(line))
                 self._news.notify_all()
         with self._news:
+            self._is_over = True
             self._news.notify_all()

@@ -1,95 +1,244 @@
-"""`python -m tests.e2e.spark.fault_rounds MASTER ROUNDS DIRECTORY`: one query, a fault a round, every row once.
+"""`python -m tests.e2e.spark.fault_rounds --rounds 20`: a fault a round under a query; every row once.
 
-Three brokers, three replicas. In each round records are sent and read while a broker is killed, or stopped in
-good order so that its leaderships move, and started again. At the end the rows are compared with a direct
-read, per offset.
+Three brokers, three replicas, a driver as a process of its own. In each round records are sent, and when the query
+has read a part of them a fault strikes: a broker is killed, a broker is stopped in good order, all leaders move
+while nothing stops, or the driver is killed with its JVM and its workers, and started again from the checkpoint. Every
+four rounds have all four. A round is over when both queries have read to the end of what was sent. After the last,
+the rows in files are compared with a direct read, per offset and value; in the sink's topic none may be missing,
+and those written again are counted.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import sys
-import threading
+import tempfile
 import time
+import zlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.embedded import ClusterPlan, EmbeddedCluster
-from pyspark_odradek import session
+from tests.e2e.spark.driver_process import DriverProcess
+from tests.e2e.spark.fault_driver import MODULE
 from tests.e2e.spark.topics import Output, Topics
 
 RECORDS_A_ROUND = 20_000
+BATCHES_A_ROUND = 5
 PARTITIONS = 4
-PAUSE_S_MAX = 1.5
+SOURCE, TARGET = "faults", "relayed"
+QUERIES = ("rows", "relay")
+ROUND_S_MAX = 240.0
+KINDS = ("broker killed", "broker stopped", "leaders moved", "driver killed")
+
+Row = tuple[int, int, int]
 
 
-def main(master: str, rounds: int, directory: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}", flush=True)
-    dice = random.Random(seed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of the rounds. `faults` has the kind of each."""
+
+    faults: tuple[str, ...]
+    sent: int
+    missing: int
+    made_up: int
+    twice: int
+    sink_missing: int
+    sink_made_up: int
+    sink_duplicates: int
+
+    @property
+    def is_exact(self) -> bool:
+        """The source's rows are those of a direct read, and the sink lost none."""
+        return not (
+            self.missing or self.made_up or self.twice or self.sink_missing or self.sink_made_up
+        )
+
+
+@dataclass(slots=True)
+class Rounds:
+    """One run of rounds; closed by `run`."""
+
+    cluster: EmbeddedCluster
+    directory: Path
+    master: str
+    seed: int
+    topics: Topics = field(init=False)
+    dice: random.Random = field(init=False)
+    driver: DriverProcess = field(init=False)
+
+    def run(self, count: int) -> Outcome:
+        """All rounds and the comparison. Raises AssertionError for a driver that stops by itself."""
+        self.dice = random.Random(self.seed)
+        self.topics = Topics(self.cluster.bootstrap)
+        for name in (SOURCE, TARGET):
+            configs = {"min_insync_replicas": "2"}
+            self.topics.create(name, partitions=PARTITIONS, replicas=3, **configs)
+        faults: list[str] = []
+        self.driver = self._new_driver()
+        try:
+            while len(faults) < count:
+                for kind in self.dice.sample(KINDS, len(KINDS))[: count - len(faults)]:
+                    self._round(len(faults), kind)
+                    faults.append(kind)
+            self.driver.terminate()
+            assert self.driver.wait() == 0, self.driver.log()
+        finally:
+            self.driver.__exit__()
+        return self._outcome(tuple(faults))
+
+    def _round(self, number: int, kind: str) -> None:
+        share = self.dice.random() * 0.8
+        before = self._read_by("rows")
+        salt = self.dice.randbytes(90)
+        with ThreadPoolExecutor(1) as pool:
+            records = [Output(b"%d/%d/" % (number, i) + salt) for i in range(RECORDS_A_ROUND)]
+            sending = pool.submit(self.topics.send, SOURCE, records)
+            self._wait(lambda: self._read_by("rows") - before >= share * RECORDS_A_ROUND)
+            at = self._read_by("rows") - before
+            began_s = time.monotonic()
+            what = self._strike(kind)
+            assert sending.result(ROUND_S_MAX) == RECORDS_A_ROUND
+        ends = self.topics.ends(SOURCE)
+        self._wait(lambda: all(self._end_of(query) == ends for query in QUERIES))
+        took_s = time.monotonic() - began_s
+        print(
+            f"round {number}: {what} with {at} of {RECORDS_A_ROUND} rows read; all read"
+            f" {took_s:.1f} s later",
+            flush=True,
+        )
+
+    def _strike(self, kind: str) -> str:
+        if kind == "leaders moved":
+            was = self.topics.leaders(SOURCE)
+            self.topics.move_leaders(SOURCE)
+            now = self.topics.leaders(SOURCE)
+            assert was != now, "no leader moved"
+            return f"leaders moved from {list(was.values())} to {list(now.values())}"
+        if kind == "driver killed":
+            self.driver.kill()
+            self.driver.__exit__()
+            self.driver = self._new_driver()
+            return "driver killed"
+        led = Counter(self.topics.leaders(SOURCE).values())
+        victim = self.cluster.brokers[self.dice.choice(sorted(led.keys() - {-1}))]
+        if kind == "broker killed":
+            victim.kill()
+        else:
+            victim.terminate(20)
+        victim.start()
+        victim.wait_ready(60)
+        return f"{victim.name} {kind.split()[1]}"
+
+    def _new_driver(self) -> DriverProcess:
+        return DriverProcess(
+            self.directory / "driver.log",
+            *("--bootstrap", self.cluster.bootstrap, "--from", SOURCE, "--to", TARGET),
+            *("--checkpoint", str(self.directory / "checkpoint"), "--trigger-s", "0.1"),
+            *("--rows", str(self.directory / "rows"), "--master", self.master),
+            *("--batch-offsets-max", str(RECORDS_A_ROUND // BATCHES_A_ROUND)),
+            module=MODULE,
+        )
+
+    def _wait(self, condition) -> None:  # type: ignore[no-untyped-def]
+        self.driver.wait_until(condition, timeout_s=ROUND_S_MAX)
+
+    def _end_of(self, query: str) -> dict[int, int]:
+        """How far a query's last whole batch went, as its checkpoint has it."""
+        checkpoint = self.directory / "checkpoint" / query
+        if not (checkpoint / "commits").exists():
+            return {}
+        batches = [int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit()]
+        if not batches:
+            return {}
+        offsets = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[-1]
+        return {int(p): offset for p, offset in json.loads(offsets)[SOURCE].items()}
+
+    def _read_by(self, query: str) -> int:
+        return sum(self._end_of(query).values())
+
+    def _outcome(self, faults: tuple[str, ...]) -> Outcome:
+        direct = {_row(r.partition, r.offset, r.value) for r in self.topics.read(SOURCE)}
+        found = Counter(_parquet_rows(self.directory / "rows"))
+        relayed = Counter(_relayed_row(r.value) for r in self.topics.read(TARGET))
+        return Outcome(
+            faults=faults,
+            sent=len(direct),
+            missing=len(direct - found.keys()),
+            made_up=len(found.keys() - direct),
+            twice=found.total() - len(found),
+            sink_missing=len(direct - relayed.keys()),
+            sink_made_up=len(relayed.keys() - direct),
+            sink_duplicates=relayed.total() - len(relayed),
+        )
+
+
+def _row(partition: int, offset: int, value: bytes | None) -> Row:
+    return partition, offset, zlib.crc32(value or b"")
+
+
+def _relayed_row(value: bytes | None) -> Row:
+    partition, offset, crc = (int(part) for part in (value or b"").split(b":"))
+    return partition, offset, crc
+
+
+def _parquet_rows(directory: Path) -> list[Row]:
+    """Of the files that Spark's own log of the directory names: a killed driver leaves others."""
+    import pyarrow.parquet as pq
+
+    rows: list[Row] = []
+    for path in committed_files(directory):
+        table = pq.read_table(path)
+        rows += zip(*(table[c].to_pylist() for c in ("partition", "offset", "crc")), strict=True)
+    return rows
+
+
+def committed_files(directory: Path) -> list[Path]:
+    """What a streaming file sink has written, by its log `_spark_metadata`, as Spark reads it."""
+    entries = (directory / "_spark_metadata").iterdir()
+    logs = {p.name: p for p in entries if not p.name.startswith(".")}
+    compacted = [name for name in logs if name.endswith(".compact")]
+    newest = max((int(name.split(".")[0]) for name in compacted), default=-1)
+    chosen = [logs[f"{newest}.compact"]] if newest >= 0 else []
+    chosen += [p for name, p in logs.items() if name.isdigit() and int(name) > newest]
+    lines = (line for log in chosen for line in log.read_text().splitlines()[1:])
+    return [Path(json.loads(line)["path"].removeprefix("file://")) for line in lines]
+
+
+def play(directory: Path, *, rounds: int, master: str, seed: int | None = None) -> Outcome:
+    """Start a cluster, play the rounds on it, print what came of them."""
+    seed = random.randrange(1 << 32) if seed is None else seed
+    print(f"seed {seed}, {rounds} rounds on {master}", flush=True)
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3)) as cluster:
         cluster.start()
         cluster.wait_ready()
-        topics = Topics(cluster.bootstrap)
-        topics.create("faults", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
-        spark = session(
-            "faults",
-            spark__master=master,
-            spark__ui__enabled="false",
-            spark__sql__shuffle__partitions="2",
-        )
-        spark.sparkContext.setLogLevel("ERROR")
-        options = {
-            "kafka.bootstrap.servers": cluster.bootstrap,
-            "subscribe": "faults",
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": str(RECORDS_A_ROUND // 4),
-        }
-        frame = spark.readStream.format("odradek").options(**options).load()
-        stream = frame.selectExpr("partition", "offset", "crc32(value) crc").writeStream
-        query = (
-            stream.format("parquet")
-            .option("path", str(directory / "rows"))
-            .option("checkpointLocation", str(directory / "checkpoint"))
-            .trigger(processingTime="100 milliseconds")
-            .start()
-        )
-        for number in range(rounds):
-            victim = cluster.brokers[dice.choice(sorted(cluster.brokers))]
-            pause_s, is_kill = dice.random() * PAUSE_S_MAX, dice.random() < 0.7
+        outcome = Rounds(cluster, directory, master, seed).run(rounds)
+    print(
+        f"{rounds} rounds, {dict(Counter(outcome.faults))}: {outcome.sent} records sent;"
+        f" source: {outcome.missing} missing, {outcome.made_up} made up, {outcome.twice} twice;"
+        f" sink: {outcome.sink_missing} missing, {outcome.sink_made_up} made up,"
+        f" {outcome.sink_duplicates} written again",
+        flush=True,
+    )
+    return outcome
 
-            def fault(pause_s: float = pause_s, is_kill: bool = is_kill, victim=victim) -> None:  # type: ignore[no-untyped-def]
-                time.sleep(pause_s)
-                if is_kill:
-                    victim.kill()
-                else:
-                    victim.terminate(20)
-                victim.start()
-                victim.wait_ready(60)
 
-            striking = threading.Thread(target=fault)
-            striking.start()
-            value = dice.randbytes(100)
-            topics.send("faults", [Output(b"%d" % i + value) for i in range(RECORDS_A_ROUND)])
-            query.processAllAvailable()
-            striking.join()
-            what = "killed" if is_kill else "stopped"
-            print(f"round {number}: {victim.name} {what} after {pause_s:.2f} s", flush=True)
-        query.processAllAvailable()
-        query.stop()
-        found = Counter(
-            (row.partition, row.offset)
-            for row in spark.read.parquet(str(directory / "rows")).toLocalIterator()
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.e2e.spark.fault_rounds", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--master", default="local-cluster[2,1,1024]")
+    parser.add_argument("--seed", type=int, default=None)
+    settings = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fault-rounds-") as directory:
+        outcome = play(
+            Path(directory), rounds=settings.rounds, master=settings.master, seed=settings.seed
         )
-        direct = {(r.partition, r.offset) for r in topics.read("faults")}
-        spark.stop()
-    missing, more = direct - found.keys(), found.keys() - direct
-    doubled = sum(count - 1 for count in found.values())
-    print(f"{len(direct)} rows, {len(missing)} missing, {len(more)} made up, {doubled} twice")
-    if missing or more or doubled:
-        raise SystemExit(1)
-    print(f"{rounds} rounds, every row once")
+    return 0 if outcome.is_exact else 1
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    sys.exit(main())

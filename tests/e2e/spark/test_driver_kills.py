@@ -41,10 +41,10 @@ def test_windows_are_exact_after_the_driver_was_killed_and_started_again(
         *("--available-now", *LOCAL),
     )
     for batches in (2, 3):
-        with DriverProcess("delay-windows", tmp_path / "log", *arguments) as driver:
+        with DriverProcess(tmp_path / "log", "delay-windows", *arguments) as driver:
             driver.wait_for_batches(batches)
             driver.kill()
-    with DriverProcess("delay-windows", tmp_path / "log", *arguments) as driver:
+    with DriverProcess(tmp_path / "log", "delay-windows", *arguments) as driver:
         assert driver.wait() == 0, driver.log()
         assert driver.events[-1]["event"] == "done"
         progress = [event for event in driver.events if event["event"] == "progress"]
@@ -75,10 +75,10 @@ def test_the_sink_loses_nothing_when_the_driver_is_killed_and_duplicates_are_cou
         *("--available-now", "--dead", f"{target}.dead", *LOCAL),
     )
     for batches in (1, 2):
-        with DriverProcess("dead-letters", tmp_path / "log", *arguments) as driver:
+        with DriverProcess(tmp_path / "log", "dead-letters", *arguments) as driver:
             driver.wait_for_batches(batches)
             driver.kill()
-    with DriverProcess("dead-letters", tmp_path / "log", *arguments) as driver:
+    with DriverProcess(tmp_path / "log", "dead-letters", *arguments) as driver:
         assert driver.wait() == 0, driver.log()
     seen = Counter(json.loads(value or b"{}")["seq"] for _, value in topics.pairs(target))
     assert seen.keys() == {flight["seq"] for flight in flights}
@@ -101,7 +101,7 @@ def test_sigterm_ends_a_pipeline_after_its_batch_and_it_goes_on_later(
         *("--bootstrap", cluster.bootstrap, "--from", source, "--to", target),
         *("--checkpoint", str(tmp_path / "c"), "--dead", target, *LOCAL),
     )
-    with DriverProcess("dead-letters", tmp_path / "log", *arguments) as driver:
+    with DriverProcess(tmp_path / "log", "dead-letters", *arguments) as driver:
         driver.wait_for_batches(1)
         driver.terminate()
         assert driver.wait() == 0, driver.log()
@@ -109,7 +109,7 @@ def test_sigterm_ends_a_pipeline_after_its_batch_and_it_goes_on_later(
     assert driver.lines[1].startswith("  1. read topic")
     assert [event["event"] for event in driver.events[-2:]] == ["stopping", "stopped"]
     topics.send(source, [Output(json.dumps({"seq": 10}).encode())])
-    with DriverProcess("dead-letters", tmp_path / "log", *arguments, "--available-now") as driver:
+    with DriverProcess(tmp_path / "log", "dead-letters", *arguments, "--available-now") as driver:
         assert driver.wait() == 0, driver.log()
     assert sum(e["rows"] for e in driver.events if e["event"] == "progress") == 1
     assert len(topics.pairs(target)) == 11

@@ -11,7 +11,7 @@ from odradek.client import Client
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.partitions import TopicPartition
 
-READ_S_MAX = 60.0
+READ_S_MAX = 300.0
 
 
 _loop: list[asyncio.AbstractEventLoop] = []
@@ -62,6 +62,46 @@ class Topics:
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         async def work(client: Client) -> None:
             await client.admin.delete_records({TopicPartition(name, partition): offset})
+
+        _run(self._with_client(work))
+
+    def ends(self, name: str) -> dict[int, int]:
+        """The end of each partition, as a reader sees it."""
+
+        async def work(client: Client) -> dict[int, int]:
+            topic = await client.admin.describe_topic(name)
+            wanted = {TopicPartition(name, p.partition): -1 for p in topic.partitions}
+            found = await client.admin.list_offsets(wanted)
+            return {where.partition: at.offset for where, at in found.items()}
+
+        return dict(_run(self._with_client(work)))
+
+    def leaders(self, name: str) -> dict[int, int]:
+        """Which broker leads each partition; -1: none."""
+
+        async def work(client: Client) -> dict[int, int]:
+            topic = await client.admin.describe_topic(name)
+            return {p.partition: p.leader_id for p in topic.partitions}
+
+        return dict(_run(self._with_client(work)))
+
+    def move_leaders(self, name: str) -> None:
+        """Let the next replica of each partition lead it, once all are in sync; nothing is stopped."""
+
+        async def work(client: Client) -> None:
+            async with asyncio.timeout(READ_S_MAX):
+                topic = await client.admin.describe_topic(name)
+                while any(set(p.isr) != set(p.replicas) for p in topic.partitions):
+                    await asyncio.sleep(0.1)
+                    topic = await client.admin.describe_topic(name)
+            turned = {
+                TopicPartition(name, p.partition): [*p.replicas[1:], p.replicas[0]]
+                for p in topic.partitions
+            }
+            for outcome in await client.admin.reassign_partitions(turned):
+                assert outcome.error is None, outcome
+            for outcome in await client.admin.elect_leaders(turned):
+                assert outcome.error is None, outcome
 
         _run(self._with_client(work))
 
