@@ -49,6 +49,8 @@ class Partition:
     isr: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -224,4 +226,6 @@ def _partitions(told: pb.TopicInfo) -> Iterator[Partition]:
             isr=tuple(info.isr),
             elr=tuple(info.elr),
             offline_replicas=tuple(info.offline_replicas),
+            adding_replicas=tuple(info.adding_replicas),
+            removing_replicas=tuple(info.removing_replicas),
         )

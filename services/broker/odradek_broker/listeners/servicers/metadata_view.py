@@ -87,4 +87,6 @@ def _partition_info(image: MetadataImage, state: PartitionState) -> pb.Partition
             for one in state.replicas
             if (broker := image.brokers.get(one)) is None or broker.fenced
         ],
+        adding_replicas=state.adding,
+        removing_replicas=state.removing,
     )
