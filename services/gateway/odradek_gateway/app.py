@@ -5,30 +5,37 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from odradek import errors
 from odradek_gateway.admin import health
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.rest import (
-    v2_consumers,
-    v2_topics,
-    v3_access,
-    v3_cluster,
-    v3_groups,
-    v3_records,
-    v3_topics,
-)
 from odradek_gateway.rest.errors import (
     RestError,
     error_body,
+    on_disconnect,
     on_http_exception,
     on_invalid,
     on_rest_error,
+)
+from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers, produce
+from odradek_gateway.rest.v2 import topics as v2_topics
+from odradek_gateway.rest.v3 import (
+    access,
+    broker_configs,
+    brokers,
+    clusters,
+    groups,
+    lags,
+    partitions,
+    records,
+    topic_configs,
+    topics,
 )
 from odradek_gateway.settings import GatewaySettings
 
@@ -37,6 +44,20 @@ _SECURITY_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
+)
+_ALWAYS = (health,)
+_V2 = (v2_topics, produce, consumers, consumer_records, consumer_offsets)
+_V3 = (  # configs of all (`-`) before those of one, and moves (`-`) before partitions
+    clusters,
+    topic_configs,
+    topics,
+    partitions,
+    broker_configs,
+    brokers,
+    groups,
+    lags,
+    access,
+    records,
 )
 Asgi = Callable[..., Awaitable[None]]
 
@@ -90,20 +111,7 @@ def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Ins
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_middleware(Limits, requests_max=settings.requests_max)
-    for module in (
-        health,
-        v2_topics,
-        v2_consumers,
-        v3_cluster,
-        v3_topics,
-        v3_records,
-        v3_groups,
-        v3_access,
-    ):
+    app.add_exception_handler(ClientDisconnect, on_disconnect)
+    for module in (*_ALWAYS, *_V2, *_V3):
         app.include_router(module.router)
-
-    @app.get("/", include_in_schema=False)
-    async def root(_request: Request) -> Response:
-        return JSONResponse({})
-
     return app

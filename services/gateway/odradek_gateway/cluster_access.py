@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -31,7 +33,7 @@ class ClusterAccess:
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
         self.is_stopping = False
-        self._stopping = asyncio.Event()
+        self._long_polls: set[asyncio.Timeout] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,9 +52,22 @@ class ClusterAccess:
         """Topics, configs, groups, access."""
         return self.client.admin
 
-    async def wake_long_polls(self) -> None:
+    @contextlib.asynccontextmanager
+    async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
+        """Within it a route may wait; TimeoutError when the time is up or the gateway stops."""
+        async with asyncio.timeout(0 if self.is_stopping else timeout_s) as waiting:
+            self._long_polls.add(waiting)
+            try:
+                yield
+            finally:
+                self._long_polls.discard(waiting)
+
+    def stop(self) -> None:
         """The process stops: whoever waits for records is answered with what there is."""
-        self._stopping.set()
+        self.is_stopping = True
+        now_s = asyncio.get_running_loop().time()
+        for waiting in self._long_polls:
+            waiting.reschedule(now_s)
 
     async def cluster_id(self) -> str:
         """Of the cluster; waits for a first contact, at most 5 s."""

@@ -60,8 +60,7 @@ class GatewayProcess:
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
             announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            cluster.is_stopping = True
-            await cluster.wake_long_polls()
+            cluster.stop()
             server.should_exit = True
             stopping.cancel()
             await serving

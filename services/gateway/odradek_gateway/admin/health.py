@@ -5,26 +5,41 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
+from pydantic import BaseModel
 
 from odradek import errors
 from odradek.admin.descriptions import TopicDescription
 from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.rest.errors import errors_of
 from odradek_gateway.rest.request_bodies import cluster_of
 
 router = APIRouter(tags=["health"])
 Cluster = Annotated[ClusterAccess, Depends(cluster_of)]
 
 
-@router.get("/livez")
-async def livez() -> dict[str, str]:
+class Health(BaseModel):
+    """`ok`, or what is wrong."""
+
+    status: str
+    reason: str | None = None
+
+
+@router.get("/livez", response_model=Health, response_model_exclude_none=True)
+async def livez() -> Health:
     """The process turns."""
-    return {"status": "ok"}
+    return Health(status="ok")
 
 
-@router.get("/readyz", responses={503: {}})
+@router.get("/_health", response_model=Health, response_model_exclude_none=True)
+async def health() -> Health:
+    """Karapace's name for the same."""
+    return Health(status="ok")
+
+
+@router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
 async def readyz(cluster: Cluster) -> Response:
     """It can see the cluster, and is not about to stop."""
     if cluster.is_stopping:
@@ -36,7 +51,11 @@ async def readyz(cluster: Cluster) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/metrics", include_in_schema=False)
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses=errors_of(429, 500, 503),
+)
 async def metrics(cluster: Cluster) -> Response:
     """Brokers, topics and partitions as kafka_exporter names them."""
     registry = CollectorRegistry()

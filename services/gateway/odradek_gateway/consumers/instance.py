@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from odradek.client import Client
 from odradek.consumer.consumer import Consumer
@@ -14,7 +15,36 @@ from odradek.consumer.group_options import GroupOptions
 from odradek.partitions import TopicPartition
 from odradek_gateway.rest.errors import BAD_CONSUMER_CONFIG, ILLEGAL_STATE, RestError
 
-_RESETS = {"earliest": "earliest", "latest": "latest", "none": "error"}
+_RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
+_WHOLE_MAX: Final = 2**31 - 1
+_NAME: Final = re.compile(r"(?!\.{1,2}$)[^/%]{0,249}")
+INSTANCE_CONFIGS: Final[dict[str, Any]] = {
+    "title": "InstanceConfigs",
+    "description": "All are optional; values may be strings.",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": ["string", "null"], "pattern": r"^(?!\.{1,2}$)[^/%]{0,249}$"},
+        "id": {"type": ["string", "null"], "pattern": r"^(?!\.{1,2}$)[^/%]{0,249}$"},
+        "format": {"enum": ["binary", "json", None]},
+        "auto.offset.reset": {"enum": [*_RESETS, None]},
+        "auto.commit.enable": {"enum": ["true", "false", True, False, None]},
+        "fetch.min.bytes": {
+            "anyOf": [
+                {"type": "integer", "minimum": -1, "maximum": _WHOLE_MAX},
+                {"type": "string", "pattern": "^(-1|[0-9]{1,9})$"},
+                {"type": "null"},
+            ]
+        },
+        "consumer.request.timeout.ms": {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": _WHOLE_MAX},
+                {"type": "string", "pattern": "^[0-9]{1,9}$"},
+                {"type": "null"},
+            ]
+        },
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +56,8 @@ class InstanceSpec:
     format: str = "binary"
     auto_offset_reset: str = "latest"
     auto_commit: bool = True
+    fetch_min_bytes: int = 1
+    request_timeout_ms: int = 1_000
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: tuple[tuple[str, int], ...] = ()
@@ -42,28 +74,47 @@ class InstanceSpec:
         )
 
 
-def spec_of_request(group: str, name: str, body: Mapping[str, Any]) -> InstanceSpec:
-    """From the body of a create request; 422 for a config that is not valid."""
-    form = str(body.get("format", "binary")).lower()
-    if form not in ("binary", "json"):
-        raise RestError(422, BAD_CONSUMER_CONFIG, f"format {form!r}: allowed are binary, json")
-    reset = str(body.get("auto.offset.reset", "latest")).lower()
-    if reset not in _RESETS:
-        raise RestError(
-            422,
-            BAD_CONSUMER_CONFIG,
-            f"auto.offset.reset {reset!r}: allowed are {', '.join(_RESETS)}",
-        )
-    commit = str(body.get("auto.commit.enable", "true")).lower()
-    if commit not in ("true", "false"):
-        raise RestError(422, BAD_CONSUMER_CONFIG, "auto.commit.enable is true or false")
+def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
+    """From the body of a create request; 422 for a config that is not valid. Values may be strings, as in v2."""
+    unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
+    if unknown:
+        raise _bad(f"unknown: {', '.join(sorted(unknown))}")
+    name = body.get("name") or body.get("id") or ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _bad("name must be a string of at most 249 characters without / and %")
     return InstanceSpec(
         group=group,
         name=name,
-        format=form,
-        auto_offset_reset=reset,
-        auto_commit=commit == "true",
+        format=_one_of(body, "format", "binary", ("binary", "json")),
+        auto_offset_reset=_one_of(body, "auto.offset.reset", "latest", tuple(_RESETS)),
+        auto_commit=_one_of(body, "auto.commit.enable", "true", ("true", "false")) == "true",
+        fetch_min_bytes=_whole(body, "fetch.min.bytes", default=1, minimum=-1),
+        request_timeout_ms=_whole(body, "consumer.request.timeout.ms", default=1_000, minimum=0),
     )
+
+
+def _one_of(body: Mapping[str, Any], name: str, default: str, allowed: tuple[str, ...]) -> str:
+    given = body.get(name)
+    value = default if given is None else str(given).lower()
+    if value not in allowed:
+        raise _bad(f"{name} {value!r}: allowed are {', '.join(allowed)}")
+    return value
+
+
+def _whole(body: Mapping[str, Any], name: str, *, default: int, minimum: int) -> int:
+    given = body.get(name)
+    if given is None:
+        return default
+    text = str(given)
+    if isinstance(given, bool) or not re.fullmatch(r"-?[0-9]{1,10}", text):
+        raise _bad(f"{name} {text!r}: a whole number is expected")
+    if not minimum <= int(text) <= _WHOLE_MAX:
+        raise _bad(f"{name} {text}: allowed are {minimum} to {_WHOLE_MAX}")
+    return int(text)
+
+
+def _bad(message: str) -> RestError:
+    return RestError(422, BAD_CONSUMER_CONFIG, message)
 
 
 @dataclass(slots=True)
@@ -75,6 +126,11 @@ class Instance:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_at_s: float = field(default_factory=time.monotonic)
     _consumer: Consumer | None = None
+
+    @property
+    def reads_something(self) -> bool:
+        """It has a subscription or an assignment."""
+        return bool(self.spec.topics or self.spec.pattern or self.spec.partitions)
 
     async def close(self) -> None:
         """Leave the group; commits if it commits by itself."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from odradek import errors
@@ -24,6 +25,13 @@ BAD_CONSUMER_CONFIG = 42204
 BAD_PAYLOAD = 42206
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error_code: int
+    message: str
 
 
 class RestError(Exception):
@@ -60,6 +68,11 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
     return RestError(500, KAFKA_ERROR, str(error))
 
 
+def errors_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`: these statuses come with the usual body."""
+    return {status: {"model": ErrorBody} for status in statuses}
+
+
 def error_body(status: int, message: str, error_code: int | None = None) -> dict[str, Any]:
     """The body of every error."""
     return {"error_code": status if error_code is None else error_code, "message": message}
@@ -91,3 +104,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     where = ".".join(str(part) for part in first["loc"])
     code = BAD_PAYLOAD if first["loc"][:1] == ("body",) else 422
     return JSONResponse(error_body(422, f"{where}: {first['msg']}", code), 422)
+
+
+async def on_disconnect(_request: Request, _error: Exception) -> Response:
+    """The client went away while it sent: nothing was done, and nobody reads this."""
+    return Response(status_code=400)

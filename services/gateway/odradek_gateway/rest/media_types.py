@@ -16,12 +16,11 @@ V2: Final = "application/vnd.kafka.v2+json"
 BINARY_V2: Final = "application/vnd.kafka.binary.v2+json"
 JSON_V2: Final = "application/vnd.kafka.json.v2+json"
 PLAIN: Final = "application/json"
-EMBEDDED: Final = {
-    BINARY_V2: "binary",
-    JSON_V2: "json",
-    PLAIN: "binary",
-    "application/vnd.kafka+json": "binary",
-}
+LEGACY: Final = "application/vnd.kafka+json"
+V2_BODIES: Final = (V2, PLAIN, LEGACY)
+"""Of bodies without embedded records."""
+OFFERED_V2: Final = (V2, PLAIN)
+EMBEDDED: Final = {BINARY_V2: "binary", JSON_V2: "json", PLAIN: "binary", LEGACY: "binary"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +74,6 @@ def embedded_format(content_type: str | None) -> str:
             f"HTTP 415 Unsupported Media Type: {name or 'none'}; use {BINARY_V2} or {JSON_V2}",
         )
     return EMBEDDED[name]
-
-
-def require_json(content_type: str | None) -> None:
-    """For bodies without embedded records: v2's own type or plain JSON; none counts as JSON."""
-    name = base_type(content_type)
-    if name not in ("", V2, PLAIN, "application/vnd.kafka+json"):
-        raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {V2}")
 
 
 def base_type(content_type: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from odradek import errors
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
@@ -19,9 +20,8 @@ from odradek_gateway.rest.errors import (
 Headers = list[tuple[str, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingRecord:
-    """One record, as bytes."""
+class OutgoingRecord(NamedTuple):
+    """One record, as bytes. A tuple: a request has thousands of them."""
 
     key: bytes | None
     value: bytes | None

@@ -10,42 +10,83 @@ import asyncio
 import contextlib
 import datetime
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import orjson
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from odradek.producer.delivery import DeliveryFuture
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest.embedded_formats import FORMATS
+from odradek_gateway.rest.embedded_formats import FORMATS, NULL, Header, Partition, headers_of
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.json_stream import JsonObjects
-from odradek_gateway.rest.media_types import PLAIN, base_type
+from odradek_gateway.rest.media_types import PLAIN
+from odradek_gateway.rest.parameters import Cluster, TopicName
 from odradek_gateway.rest.produce import (
-    Headers,
     OutgoingRecord,
     RecordFailure,
     hand_over,
     outcome,
     require_partition,
 )
-from odradek_gateway.rest.request_bodies import cluster_of, read_json
-from odradek_gateway.rest.schemas import Error
-from odradek_gateway.rest.v3_resources import Names, names_of
+from odradek_gateway.rest.request_bodies import JsonBody, decoded
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 
-router = APIRouter(prefix="/v3/clusters/{cluster_id}", tags=["v3 records"])
-Cluster = Annotated[ClusterAccess, Depends(cluster_of)]
-InCluster = Annotated[Names, Depends(names_of)]
-TopicName = Annotated[str, Path(min_length=1, max_length=249)]
-_IN_FLIGHT_MAX = 1_000
-_BATCH_MAX = 10
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Error} for code in (400, 401, 403, 404, 413, 415, 422, 429, 500, 503)
-}
+router = APIRouter(prefix=PREFIX, tags=["v3 records"])
+_IN_FLIGHT_MAX: Final = 1_000
+_BATCH_MAX: Final = 10
 _Waiting = DeliveryFuture | RecordFailure | None
+
+
+class RecordData(msgspec.Struct, forbid_unknown_fields=True):
+    """A key or a value: base64, any JSON value, or a string kept as UTF-8."""
+
+    type: Literal["BINARY", "JSON", "STRING"] = "JSON"
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+
+
+class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """A record; `timestamp` is RFC 3339, in UTC unless it has a zone."""
+
+    partition_id: Partition | None = None
+    headers: list[Header] | None = None
+    key: RecordData | None = None
+    value: RecordData | None = None
+    timestamp: datetime.datetime | None = None
+
+
+class BatchEntry(ProducedRecord, kw_only=True):
+    """A record of a batch, named by its client."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Each entry for itself."""
+
+    entries: Annotated[list[BatchEntry], msgspec.Meta(min_length=1, max_length=_BATCH_MAX)]
+
+
+class _RawBatch(msgspec.Struct, forbid_unknown_fields=True):
+    entries: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=_BATCH_MAX)]
+
+
+class _Named(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+_RECORD = JsonBody(ProducedRecord)
+_BATCH = JsonBody(BatchRequest)
+_RAW_BATCH = JsonBody(_RawBatch)
+_record_decoder = msgspec.json.Decoder(ProducedRecord)
+_entry_decoder = msgspec.json.Decoder(BatchEntry)
+_name_decoder = msgspec.json.Decoder(_Named)
+_text_decoder = msgspec.json.Decoder(str | None)
 
 
 class _DuplexResponse(StreamingResponse):
@@ -56,13 +97,17 @@ class _DuplexResponse(StreamingResponse):
         await self.stream_response(send)
 
 
-@router.post("/topics/{topic}/records", responses=_ERRORS)
+@router.post(
+    "/topics/{topic}/records",
+    response_model=RecordResult,
+    responses=ERRORS,
+    openapi_extra=_RECORD.openapi,
+)
 async def produce(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> StreamingResponse:
     """An answer for every record, in order; errors of single records stand in the stream as `error_code`."""
-    if base_type(request.headers.get("content-type")) not in ("", PLAIN):
-        raise RestError(415, 415, f"HTTP 415 Unsupported Media Type; use {PLAIN}")
+    _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
     answers = _answers(request, cluster, names, topic, count)
     first = await anext(answers, b"")  # an error in the first record is an HTTP error
@@ -123,31 +168,32 @@ async def _send(
     cluster: ClusterAccess, topic: str, item: bytes, partition_count: int
 ) -> DeliveryFuture | RecordFailure:
     try:
-        record = _record(orjson.loads(item))
-        return await hand_over(cluster.producer, topic, record, partition_count)
-    except orjson.JSONDecodeError as error:
-        return RecordFailure(400, f"a record is not JSON: {error}", 400)
+        record = _outgoing(decoded(_record_decoder, item))
     except RestError as error:
         return RecordFailure(error.error_code, error.message, error.status)
+    return await hand_over(cluster.producer, topic, record, partition_count)
 
 
-@router.post("/topics/{topic}/records:batch", status_code=207, responses=_ERRORS)
+@router.post(
+    "/topics/{topic}/records:batch",
+    status_code=207,
+    response_model=BatchResult,
+    responses=ERRORS,
+    openapi_extra=_BATCH.openapi,
+)
 async def produce_batch(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> JSONResponse:
     """At most 10 records, each named by an `id`; successes and failures apart (207)."""
-    body = await read_json(request)
-    entries = body.get("entries") if isinstance(body, dict) else None
-    if not isinstance(entries, list) or not 0 < len(entries) <= _BATCH_MAX:
-        raise RestError(422, BAD_PAYLOAD, f"entries must be a list of 1 to {_BATCH_MAX} records")
-    ids = [entry.get("id") if isinstance(entry, dict) else None for entry in entries]
-    if any(not isinstance(one, str) or not one for one in ids) or len(set(ids)) < len(ids):
+    entries = (await _RAW_BATCH.read(request)).entries
+    ids = [decoded(_name_decoder, bytes(entry)).id for entry in entries]
+    if len(set(ids)) < len(ids):
         raise RestError(422, BAD_PAYLOAD, "every entry needs an id of its own")
     count = await require_partition(cluster.producer, topic, None)
     sent: list[DeliveryFuture | RecordFailure] = []
     for entry in entries:
         try:
-            record = _record({k: v for k, v in entry.items() if k != "id"})
+            record = _outgoing(decoded(_entry_decoder, bytes(entry)))
         except RestError as error:
             sent.append(RecordFailure(error.error_code, error.message, error.status))
             continue
@@ -173,62 +219,34 @@ def _result(names: Names, topic: str, partition: int, offset: int) -> dict[str, 
     }
 
 
-def _record(item: Any) -> OutgoingRecord:
-    if not isinstance(item, dict):
-        raise RestError(400, 400, "a record must be a JSON object")
-    unknown = item.keys() - {"partition_id", "headers", "key", "value", "timestamp"}
-    if unknown:
-        raise RestError(400, 400, f"unknown fields: {', '.join(sorted(unknown))}")
-    partition = item.get("partition_id")
-    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
-        raise RestError(422, BAD_PAYLOAD, "partition_id must be a whole number")
+def _outgoing(record: ProducedRecord) -> OutgoingRecord:
     return OutgoingRecord(
-        key=_data(item.get("key"), "key"),
-        value=_data(item.get("value"), "value"),
-        partition=partition,
-        headers=_headers(item.get("headers")),
-        timestamp_ms=_timestamp_ms(item.get("timestamp")),
+        _bytes_of(record.key, "key"),
+        _bytes_of(record.value, "value"),
+        record.partition_id,
+        headers_of(record.headers),
+        _ms_of(record.timestamp),
     )
 
 
-def _data(item: Any, where: str) -> bytes | None:
-    if item is None:
+def _bytes_of(given: RecordData | None, where: str) -> bytes | None:
+    if given is None:
         return None
-    if not isinstance(item, dict):
-        raise RestError(400, 400, f'{where} must be {{"type": ..., "data": ...}}')
-    kind, data = str(item.get("type", "JSON")).upper(), item.get("data")
-    if kind == "STRING":
-        if data is not None and not isinstance(data, str):
-            raise RestError(422, BAD_PAYLOAD, f"{where}.data must be a string")
-        return None if data is None else data.encode()
-    form = FORMATS.get(kind.lower())
-    if form is None:
-        raise RestError(422, BAD_PAYLOAD, f"{where}.type {kind}: BINARY, JSON and STRING are known")
-    return form.to_bytes(data, f"{where}.data")
-
-
-def _headers(items: Any) -> Headers | None:
-    if items is None:
-        return None
-    if not isinstance(items, list):
-        raise RestError(400, 400, "headers must be a list")
-    headers: Headers = []
-    for item in items:
-        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-            raise RestError(400, 400, "a header must have a name")
-        headers.append(
-            (item["name"], FORMATS["binary"].to_bytes(item.get("value"), "header value"))
-        )
-    return headers
-
-
-def _timestamp_ms(text: Any) -> int | None:
-    if text is None:
-        return None
+    if given.type != "STRING":
+        return FORMATS[given.type.lower()].to_bytes(given.data, f"{where}.data")
     try:
-        moment = datetime.datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        raise RestError(422, BAD_PAYLOAD, "timestamp must be an ISO 8601 date and time") from None
+        text = _text_decoder.decode(given.data)
+    except msgspec.DecodeError as error:
+        raise RestError(422, BAD_PAYLOAD, f"{where}.data: {error}") from None
+    return None if text is None else text.encode()
+
+
+def _ms_of(moment: datetime.datetime | None) -> int | None:
+    if moment is None:
+        return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
+    timestamp_ms = int(moment.timestamp() * 1000)
+    if timestamp_ms < 0:
+        raise RestError(422, BAD_PAYLOAD, f"timestamp {moment.isoformat()} is before 1970")
+    return timestamp_ms

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import Depends, Request
 
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.rest.errors import RestError, errors_of
 from odradek_gateway.rest.request_bodies import cluster_of
+
+PREFIX: Final = "/v3/clusters/{cluster_id}"
+ERRORS: Final = errors_of(400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503)
 
 
 class Names:
@@ -21,7 +25,7 @@ class Names:
 
     def url(self, *parts: object) -> str:
         """Of a resource."""
-        return "/".join([self._base, *map(str, parts)])
+        return "/".join([self._base, *(quote(str(part), safe=":") for part in parts)])
 
     def metadata(self, *parts: object) -> dict[str, str]:
         """`self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
@@ -51,5 +55,13 @@ async def names_of(request: Request, cluster_id: str) -> Names:
     return Names(request, cluster_id)
 
 
+InCluster = Annotated[Names, Depends(names_of)]
+
+
 def _singular(kind: str) -> str:
-    return {"consumer-groups": "consumer-group", "configs": "config"}.get(kind, kind.rstrip("s"))
+    return {
+        "consumer-groups": "consumer-group",
+        "configs": "config",
+        "lags": "lag",
+        "replicas": "replica",
+    }.get(kind, kind.rstrip("s"))

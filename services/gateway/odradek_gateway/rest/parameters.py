@@ -1,0 +1,42 @@
+"""Parameters in paths: their types, and what openapi.json says of them.
+
+A name that no topic can have is a topic that there is not: 404, as for any other name that is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Depends, Path
+from pydantic import AfterValidator, WithJsonSchema
+
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.rest.errors import TOPIC_NOT_FOUND, RestError
+from odradek_gateway.rest.request_bodies import INT32_MAX, cluster_of
+
+TOPIC_PATTERN: Final = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+_topic_pattern = re.compile(TOPIC_PATTERN)
+
+
+def _named_as_topics_are(name: str) -> str:
+    if not _topic_pattern.fullmatch(name):
+        raise RestError(
+            404, TOPIC_NOT_FOUND, f"there is no topic {name!r}: no topic can be so named"
+        )
+    return name
+
+
+Cluster = Annotated[ClusterAccess, Depends(cluster_of)]
+TopicName = Annotated[
+    str,
+    Path(),
+    AfterValidator(_named_as_topics_are),
+    WithJsonSchema({"type": "string", "pattern": TOPIC_PATTERN}),
+]
+PartitionId = Annotated[int, Path(ge=0, le=INT32_MAX)]
+BrokerId = Annotated[int, Path(ge=0, le=INT32_MAX)]
+GroupName = Annotated[str, Path(min_length=1, max_length=249)]
+InstanceName = Annotated[str, Path(min_length=1, max_length=249)]
+MemberId = Annotated[str, Path(min_length=1, max_length=1_024)]
+ConfigName = Annotated[str, Path(min_length=1, max_length=249)]

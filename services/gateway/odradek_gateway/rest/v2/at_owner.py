@@ -1,0 +1,39 @@
+"""How a request about a consumer instance comes to the gateway that serves it, and waits its turn there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import httpx
+from fastapi import Request
+from fastapi.responses import Response
+
+from odradek_gateway.consumers.instance import Instance
+from odradek_gateway.consumers.instances import PASSED_ON, Elsewhere, Instances
+from odradek_gateway.rest.errors import errors_of
+from odradek_gateway.rest.request_bodies import read_body
+
+BASE = "/consumers/{group}/instances/{instance}"
+ERRORS = errors_of(400, 401, 403, 404, 406, 409, 413, 415, 422, 429, 500, 503)
+Work = Callable[[Instances, Instance, bytes], Awaitable[Response]]
+
+
+def instances_of(request: Request) -> Instances:
+    """The process's instances."""
+    found = request.app.state.instances
+    assert isinstance(found, Instances), "the application has no instances"
+    return found
+
+
+async def at_owner(group: str, name: str, request: Request, work: Work) -> Response:
+    """Do `work` with the instance and the request's body if it is served here; else pass the request on."""
+    body = await read_body(request)
+    passed = httpx.Request(
+        request.method, str(request.url), headers=dict(request.headers), content=body
+    )
+    instances = instances_of(request)
+    found = await instances.find(group, name, passed, was_passed_on=PASSED_ON in request.headers)
+    if isinstance(found, Elsewhere):
+        return Response(found.body, found.status, media_type=found.media_type)
+    async with found.lock:
+        return await work(instances, found, body)

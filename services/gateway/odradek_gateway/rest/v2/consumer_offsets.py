@@ -1,0 +1,174 @@
+"""v2: what an instance committed, and where it goes on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from odradek.consumer.consumer import Consumer
+from odradek.partitions import TopicPartition
+from odradek_gateway.consumers.instance import Instance
+from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.rest.errors import BAD_PAYLOAD, PARTITION_NOT_FOUND, RestError
+from odradek_gateway.rest.media_types import V2_BODIES
+from odradek_gateway.rest.parameters import GroupName, InstanceName
+from odradek_gateway.rest.request_bodies import INT64_MAX, JsonBody
+from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner
+from odradek_gateway.rest.v2.consumers import PARTITIONS, NamedPartition
+from odradek_gateway.rest.v2.shapes import CommittedOffsets
+from odradek_gateway.rest.v2.topics import answer
+
+router = APIRouter(tags=["v2 consumers"])
+
+
+class NamedOffset(NamedPartition):
+    """A record's place."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0, lt=INT64_MAX)]
+    metadata: str | None = None
+
+
+class NamedTime(NamedPartition):
+    """A time in a partition, RFC 3339; without a zone it is UTC."""
+
+    timestamp: datetime.datetime
+    metadata: str | None = None
+
+
+class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Offsets of the last records that were processed; null commits all that was handed out."""
+
+    offsets: Annotated[list[NamedOffset], msgspec.Meta(min_length=1)] | None = None
+
+
+class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """To offsets, to times, or both."""
+
+    offsets: list[NamedOffset] = []
+    timestamps: list[NamedTime] = []
+
+
+_COMMIT = JsonBody(CommitRequest, media_types=V2_BODIES, empty=CommitRequest())
+_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES)
+
+
+@router.post(
+    f"{BASE}/offsets", response_class=Response, responses=ERRORS, openapi_extra=_COMMIT.openapi
+)
+async def commit(
+    group: GroupName,
+    instance: InstanceName,
+    request: Request,
+    is_async: Annotated[str, Query(alias="async")] = "false",
+) -> Response:
+    """Those in the body, or all that was handed out when it is empty. `async` is taken, and answered when done."""
+    _COMMIT.check_type(request)
+
+    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+        told = _COMMIT.decode(body).offsets
+        await found.commit(None if told is None else {one.name: one.offset + 1 for one in told})
+        return Response(status_code=200)
+
+    return await at_owner(group, instance, request, work)
+
+
+@router.get(
+    f"{BASE}/offsets",
+    response_model=CommittedOffsets,
+    responses=ERRORS,
+    openapi_extra=PARTITIONS.openapi,
+)
+async def committed(group: GroupName, instance: InstanceName, request: Request) -> Response:
+    """The last committed offsets of the partitions in the body (a GET with a body, as the API has it)."""
+    PARTITIONS.check_type(request)
+
+    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+        names = list(dict.fromkeys(one.name for one in PARTITIONS.decode(body).partitions))
+        offsets = await found.client.admin.group_offsets(found.spec.group, names)
+        told = [
+            {"topic": n.topic, "partition": n.partition, "offset": offsets[n] - 1, "metadata": ""}
+            for n in names
+            if n in offsets
+        ]
+        return answer({"offsets": told}, request)
+
+    return await at_owner(group, instance, request, work)
+
+
+@router.post(f"{BASE}/positions", status_code=204, responses=ERRORS, openapi_extra=_SEEK.openapi)
+async def seek(group: GroupName, instance: InstanceName, request: Request) -> Response:
+    """To offsets, or to the first records at or after given times."""
+    _SEEK.check_type(request)
+
+    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+        wanted = _SEEK.decode(body)
+        times = {one.name: _ms_of(one.timestamp) for one in wanted.timestamps}
+        offsets = {one.name: one.offset for one in wanted.offsets}
+        if not times and not offsets:
+            raise RestError(422, BAD_PAYLOAD, "give offsets or timestamps, at least one")
+        consumer = await found.consumer()
+        _require_assigned(consumer, [*times, *offsets])
+        for name, offset in offsets.items():
+            consumer.seek(name, offset)
+        for name, timestamp_ms in times.items():
+            consumer.seek_to_timestamp(timestamp_ms, name)
+        return Response(status_code=204)
+
+    return await at_owner(group, instance, request, work)
+
+
+@router.post(
+    f"{BASE}/positions/beginning",
+    status_code=204,
+    responses=ERRORS,
+    openapi_extra=PARTITIONS.openapi,
+)
+async def seek_to_beginning(group: GroupName, instance: InstanceName, request: Request) -> Response:
+    """Of the partitions in the body."""
+    return await _seek_all(group, instance, request, lambda c, names: c.seek_to_beginning(*names))
+
+
+@router.post(
+    f"{BASE}/positions/end", status_code=204, responses=ERRORS, openapi_extra=PARTITIONS.openapi
+)
+async def seek_to_end(group: GroupName, instance: InstanceName, request: Request) -> Response:
+    """Of the partitions in the body."""
+    return await _seek_all(group, instance, request, lambda c, names: c.seek_to_end(*names))
+
+
+async def _seek_all(
+    group: str,
+    instance: str,
+    request: Request,
+    move: Callable[[Consumer, list[TopicPartition]], Any],
+) -> Response:
+    PARTITIONS.check_type(request)
+
+    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+        names = [one.name for one in PARTITIONS.decode(body).partitions]
+        consumer = await found.consumer()
+        _require_assigned(consumer, names)
+        move(consumer, names)
+        return Response(status_code=204)
+
+    return await at_owner(group, instance, request, work)
+
+
+def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
+    """All of them, before any is moved."""
+    assigned = set(consumer.assignment())
+    for name in names:
+        if name not in assigned:
+            words = f"{name} is not assigned to this instance"
+            raise RestError(404, PARTITION_NOT_FOUND, words)
+
+
+def _ms_of(moment: datetime.datetime) -> int:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0, int(moment.timestamp() * 1000))

@@ -1,0 +1,148 @@
+"""v2: what an instance reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from odradek.consumer.consumer import Consumer
+from odradek.consumer.consumer_record import ConsumerRecord
+from odradek_gateway.consumers.instance import Instance
+from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.rest.embedded_formats import FORMATS, EmbeddedFormat
+from odradek_gateway.rest.errors import FORMAT_MISMATCH, RestError
+from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, V2, accepted
+from odradek_gateway.rest.parameters import GroupName, InstanceName
+from odradek_gateway.rest.request_bodies import cluster_of
+from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner
+from odradek_gateway.rest.v2.shapes import ConsumedRecord
+
+router = APIRouter(tags=["v2 consumers"])
+_FORMAT_TYPES: Final = {"binary": BINARY_V2, "json": JSON_V2}
+_TIMEOUT_MS_MAX: Final = 60_000
+_BYTES_MAX: Final = 64 << 20
+_RECORDS_MAX: Final = 5_000
+_encode = msgspec.json.Encoder().encode
+
+
+@router.get(
+    f"{BASE}/records",
+    response_model=list[ConsumedRecord],
+    responses=ERRORS,
+)
+async def read_records(
+    group: GroupName,
+    instance: InstanceName,
+    request: Request,
+    timeout: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    max_bytes: Annotated[int, Query(ge=1, le=2**31 - 1)] = _BYTES_MAX,
+) -> Response:
+    """What is there, or comes within `timeout` ms (of the instance, unless given; at most 60 s).
+
+    The Accept header must allow the instance's format. A record that is not of the format is 42203 as soon as
+    it is the first one: it is read again until someone seeks beyond it, since nothing is skipped silently.
+    """
+
+    async def work(_instances: Instances, found: Instance, _body: bytes) -> Response:
+        media_type = _media_type(found, request)
+        consumer = await found.consumer()
+        wait_ms = found.spec.request_timeout_ms if timeout is None else timeout
+        records = await _read(found, consumer, request, min(wait_ms, _TIMEOUT_MS_MAX), max_bytes)
+        told, rest = _formatted(records, FORMATS[found.spec.format], max_bytes)
+        _read_again(consumer, rest)
+        if not told and rest:
+            raise _not_of_the_format(rest[0], found.spec.format)
+        body = _encode(told)
+        if await request.is_disconnected():  # nobody gets them: they are read again
+            _read_again(consumer, records)
+        return Response(body, media_type=media_type)
+
+    return await at_owner(group, instance, request, work)
+
+
+def _media_type(found: Instance, request: Request) -> str:
+    own_type = _FORMAT_TYPES[found.spec.format]
+    try:
+        return accepted(request.headers.get("accept"), (own_type, V2))
+    except RestError:
+        words = f"the instance's format is {found.spec.format}: accept {own_type}"
+        raise RestError(406, FORMAT_MISMATCH, words) from None
+
+
+async def _read(
+    found: Instance, consumer: Consumer, request: Request, wait_ms: int, max_bytes: int
+) -> list[ConsumerRecord]:
+    """At least `fetch.min.bytes` of records, or what came until the time was up or the gateway stops."""
+    records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
+    wanted_bytes = min(found.spec.fetch_min_bytes, max_bytes)
+    records = await consumer.getmany(0, records_max)  # what is there, however little time there is
+    size = sum(map(_size, records))
+    try:
+        async with cluster_of(request).long_poll(wait_ms / 1000):
+            while size < wanted_bytes and len(records) < records_max:
+                piece = await consumer.getmany(None, records_max - len(records))
+                records += piece
+                size += sum(map(_size, piece))
+    except TimeoutError:
+        pass
+    return records
+
+
+def _formatted(
+    records: Sequence[ConsumerRecord], form: EmbeddedFormat, max_bytes: int
+) -> tuple[list[dict[str, Any]], Sequence[ConsumerRecord]]:
+    """As many as fit and are of the format, at least one if it is; and the rest."""
+    told: list[dict[str, Any]] = []
+    binary = FORMATS["binary"]
+    size = 0
+    for index, record in enumerate(records):
+        size += _size(record)
+        if told and size > max_bytes:
+            return told, records[index:]
+        try:
+            key, value = form.from_bytes(record.key), form.from_bytes(record.value)
+        except RestError:
+            return told, records[index:]
+        told.append(
+            {
+                "topic": record.topic,
+                "key": key,
+                "value": value,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp_ms,
+                "headers": [
+                    {"name": name, "value": binary.from_bytes(data)}
+                    for name, data in record.headers
+                ],
+            }
+        )
+    return told, ()
+
+
+def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
+    assigned = set(consumer.assignment())
+    firsts: dict[tuple[str, int], int] = {}
+    for record in records:
+        firsts.setdefault((str(record.topic), record.partition), record.offset)
+    for name, offset in firsts.items():
+        if name in assigned:  # else it went to another member meanwhile, which reads it
+            consumer.seek(name, offset)
+
+
+def _not_of_the_format(record: ConsumerRecord, form: str) -> RestError:
+    try:
+        FORMATS[form].from_bytes(record.key)
+        FORMATS[form].from_bytes(record.value)
+    except RestError as error:
+        where = f"{record.topic}-{record.partition} at offset {record.offset}"
+        return RestError(error.status, error.error_code, f"{where}: {error.message}")
+    raise AssertionError(f"{record} is of format {form}")
+
+
+def _size(record: ConsumerRecord) -> int:
+    return max(1, len(record.key or b"") + len(record.value or b""))

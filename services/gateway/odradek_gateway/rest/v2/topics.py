@@ -1,0 +1,113 @@
+"""v2: topics, partitions, offsets, brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from odradek.admin.descriptions import TopicDescription
+from odradek.offsets import EARLIEST, LATEST
+from odradek.partitions import TopicPartition
+from odradek_gateway.rest.errors import PARTITION_NOT_FOUND, RestError, errors_of
+from odradek_gateway.rest.media_types import OFFERED_V2, accepted
+from odradek_gateway.rest.parameters import Cluster, PartitionId, TopicName
+from odradek_gateway.rest.v2.shapes import BrokerIds, PartitionOffsets, PartitionV2, TopicV2
+
+router = APIRouter(tags=["v2"])
+_ERRORS = errors_of(401, 403, 404, 406, 422, 429, 500, 503)
+
+
+def answer(content: Any, request: Request) -> Response:
+    """JSON under the media type that the client accepts best; RestError 406."""
+    media_type = accepted(request.headers.get("accept"), OFFERED_V2)
+    return Response(orjson.dumps(content), media_type=media_type)
+
+
+@router.get("/", response_model=dict[str, str], responses=errors_of(406, 429))
+async def root(request: Request) -> Response:
+    """Nothing, as Confluent has it: what there is stands in /openapi.json."""
+    return answer({}, request)
+
+
+@router.get("/topics", response_model=list[str], responses=_ERRORS)
+async def list_topics(cluster: Cluster, request: Request) -> Response:
+    """Names of all topics."""
+    topics = await cluster.admin.list_topics()
+    return answer(sorted(topic.name for topic in topics), request)
+
+
+@router.get("/topics/{topic}", response_model=TopicV2, responses=_ERRORS)
+async def get_topic(topic: TopicName, cluster: Cluster, request: Request) -> Response:
+    """A topic with its configs and partitions."""
+    described = await cluster.admin.describe_topic(topic)
+    configs = await cluster.admin.describe_topic_configs(topic)
+    body = {
+        "name": topic,
+        "configs": {name: config.value for name, config in sorted(configs.items())},
+        "partitions": _partitions(described),
+    }
+    return answer(body, request)
+
+
+@router.get("/topics/{topic}/partitions", response_model=list[PartitionV2], responses=_ERRORS)
+async def list_partitions(topic: TopicName, cluster: Cluster, request: Request) -> Response:
+    """Partitions of a topic."""
+    return answer(_partitions(await cluster.admin.describe_topic(topic)), request)
+
+
+@router.get("/topics/{topic}/partitions/{partition}", response_model=PartitionV2, responses=_ERRORS)
+async def get_partition(
+    topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
+) -> Response:
+    """One partition."""
+    found = _partitions(await cluster.admin.describe_topic(topic))
+    if partition >= len(found):
+        raise _no_partition(topic, partition)
+    return answer(found[partition], request)
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/offsets",
+    response_model=PartitionOffsets,
+    responses=_ERRORS,
+)
+async def get_offsets(
+    topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
+) -> Response:
+    """First offset, and the one after the last."""
+    described = await cluster.admin.describe_topic(topic)
+    if partition >= len(described.partitions):
+        raise _no_partition(topic, partition)
+    name = TopicPartition(topic, partition)
+    beginning = await cluster.admin.list_offsets({name: EARLIEST})
+    end = await cluster.admin.list_offsets({name: LATEST})
+    body = {"beginning_offset": beginning[name].offset, "end_offset": end[name].offset}
+    return answer(body, request)
+
+
+@router.get("/brokers", response_model=BrokerIds, responses=_ERRORS)
+async def list_brokers(cluster: Cluster, request: Request) -> Response:
+    """Ids of the live brokers."""
+    brokers = await cluster.admin.list_brokers()
+    return answer({"brokers": sorted(broker.broker_id for broker in brokers)}, request)
+
+
+def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": p.partition,
+            "leader": p.leader_id,
+            "replicas": [
+                {"broker": broker, "leader": broker == p.leader_id, "in_sync": broker in p.isr}
+                for broker in p.replicas
+            ],
+        }
+        for p in topic.partitions
+    ]
+
+
+def _no_partition(topic: str, partition: int) -> RestError:
+    return RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")

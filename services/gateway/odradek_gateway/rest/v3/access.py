@@ -1,0 +1,163 @@
+"""v3: access control entries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from odradek.admin.access import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
+from odradek_gateway.rest.errors import RestError
+from odradek_gateway.rest.parameters import Cluster
+from odradek_gateway.rest.request_bodies import JsonBody
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import AclResource, Collection
+
+router = APIRouter(prefix=PREFIX, tags=["v3 access"])
+_ENTRIES_MAX = 1_000
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Principal = Annotated[str, msgspec.Meta(pattern="^[A-Za-z]+:.+$")]
+ResourceTypeName = Literal[
+    "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER"
+]
+OperationName = Literal[
+    "ALL",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "DELETE",
+    "ALTER",
+    "DESCRIBE",
+    "CLUSTER_ACTION",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+    "IDEMPOTENT_WRITE",
+]
+PermissionName = Literal["ALLOW", "DENY"]
+PatternTypeName = Literal["LITERAL", "PREFIXED"]
+
+
+class CreateAclRequest(msgspec.Struct):
+    """An entry to be; `principal` is like User:alice."""
+
+    resource_type: ResourceTypeName
+    resource_name: _Text
+    principal: _Principal
+    operation: OperationName
+    permission: PermissionName
+    pattern_type: PatternTypeName = "LITERAL"
+    host: _Text = "*"
+
+    def acl(self) -> Acl:
+        """As the SDK has it."""
+        return Acl(
+            resource_type=ResourceType[self.resource_type],
+            resource_name=self.resource_name,
+            pattern_type=PatternType[self.pattern_type],
+            principal=self.principal,
+            host=self.host,
+            operation=AclOperation[self.operation],
+            permission=AclPermission[self.permission],
+        )
+
+
+class CreateAclsRequest(msgspec.Struct):
+    """Entries to be, all or none."""
+
+    data: Annotated[list[CreateAclRequest], msgspec.Meta(min_length=1, max_length=_ENTRIES_MAX)]
+
+
+_CREATE = JsonBody(CreateAclRequest)
+_CREATE_ALL = JsonBody(CreateAclsRequest)
+
+
+def acl_filter(
+    principal: Annotated[str | None, Query()] = None,
+    resource_type: Annotated[ResourceTypeName | Literal["ANY"] | None, Query()] = None,
+    resource_name: Annotated[str | None, Query()] = None,
+    pattern_type: Annotated[PatternTypeName | Literal["ANY", "MATCH"] | None, Query()] = None,
+    host: Annotated[str | None, Query()] = None,
+    operation: Annotated[OperationName | Literal["ANY"] | None, Query()] = None,
+    permission: Annotated[PermissionName | Literal["ANY"] | None, Query()] = None,
+) -> AclFilter:
+    """Which entries, by query parameters; what is left out matches everything."""
+    return AclFilter(
+        principal=principal or "",
+        resource_type=ResourceType[resource_type or "ANY"],
+        resource_name=resource_name or "",
+        pattern_type=PatternType[pattern_type or "ANY"],
+        host=host or "",
+        operation=AclOperation[operation or "ANY"],
+        permission=AclPermission[permission or "ANY"],
+    )
+
+
+Filter = Annotated[AclFilter, Depends(acl_filter)]
+
+
+@router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
+async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[str, Any]:
+    """Entries, filtered."""
+    found = await cluster.admin.describe_acls(wanted)
+    return names.collection("Acl", [_acl(names, acl) for acl in found], "acls")
+
+
+@router.post(
+    "/acls",
+    status_code=201,
+    response_class=Response,
+    responses=ERRORS,
+    openapi_extra=_CREATE.openapi,
+)
+async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Response:
+    """Add an entry."""
+    wanted = await _CREATE.read(request)
+    await cluster.admin.create_acls([wanted.acl()])
+    return Response(status_code=201, headers={"Location": names.url("acls")})
+
+
+@router.post(
+    "/acls:batch",
+    status_code=201,
+    response_class=Response,
+    responses=ERRORS,
+    openapi_extra=_CREATE_ALL.openapi,
+)
+async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> Response:
+    """Add several entries, all or none."""
+    wanted = await _CREATE_ALL.read(request)
+    await cluster.admin.create_acls([one.acl() for one in wanted.data])
+    return Response(status_code=201, headers={"Location": names.url("acls")})
+
+
+@router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
+async def delete_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[str, Any]:
+    """Delete by filter; at least one part of it must be given."""
+    if wanted == AclFilter():
+        raise RestError(400, 400, "name what to delete: an empty filter would match every entry")
+    gone = await cluster.admin.delete_acls([wanted])
+    return names.collection("Acl", [_acl(names, acl) for acl in gone], "acls")
+
+
+def _acl(names: Names, acl: Acl) -> dict[str, Any]:
+    return {
+        "kind": "KafkaAcl",
+        "metadata": {"self": names.url("acls"), "resource_name": None},
+        "cluster_id": names.cluster_id,
+        "resource_type": acl.resource_type.name,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission": acl.permission.name,
+    }

@@ -1,0 +1,164 @@
+"""v3: consumer groups, their members, and what these own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from odradek import errors
+from odradek.admin.group_admin import GroupDescription, GroupMember
+from odradek.partitions import TopicPartition
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.rest.errors import GROUP_NOT_FOUND, RestError
+from odradek_gateway.rest.parameters import Cluster, GroupName, MemberId, PartitionId, TopicName
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import (
+    Collection,
+    ConsumerAssignmentResource,
+    ConsumerResource,
+    GroupResource,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
+
+
+@router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
+async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """All groups."""
+    data = [await describe_group(cluster, one.group) for one in await cluster.admin.list_groups()]
+    return names.collection("ConsumerGroup", [_group(names, g) for g in data], "consumer-groups")
+
+
+@router.get("/consumer-groups/{group}", response_model=GroupResource, responses=ERRORS)
+async def get_group(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+    """One group."""
+    return _group(names, await describe_group(cluster, group))
+
+
+@router.get(
+    "/consumer-groups/{group}/consumers",
+    response_model=Collection[ConsumerResource],
+    responses=ERRORS,
+)
+async def list_consumers(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+    """Its members."""
+    found = await describe_group(cluster, group)
+    data = [_consumer(names, group, member) for member in found.members]
+    return names.collection("Consumer", data, "consumer-groups", group, "consumers")
+
+
+@router.get(
+    "/consumer-groups/{group}/consumers/{consumer}",
+    response_model=ConsumerResource,
+    responses=ERRORS,
+)
+async def get_consumer(
+    names: InCluster, group: GroupName, consumer: MemberId, cluster: Cluster
+) -> dict[str, Any]:
+    """One member."""
+    return _consumer(names, group, await _member(cluster, group, consumer))
+
+
+@router.get(
+    "/consumer-groups/{group}/consumers/{consumer}/assignments",
+    response_model=Collection[ConsumerAssignmentResource],
+    responses=ERRORS,
+)
+async def list_assignments(
+    names: InCluster, group: GroupName, consumer: MemberId, cluster: Cluster
+) -> dict[str, Any]:
+    """What a member owns."""
+    member = await _member(cluster, group, consumer)
+    data = [_assignment(names, group, consumer, name) for name in member.assignment]
+    path = ("consumer-groups", group, "consumers", consumer, "assignments")
+    return names.collection("ConsumerAssignment", data, *path)
+
+
+@router.get(
+    "/consumer-groups/{group}/consumers/{consumer}/assignments/{topic}/partitions/{partition}",
+    response_model=ConsumerAssignmentResource,
+    responses=ERRORS,
+)
+async def get_assignment(
+    names: InCluster,
+    group: GroupName,
+    consumer: MemberId,
+    topic: TopicName,
+    partition: PartitionId,
+    cluster: Cluster,
+) -> dict[str, Any]:
+    """One partition that a member owns."""
+    name = TopicPartition(topic, partition)
+    if name not in (await _member(cluster, group, consumer)).assignment:
+        raise RestError(404, 404, f"member {consumer} of {group} does not own {name}")
+    return _assignment(names, group, consumer, name)
+
+
+async def _member(cluster: ClusterAccess, group: str, consumer: str) -> GroupMember:
+    for member in (await describe_group(cluster, group)).members:
+        if member.member_id == consumer:
+            return member
+    raise RestError(404, 404, f"group {group} has no member {consumer}")
+
+
+async def describe_group(cluster: ClusterAccess, group: str) -> GroupDescription:
+    """404 for a group that there is not."""
+    try:
+        return await cluster.admin.describe_group(group)
+    except errors.OdradekError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            raise RestError(404, GROUP_NOT_FOUND, f"there is no group {group}") from None
+        raise
+
+
+def _group(names: Names, group: GroupDescription) -> dict[str, Any]:
+    path = ("consumer-groups", group.group)
+    return {
+        "kind": "KafkaConsumerGroup",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "consumer_group_id": group.group,
+        "is_simple": not group.members and group.type == "classic" and not group.protocol,
+        "partition_assignor": group.protocol,
+        "state": group.state.upper(),
+        "type": group.type.upper(),
+        "coordinator": names.link("brokers", group.coordinator_id),
+        "consumers": names.link(*path, "consumers"),
+        "lag_summary": names.link(*path, "lag-summary"),
+    }
+
+
+def _consumer(names: Names, group: str, member: GroupMember) -> dict[str, Any]:
+    path = ("consumer-groups", group, "consumers", member.member_id)
+    return {
+        "kind": "KafkaConsumer",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "consumer_group_id": group,
+        "consumer_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "assignments": names.link(*path, "assignments"),
+    }
+
+
+def _assignment(names: Names, group: str, consumer: str, name: TopicPartition) -> dict[str, Any]:
+    at = ("consumer-groups", group, "consumers", consumer, "assignments")
+    partition = (name.topic, "partitions", name.partition)
+    return {
+        "kind": "KafkaConsumerAssignment",
+        "metadata": {
+            "self": names.url(*at, *partition),
+            "resource_name": f"{names.metadata(*at[:4])['resource_name']}"
+            f"/assignment={name.topic}/partition={name.partition}",
+        },
+        "cluster_id": names.cluster_id,
+        "consumer_group_id": group,
+        "consumer_id": consumer,
+        "topic_name": name.topic,
+        "partition_id": name.partition,
+        "partition": names.link("topics", *partition),
+        "lag": names.link("consumer-groups", group, "lags", *partition),
+    }

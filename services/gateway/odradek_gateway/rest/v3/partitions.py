@@ -1,0 +1,221 @@
+"""v3: partitions, their offsets, replicas, and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter
+
+from odradek.admin.descriptions import TopicDescription
+from odradek.cluster.metadata_cache import Partition
+from odradek.offsets import EARLIEST, LATEST
+from odradek.partitions import TopicPartition
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.rest.errors import PARTITION_NOT_FOUND, RestError
+from odradek_gateway.rest.parameters import BrokerId, Cluster, PartitionId, TopicName
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import (
+    Collection,
+    PartitionOffsetResource,
+    PartitionResource,
+    ReassignmentResource,
+    ReplicaResource,
+)
+
+router = APIRouter(prefix=PREFIX, tags=["v3 partitions"])
+
+
+# --- moves: before the routes whose paths would match `-` -------------------------------------------
+
+
+@router.get(
+    "/topics/-/partitions/-/reassignment",
+    response_model=Collection[ReassignmentResource],
+    responses=ERRORS,
+)
+async def list_all_reassignments(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """Every move that is under way."""
+    topics = await cluster.admin.list_topics(include_internal=True)
+    path = ("topics", "-", "partitions", "-", "reassignment")
+    return names.collection("Reassignment", _moves(names, topics), *path)
+
+
+@router.get(
+    "/topics/{topic}/partitions/-/reassignment",
+    response_model=Collection[ReassignmentResource],
+    responses=ERRORS,
+)
+async def list_reassignments(
+    names: InCluster, topic: TopicName, cluster: Cluster
+) -> dict[str, Any]:
+    """Moves of a topic's partitions that are under way."""
+    described = await cluster.admin.describe_topic(topic)
+    path = ("topics", topic, "partitions", "-", "reassignment")
+    return names.collection("Reassignment", _moves(names, [described]), *path)
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/reassignment",
+    response_model=ReassignmentResource,
+    responses=ERRORS,
+)
+async def get_reassignment(
+    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
+) -> dict[str, Any]:
+    """The move of one partition; 404 when it does not move."""
+    found = await _find(cluster, topic, partition)
+    if not _moves_now(found):
+        raise RestError(404, 404, f"{topic}-{partition} is not being moved")
+    return _reassignment(names, topic, found)
+
+
+# --- partitions ---------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/topics/{topic}/partitions", response_model=Collection[PartitionResource], responses=ERRORS
+)
+async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) -> dict[str, Any]:
+    """Partitions of a topic."""
+    described = await cluster.admin.describe_topic(topic)
+    data = [_partition(names, topic, p) for p in described.partitions]
+    return names.collection("Partition", data, "topics", topic, "partitions")
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}", response_model=PartitionResource, responses=ERRORS
+)
+async def get_partition(
+    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
+) -> dict[str, Any]:
+    """One partition."""
+    return _partition(names, topic, await _find(cluster, topic, partition))
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/offset",
+    response_model=PartitionOffsetResource,
+    responses=ERRORS,
+)
+async def get_offset(
+    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
+) -> dict[str, Any]:
+    """Its first offset, and the one after the last."""
+    await _find(cluster, topic, partition)
+    name = TopicPartition(topic, partition)
+    earliest = await cluster.admin.list_offsets({name: EARLIEST})
+    latest = await cluster.admin.list_offsets({name: LATEST})
+    path = ("topics", topic, "partitions", partition)
+    return {
+        "kind": "KafkaPartitionOffset",
+        "metadata": {**names.metadata(*path), "self": names.url(*path, "offset")},
+        "cluster_id": names.cluster_id,
+        "topic_name": topic,
+        "partition_id": partition,
+        "earliest_offset": earliest[name].offset,
+        "latest_offset": latest[name].offset,
+    }
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/replicas",
+    response_model=Collection[ReplicaResource],
+    responses=ERRORS,
+)
+async def list_replicas(
+    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
+) -> dict[str, Any]:
+    """Replicas of a partition."""
+    found = await _find(cluster, topic, partition)
+    data = [replica_resource(names, topic, found, broker) for broker in found.replicas]
+    return names.collection("Replica", data, "topics", topic, "partitions", partition, "replicas")
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/replicas/{broker_id}",
+    response_model=ReplicaResource,
+    responses=ERRORS,
+)
+async def get_replica(
+    names: InCluster,
+    topic: TopicName,
+    partition: PartitionId,
+    broker_id: BrokerId,
+    cluster: Cluster,
+) -> dict[str, Any]:
+    """One replica."""
+    found = await _find(cluster, topic, partition)
+    if broker_id not in found.replicas:
+        raise RestError(404, 404, f"broker {broker_id} has no replica of {topic}-{partition}")
+    return replica_resource(names, topic, found, broker_id)
+
+
+async def _find(cluster: ClusterAccess, topic: str, partition: int) -> Partition:
+    described = await cluster.admin.describe_topic(topic)
+    if partition >= len(described.partitions):
+        raise RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
+    return described.partitions[partition]
+
+
+def _moves_now(partition: Partition) -> bool:
+    return bool(partition.adding_replicas or partition.removing_replicas)
+
+
+def _moves(names: Names, topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
+    return [
+        _reassignment(names, topic.name, partition)
+        for topic in topics
+        for partition in topic.partitions
+        if _moves_now(partition)
+    ]
+
+
+def _reassignment(names: Names, topic: str, partition: Partition) -> dict[str, Any]:
+    path = ("topics", topic, "partitions", partition.partition)
+    return {
+        "kind": "KafkaReassignment",
+        "metadata": {
+            "self": names.url(*path, "reassignment"),
+            "resource_name": f"{names.metadata(*path)['resource_name']}/reassignment",
+        },
+        "cluster_id": names.cluster_id,
+        "topic_name": topic,
+        "partition_id": partition.partition,
+        "adding_replicas": list(partition.adding_replicas),
+        "removing_replicas": list(partition.removing_replicas),
+        "replicas": names.link(*path, "replicas"),
+    }
+
+
+def _partition(names: Names, topic: str, partition: Partition) -> dict[str, Any]:
+    path = ("topics", topic, "partitions", partition.partition)
+    leader = (
+        names.link(*path, "replicas", partition.leader_id) if partition.leader_id >= 0 else None
+    )
+    return {
+        "kind": "KafkaPartition",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "topic_name": topic,
+        "partition_id": partition.partition,
+        "leader": leader,
+        "replicas": names.link(*path, "replicas"),
+        "reassignment": names.link(*path, "reassignment"),
+    }
+
+
+def replica_resource(names: Names, topic: str, partition: Partition, broker: int) -> dict[str, Any]:
+    """One replica of a partition."""
+    path = ("topics", topic, "partitions", partition.partition, "replicas", broker)
+    return {
+        "kind": "KafkaReplica",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "topic_name": topic,
+        "partition_id": partition.partition,
+        "broker_id": broker,
+        "is_leader": broker == partition.leader_id,
+        "is_in_sync": broker in partition.isr,
+        "broker": names.link("brokers", broker),
+    }

@@ -1,0 +1,143 @@
+"""v3: topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from odradek.admin.descriptions import TopicDescription
+from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.rest.parameters import TOPIC_PATTERN, Cluster, TopicName
+from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import Collection, TopicResource
+
+router = APIRouter(prefix=PREFIX, tags=["v3 topics"])
+_BrokerId = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+
+
+class NamedValue(msgspec.Struct):
+    """A config to be set."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    value: str | None = None
+
+
+class ReplicasAssignment(msgspec.Struct):
+    """Where a partition is to be, the preferred leader first."""
+
+    partition_id: Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+    broker_ids: Annotated[list[_BrokerId], msgspec.Meta(min_length=1)]
+
+
+class CreateTopicRequest(msgspec.Struct):
+    """A topic to be; -1 is the cluster's default. With assignments, leave both numbers out."""
+
+    topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]
+    partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
+    replication_factor: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
+    replicas_assignments: list[ReplicasAssignment] = []
+    configs: list[NamedValue] = []
+    validate_only: bool = False
+
+
+class UpdatePartitionsRequest(msgspec.Struct):
+    """More partitions."""
+
+    partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+_CREATE = JsonBody(CreateTopicRequest)
+_UPDATE = JsonBody(UpdatePartitionsRequest)
+
+
+@router.get("/topics", response_model=Collection[TopicResource], responses=ERRORS)
+async def list_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """All topics."""
+    topics = await cluster.admin.list_topics()
+    return names.collection("Topic", [_topic(names, topic) for topic in topics], "topics")
+
+
+@router.post(
+    "/topics",
+    response_model=TopicResource,
+    status_code=201,
+    responses={**ERRORS, 200: {"model": TopicResource}},
+    openapi_extra=_CREATE.openapi,
+)
+async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> Response:
+    """Create a topic; 200 with validate_only."""
+    wanted = await _CREATE.read(request)
+    await cluster.admin.create_topic(
+        wanted.topic_name,
+        partitions=wanted.partitions_count,
+        replication_factor=wanted.replication_factor,
+        assignments=_assignments(wanted.replicas_assignments),
+        configs={c.name: c.value for c in wanted.configs if c.value is not None},
+        validate_only=wanted.validate_only,
+    )
+    if wanted.validate_only:
+        described = TopicDescription(
+            name=wanted.topic_name, topic_id=b"", is_internal=False, partitions=()
+        )
+        return JSONResponse(_topic(names, described), 200)
+    described = await cluster.admin.describe_topic(wanted.topic_name)
+    created = _topic(names, described)
+    return JSONResponse(created, 201, headers={"Location": created["metadata"]["self"]})
+
+
+@router.get("/topics/{topic}", response_model=TopicResource, responses=ERRORS)
+async def get_topic(names: InCluster, topic: TopicName, cluster: Cluster) -> dict[str, Any]:
+    """One topic."""
+    return _topic(names, await cluster.admin.describe_topic(topic))
+
+
+@router.patch(
+    "/topics/{topic}",
+    response_model=TopicResource,
+    responses=ERRORS,
+    openapi_extra=_UPDATE.openapi,
+)
+async def update_topic(
+    names: InCluster, topic: TopicName, request: Request, cluster: Cluster
+) -> dict[str, Any]:
+    """Add partitions."""
+    wanted = await _UPDATE.read(request)
+    await cluster.admin.add_partitions(topic, wanted.partitions_count)
+    return _topic(names, await cluster.admin.describe_topic(topic))
+
+
+@router.delete("/topics/{topic}", status_code=204, responses=ERRORS)
+async def delete_topic(_names: InCluster, topic: TopicName, cluster: Cluster) -> Response:
+    """Delete a topic."""
+    await cluster.admin.delete_topic(topic)
+    return Response(status_code=204)
+
+
+def _assignments(given: list[ReplicasAssignment]) -> list[list[int]]:
+    by_partition = {one.partition_id: one.broker_ids for one in given}
+    if len(by_partition) < len(given) or sorted(by_partition) != list(range(len(given))):
+        raise RestError(
+            422, BAD_PAYLOAD, "replicas_assignments must name partitions 0, 1, ... once"
+        )
+    return [by_partition[partition] for partition in range(len(given))]
+
+
+def _topic(names: Names, topic: TopicDescription) -> dict[str, Any]:
+    path = ("topics", topic.name)
+    return {
+        "kind": "KafkaTopic",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "topic_name": topic.name,
+        "is_internal": topic.is_internal,
+        "replication_factor": max((len(p.replicas) for p in topic.partitions), default=0),
+        "partitions_count": len(topic.partitions),
+        "partitions": names.link(*path, "partitions"),
+        "configs": names.link(*path, "configs"),
+        "partition_reassignments": names.link(*path, "partitions", "-", "reassignment"),
+        "authorized_operations": [],
+    }
