@@ -39,6 +39,8 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2000),  # how long an attempt may take, not the pause
     ("grpc.max_reconnect_backoff_ms", 500),
+    # A pod that comes back has another address, and gRPC would ask for it only every 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.lookahead_bytes", 4 << 20),

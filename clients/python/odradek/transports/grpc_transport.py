@@ -38,6 +38,7 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 1_000
 RECONNECT_MS_MIN: Final = 50
 RECONNECT_MS_MAX: Final = 500
+RESOLVE_MS_MIN: Final = 200  # how soon a broker's name is looked up again; gRPC's own: 30 s
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
 
@@ -52,6 +53,7 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
     ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),  # in truth: the time an attempt may take
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
