@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from odradek.producer.delivery import DeliveryFuture, RecordMetadata
     from odradek.producer.options import ProducerOptions
     from odradek.producer.producer import Producer
-    from odradek.transports.security import TlsOptions
+    from odradek.transports.security import SaslCredentials, TlsOptions
 
 _HOMES: Final = {
     "Admin": "odradek.admin.admin",
@@ -61,6 +61,7 @@ _HOMES: Final = {
     "Producer": "odradek.producer.producer",
     "ProducerOptions": "odradek.producer.options",
     "RecordMetadata": "odradek.producer.delivery",
+    "SaslCredentials": "odradek.transports.security",
     "TlsOptions": "odradek.transports.security",
     "TopicDescription": "odradek.admin.descriptions",
     "TopicOutcome": "odradek.admin.descriptions",
@@ -86,6 +87,7 @@ __all__ = [
     "Producer",
     "ProducerOptions",
     "RecordMetadata",
+    "SaslCredentials",
     "TlsOptions",
     "TopicDescription",
     "TopicOutcome",

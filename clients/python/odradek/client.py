@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.connect import connect
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Client:
 
     Entering does not dial: the first producer, consumer or call does, or `connect`. Leaving closes
     the connections; close producers and consumers first (their own `async with` does).
+
+    `tls` encrypts and, with a certificate, says who we are; `credentials` log in by name and password.
     """
 
     def __init__(
@@ -33,10 +35,13 @@ class Client:
         bootstrap: str | Sequence[str] | None = None,
         *,
         tls: TlsOptions | None = None,
+        credentials: SaslCredentials | None = None,
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
-        self._cluster: Cluster = connect(bootstrap, tls, transport=transport, on_state=on_state)
+        self._cluster: Cluster = connect(
+            bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+import grpc.aio
+
 from odradek_broker.broker_configs import describe_broker
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
@@ -33,8 +35,8 @@ from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.listeners.grpc_callers import Authorization
-from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_open_kafka_listeners
+from odradek_broker.listeners.grpc_listeners import GrpcListeners
+from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.listeners.servicers import (
     admin_servicer,
@@ -58,7 +60,7 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
-from odradek_broker.settings import GRPC, REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -74,7 +76,6 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import (
     ListenerAddress,
@@ -103,7 +104,7 @@ class BrokerProcess:
         refuse_open_without_authentication(
             settings.listeners, settings.authenticated_listeners(), insecure=insecure
         )
-        refuse_open_kafka_listeners(settings, insecure=insecure)
+        refuse_unencrypted_listeners(settings, insecure=insecure)
         self._broker_id = BrokerId(settings.node_id)
         self._incarnation = IncarnationId(secrets.token_bytes(16))
         self._epoch = NO_BROKER_EPOCH
@@ -239,20 +240,14 @@ class BrokerProcess:
 
     def _bind(self) -> None:
         """Take the ports: the registration tells them, serving begins later."""
-        settings, tls = self._settings, self._tls
-        interceptors = [Authorization(self._authorizer)] if self._authorizer.is_on else []
-        self._grpc_server = new_server(interceptors=interceptors)
-        self._replication_server = new_server()
-        self._health = Health(self._grpc_server)
-        for listener in settings.listeners:
-            if listener.name == GRPC:
-                self._ports[GRPC] = bind(
-                    self._grpc_server, listener, tls, mutual=settings.ssl_client_auth == "required"
-                )
-            elif listener.name == REPLICATION:
-                self._ports[REPLICATION] = bind(
-                    self._replication_server, listener, tls, mutual=True
-                )
+        self._grpc = GrpcListeners(
+            self._settings,
+            self._tls,
+            authorizer=self._authorizer,
+            credentials=lambda: self._partitions.image.scram,
+            is_registered=lambda broker_id: broker_id in self._feed.image.brokers,
+        )
+        self._ports |= self._grpc.bind()
         self._ports |= self._kafka.bind()
 
     async def _serve_admin_http(self) -> None:
@@ -392,63 +387,58 @@ class BrokerProcess:
             pool=self._pool,
             tls=self._tls,
         )
-        names = [
-            broker_servicer.add_to(
-                self._grpc_server,
-                broker_servicer.BrokerServicer(
-                    cluster_id=self._context.cluster_id,
-                    service=self._partitions,
-                    controllers=self._controllers,
-                    producer_ids=self._producer_ids,
-                    topic_creation=creation if settings.auto_create_topics_enable else None,
-                    authorizer=self._authorizer,
-                    quotas=self._quotas,
-                ),
-            ),
-            admin_servicer.add_to(
-                self._grpc_server,
-                admin_servicer.AdminServicer(
-                    broker_id=self._broker_id,
-                    service=self._partitions,
-                    controllers=self._controllers,
-                    peers=self._peers,
-                    describe_broker=lambda one: describe_broker(
-                        settings, self._partitions.image, one
-                    ),
-                ),
-            ),
-            group_servicer.add_to(
-                self._grpc_server,
-                group_servicer.GroupServicer(
-                    broker_id=self._broker_id,
-                    coordinator=self._groups,
-                    partitions=self._partitions,
-                    peers=self._peers,
-                ),
-            ),
-        ]
+        broker = broker_servicer.BrokerServicer(
+            cluster_id=self._context.cluster_id,
+            service=self._partitions,
+            controllers=self._controllers,
+            producer_ids=self._producer_ids,
+            topic_creation=creation if settings.auto_create_topics_enable else None,
+            quotas=self._quotas,
+        )
+        admin = admin_servicer.AdminServicer(
+            broker_id=self._broker_id,
+            service=self._partitions,
+            controllers=self._controllers,
+            peers=self._peers,
+            describe_broker=lambda one: describe_broker(settings, self._partitions.image, one),
+        )
+        group = group_servicer.GroupServicer(
+            broker_id=self._broker_id,
+            coordinator=self._groups,
+            partitions=self._partitions,
+            peers=self._peers,
+        )
+        replication = replication_servicer.ReplicationServicer(
+            cluster_id=self._context.cluster_id,
+            table=self._table,
+            partition_bytes_max=settings.replica_fetch_bytes_max,
+            message_bytes_max=settings.replica_fetch_response_bytes_max,
+            is_mutual_tls=self._tls is not None,
+        )
+
+        def for_clients(server: grpc.aio.Server) -> list[str]:
+            return [
+                broker_servicer.add_to(server, broker),
+                admin_servicer.add_to(server, admin),
+                group_servicer.add_to(server, group),
+            ]
+
+        def for_brokers(server: grpc.aio.Server) -> None:
+            admin_servicer.add_to(server, admin)
+            group_servicer.add_to(server, group)
+            replication_servicer.add_to(server, replication)
+
         if settings.health_port >= 0:
-            self._ports["HEALTH"] = await self._health.open_for_probes(
+            self._ports["HEALTH"] = await self._grpc.health.open_for_probes(
                 settings.metrics_host, settings.health_port
             )
-        enable_reflection(self._grpc_server, names)
-        replication_servicer.add_to(
-            self._replication_server,
-            replication_servicer.ReplicationServicer(
-                cluster_id=self._context.cluster_id,
-                table=self._table,
-                partition_bytes_max=settings.replica_fetch_bytes_max,
-                message_bytes_max=settings.replica_fetch_response_bytes_max,
-                is_mutual_tls=self._tls is not None,
-            ),
-        )
-        await self._replication_server.start()
-        await self._grpc_server.start()
+        self._grpc.add(for_clients, for_brokers)
+        await self._grpc.start()
 
     async def _become_ready(self) -> None:
         self._may_serve_kafka.set()
         await self._serves_kafka.wait()
-        await self._health.set(is_live=True, is_ready=True)
+        await self._grpc.health.set(is_live=True, is_ready=True)
         self._is_ready = True
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
@@ -473,6 +463,8 @@ class BrokerProcess:
         self._partitions.image_changed()
         if delta.acls:
             self._authorizer.entries_changed(image.acls)
+        if delta.scram_users:
+            self._grpc.sessions.sweep()
         if delta.quotas:
             self._quotas.quotas_changed(image.quotas)
         if self._heartbeat is not None:
@@ -547,7 +539,7 @@ class BrokerProcess:
         """Hand the leaderships over; whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
-        await self._health.set(is_live=True, is_ready=False)
+        await self._grpc.health.set(is_live=True, is_ready=False)
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
         self._heartbeat.beat_now()
@@ -559,12 +551,10 @@ class BrokerProcess:
         """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
         self._tick.stop()
         self._kafka.close()
-        await asyncio.gather(
-            self._grpc_server.stop(_SERVER_GRACE_S), self._replication_server.stop(_SERVER_GRACE_S)
-        )
+        await self._grpc.stop(_SERVER_GRACE_S)
         if self._admin_http is not None:
             await self._admin_http.stop()
-        await self._health.close()
+        await self._grpc.health.close()
         if self._table.links is not None:
             await self._table.links.close()
         await self._close_directory(is_clean)

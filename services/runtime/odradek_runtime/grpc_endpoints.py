@@ -17,6 +17,7 @@ Options = list[tuple[str, Any]]
 SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", 10_000),  # of one connection
     ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
@@ -111,14 +112,15 @@ def bind(
 
 
 class Health:
-    """The standard gRPC health service of a server: `startup`, `readiness`, `liveness` and ""."""
+    """The standard gRPC health service of servers: `startup`, `readiness`, `liveness` and ""."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, *servers: grpc.aio.Server) -> None:
         from grpc_health.v1 import health, health_pb2_grpc
 
         self._servicer = health.aio.HealthServicer()
         self._probes: grpc.aio.Server | None = None
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        for server in servers:
+            health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def open_for_probes(self, host: str, port: int) -> int:
         """Serve it on a port of its own too, without TLS, for Kubernetes' probes, which know none; the port.

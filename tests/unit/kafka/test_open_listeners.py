@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.listeners.kafka_listener import refuse_open_kafka_listeners
+from odradek_broker.listeners.kafka_listener import refuse_unencrypted_listeners
 from odradek_broker.settings import BrokerSettings
 from odradek_runtime.listeners import ListenRefused, parse_listeners
 from odradek_runtime.settings import SettingsError
@@ -50,12 +50,12 @@ def test_beyond_loopback_a_listener_is_encrypted_itself(
     listeners: str, more: dict[str, Any], is_allowed: bool
 ) -> None:
     made = settings(listeners, **more)
-    refuse_open_kafka_listeners(made, insecure=True)
+    refuse_unencrypted_listeners(made, insecure=True)
     if is_allowed:
-        refuse_open_kafka_listeners(made, insecure=False)
+        refuse_unencrypted_listeners(made, insecure=False)
     else:
         with pytest.raises(ListenRefused, match="listener KAFKA"):
-            refuse_open_kafka_listeners(made, insecure=False)
+            refuse_unencrypted_listeners(made, insecure=False)
 
 
 @pytest.mark.parametrize(

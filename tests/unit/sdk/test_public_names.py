@@ -32,6 +32,7 @@ NAMES = [
     "Producer",
     "ProducerOptions",
     "RecordMetadata",
+    "SaslCredentials",
     "TlsOptions",
     "TopicDescription",
     "TopicOutcome",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+
+from odradek.errors import InvalidRequest
 
 
 class ResourceType(IntEnum):
@@ -112,8 +113,20 @@ class Quota:
 def salted_password(
     mechanism: ScramMechanism, password: str, iterations: int
 ) -> tuple[bytes, bytes]:
-    """(salt, Hi(password, salt, iterations)): the password itself does not leave this process."""
+    """(salt, Hi(password, salt, iterations)): the password itself does not leave this process.
+
+    Raises:
+        InvalidRequest: it is empty, or has characters that RFC 4013 forbids in passwords.
+    """
+    from scramp import ScramException
+    from scramp.utils import saslprep
+
     salt = os.urandom(32)
     hashed = "sha256" if mechanism is ScramMechanism.SCRAM_SHA_256 else "sha512"
-    prepared = unicodedata.normalize("NFKC", password).encode()
-    return salt, hashlib.pbkdf2_hmac(hashed, prepared, salt, iterations)
+    try:
+        prepared = saslprep(password)
+    except ScramException as error:
+        raise InvalidRequest(f"a password like this cannot be used: {error}") from None
+    if not prepared:
+        raise InvalidRequest("a password must not be empty")
+    return salt, hashlib.pbkdf2_hmac(hashed, prepared.encode(), salt, iterations)

@@ -31,7 +31,7 @@ from odradek.errors import OdradekError, UnknownTopic, error_of
 from odradek.offsets import OffsetAndTimestamp
 from odradek.partitions import PartitionLike, TopicPartition, as_partition
 from odradek.transports import methods
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2, common_pb2
@@ -54,10 +54,14 @@ class Admin(AccessAdmin, GroupAdmin):
         bootstrap: str | Sequence[str] | None = None,
         *,
         tls: TlsOptions | None = None,
+        credentials: SaslCredentials | None = None,
         cluster: Cluster | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(connect(bootstrap, tls) if cluster is None else cluster, timeout_s)
+        super().__init__(
+            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster,
+            timeout_s,
+        )
         self._owns_cluster = cluster is None
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.endpoints import parse_bootstrap
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Transport
 
 
@@ -14,6 +14,7 @@ def connect(
     bootstrap: str | Sequence[str] | None,
     tls: TlsOptions | None = None,
     *,
+    credentials: SaslCredentials | None = None,
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
 ) -> Cluster:
@@ -22,5 +23,5 @@ def connect(
     if transport is None:
         from odradek.transports.grpc_transport import GrpcTransport
 
-        transport = GrpcTransport(tls)
+        transport = GrpcTransport(tls, credentials=credentials)
     return Cluster(endpoints, transport, on_state=on_state)

@@ -29,7 +29,7 @@ from odradek.errors import (
 )
 from odradek.offsets import EARLIEST, LATEST, OffsetAndTimestamp
 from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.columns import ALL_COLUMNS, Column, ColumnBuilder
 
 if TYPE_CHECKING:
@@ -69,12 +69,15 @@ class Consumer:
         *topics: str,
         bootstrap: str | Sequence[str] | None = None,
         tls: TlsOptions | None = None,
+        credentials: SaslCredentials | None = None,
         cluster: Cluster | None = None,
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> None:
         self.options = ConsumerOptions(**arguments)
-        self._cluster = connect(bootstrap, tls) if cluster is None else cluster
+        self._cluster = (
+            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster
+        )
         self._owns_cluster = cluster is None
         self._planner = FetchPlanner(
             reset=self.options.auto_offset_reset,

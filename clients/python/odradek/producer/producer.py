@@ -27,7 +27,7 @@ from odradek.producer.partition_queue import PartitionQueue
 from odradek.producer.partitioner import Partitioner, TopicLanes
 from odradek.producer.producer_batch import ProducerBatch
 from odradek.producer.sender import Sender, monotonic_ms
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.murmur2 import partition_for_key
 
 CLOSE_S_MAX = 30.0
@@ -69,11 +69,14 @@ class Producer:
         bootstrap: str | Sequence[str] | None = None,
         *,
         tls: TlsOptions | None = None,
+        credentials: SaslCredentials | None = None,
         cluster: Cluster | None = None,
         **arguments: Unpack[ProducerArguments],
     ) -> None:
         self.options = ProducerOptions(**arguments)
-        self._cluster = connect(bootstrap, tls) if cluster is None else cluster
+        self._cluster = (
+            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster
+        )
         self._owns_cluster = cluster is None
         options = self.options
         self._accumulator = Accumulator(

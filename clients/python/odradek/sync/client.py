@@ -14,7 +14,7 @@ from odradek.sync.admin import Admin
 from odradek.sync.consumer import Consumer
 from odradek.sync.loop_thread import LoopThread
 from odradek.sync.producer import Producer
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
@@ -31,10 +31,13 @@ class Client:
         bootstrap: str | Sequence[str] | None = None,
         *,
         tls: TlsOptions | None = None,
+        credentials: SaslCredentials | None = None,
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
-        client = AsyncClient(bootstrap, tls=tls, transport=transport, on_state=on_state)
+        client = AsyncClient(
+            bootstrap, tls=tls, credentials=credentials, transport=transport, on_state=on_state
+        )
         self._thread = LoopThread("odradek")
         self._client = client
 

@@ -4,6 +4,10 @@ A connection that stays silent is asked for a sign of life every second, also wi
 broken when none comes within another: a broker that hangs is noticed in two seconds, one that dies at
 once. Reconnecting starts at 50 ms and never waits longer than 500 ms (gRPC's own 1 to 120 s would
 outlast any failover).
+
+With credentials the transport logs in at each broker before the first call there, again when most of
+the session's lifetime is over, and once more when the broker does not know the session (it restarted,
+or the password was changed): one login a broker at a time, however many calls wait for it.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,13 +27,16 @@ from odradek.errors import (
     AuthorizationFailed,
     BrokerUnreachable,
     ClientClosed,
+    InvalidConfig,
     NameUnresolvable,
     OdradekError,
     RequestTimedOut,
     ServerFault,
     UnsupportedOperation,
 )
-from odradek.transports.security import TlsOptions
+from odradek.transports.methods import AUTHENTICATE
+from odradek.transports.sasl_login import Session, log_in
+from odradek.transports.security import PLAIN, SaslCredentials, TlsOptions
 from odradek.transports.transport import Method, MethodKind, Stream
 
 Q = TypeVar("Q")
@@ -65,30 +73,63 @@ Metadata = tuple[tuple[str, str], ...]
 class GrpcTransport:
     """Channels by endpoint. Belongs to the event loop that it is first used on.
 
-    `call_metadata`, when given, is asked before each call for headers to send along (credentials).
+    Raises:
+        InvalidConfig: the mechanism is PLAIN, and there is no TLS.
     """
 
     def __init__(
         self,
         tls: TlsOptions | None = None,
         *,
+        credentials: SaslCredentials | None = None,
         options: Mapping[str, Any] | None = None,
-        call_metadata: Callable[[], Metadata] | None = None,
     ) -> None:
+        if credentials is not None and credentials.mechanism == PLAIN and tls is None:
+            raise InvalidConfig(
+                "PLAIN sends the password, and there is no TLS", hint="use TLS, or SCRAM-SHA-512"
+            )
         self._tls = tls
+        self._credentials = credentials
+        self._sessions: dict[str, Session] = {}
+        self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
-        self._call_metadata = call_metadata
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._is_closed = False
 
-    async def call(self, endpoint: str, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
-        """One request, one answer, within `timeout_s`."""
+    async def call(
+        self,
+        endpoint: str,
+        method: Method[Q, R],
+        request: Q,
+        *,
+        timeout_s: float,
+        metadata: Metadata = (),
+    ) -> R:
+        """One request, one answer, within `timeout_s`; `metadata` goes along."""
+        if self._credentials is None:
+            return await self._call(endpoint, method, request, timeout_s, metadata)
+        deadline_s = time.monotonic() + timeout_s
+        session = await self._session(endpoint)
+        try:
+            left_s = max(deadline_s - time.monotonic(), 0.001)
+            return await self._call(
+                endpoint, method, request, left_s, (*metadata, _header(session))
+            )
+        except AuthenticationFailed:
+            self._forget(endpoint, session)
+        session = await self._session(endpoint)
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        return await self._call(endpoint, method, request, left_s, (*metadata, _header(session)))
+
+    async def _call(
+        self, endpoint: str, method: Method[Q, R], request: Q, timeout_s: float, metadata: Metadata
+    ) -> R:
         assert method.kind is MethodKind.UNARY, method
         unary = self._channel(endpoint).unary_unary(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         try:
-            response: R = await unary(request, timeout=timeout_s, metadata=self._metadata())
+            response: R = await unary(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise await _translated(error.code(), error.details(), endpoint, method.name) from None
         except asyncio.CancelledError:
@@ -97,20 +138,25 @@ class GrpcTransport:
             raise
         return response
 
-    def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
-        """Open a stream; does not wait."""
+    def open(self, endpoint: str, method: Method[Q, R], *, metadata: Metadata = ()) -> Stream[Q, R]:
+        """Open a stream; does not wait. `metadata` goes along."""
+        if self._credentials is None:
+            return self._open(endpoint, method, metadata)
+        return _LoggedInStream(self, endpoint, method, metadata)
+
+    def _open(self, endpoint: str, method: Method[Q, R], metadata: Metadata) -> Stream[Q, R]:
         channel = self._channel(endpoint)
         if method.kind is MethodKind.BIDI:
             bidi = channel.stream_stream(
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
-            call = bidi(metadata=self._metadata())
+            call = bidi(metadata=metadata)
             return _GrpcStream(endpoint, method.name, call)
         server = channel.unary_stream(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         return _GrpcServerStream(
-            endpoint, method.name, lambda request: server(request, metadata=self._metadata())
+            endpoint, method.name, lambda request: server(request, metadata=metadata)
         )
 
     async def close(self) -> None:
@@ -120,8 +166,23 @@ class GrpcTransport:
         for channel in channels:
             await channel.close(CLOSE_GRACE_S)
 
-    def _metadata(self) -> Metadata | None:
-        return None if self._call_metadata is None else self._call_metadata()
+    # --- logging in -------------------------------------------------------------------------------
+
+    async def _session(self, endpoint: str) -> Session:
+        """The session at that broker; a new one if there is none, or it is about to run out."""
+        assert self._credentials is not None
+        async with self._logins.setdefault(endpoint, asyncio.Lock()):
+            session = self._sessions.get(endpoint)
+            if session is None or time.monotonic() >= session.renew_at_s:
+                stream = self._open(endpoint, AUTHENTICATE, ())
+                session = await log_in(stream, endpoint, self._credentials)
+                self._sessions[endpoint] = session
+            return session
+
+    def _forget(self, endpoint: str, session: Session) -> None:
+        """The broker does not know this one; another one may be there already."""
+        if self._sessions.get(endpoint) is session:
+            del self._sessions[endpoint]
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
@@ -200,6 +261,65 @@ class _GrpcServerStream:
     def cancel(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
+
+
+class _LoggedInStream(Generic[Q, R]):
+    """A stream that is opened when it is first used, once there is a session.
+
+    That the session has ended is told as BrokerUnreachable: whoever opens the stream anew has another.
+    """
+
+    def __init__(
+        self, transport: GrpcTransport, endpoint: str, method: Method[Q, R], metadata: Metadata
+    ) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self._method = method
+        self._metadata = metadata
+        self._opening = asyncio.Lock()
+        self._session: Session | None = None
+        self._stream: Stream[Q, R] | None = None
+        self._is_cancelled = False
+
+    async def send(self, request: Q) -> None:
+        stream = await self._opened()
+        try:
+            await stream.send(request)
+        except AuthenticationFailed as error:
+            raise self._ended(error) from None
+
+    async def receive(self) -> R | None:
+        stream = await self._opened()
+        try:
+            return await stream.receive()
+        except AuthenticationFailed as error:
+            raise self._ended(error) from None
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+    async def _opened(self) -> Stream[Q, R]:
+        async with self._opening:
+            if self._stream is None:
+                self._session = await self._transport._session(self._endpoint)
+                if self._is_cancelled:
+                    told = f"the {self._method.name} stream was cancelled"
+                    raise BrokerUnreachable(self._endpoint, told)
+                self._stream = self._transport._open(
+                    self._endpoint, self._method, (*self._metadata, _header(self._session))
+                )
+            return self._stream
+
+    def _ended(self, error: AuthenticationFailed) -> BrokerUnreachable:
+        assert self._session is not None
+        self._transport._forget(self._endpoint, self._session)
+        return BrokerUnreachable(self._endpoint, str(error))
+
+
+def _header(session: Session) -> tuple[str, str]:
+    return ("authorization", f"Bearer {session.name}")
 
 
 def _is_cancelling() -> bool:

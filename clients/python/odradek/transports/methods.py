@@ -9,9 +9,11 @@ from google.protobuf.message import Message
 from odradek.transports.fetch_decoding import FetchedPartition, decode_fetch_response
 from odradek.transports.transport import Method, MethodKind
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
+from odradek_protocol.rpc.v1 import auth_service_pb2 as auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
 from odradek_protocol.rpc.v1 import group_service_pb2 as group
 
+AUTH_SERVICE: Final = "odradek.v1.AuthService"
 BROKER_SERVICE: Final = "odradek.v1.BrokerService"
 ADMIN_SERVICE: Final = "odradek.v1.AdminService"
 GROUP_SERVICE: Final = "odradek.v1.GroupService"
@@ -45,6 +47,13 @@ def _group_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
     return _method(GROUP_SERVICE, name, request, response, MethodKind.UNARY)
 
 
+AUTHENTICATE: Final = _method(
+    AUTH_SERVICE,
+    "Authenticate",
+    auth.AuthenticateRequest,
+    auth.AuthenticateResponse,
+    MethodKind.BIDI,
+)
 PRODUCE: Final = _method(
     BROKER_SERVICE, "Produce", broker.ProduceRequest, broker.ProduceResponse, MethodKind.BIDI
 )

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from odradek.errors import InvalidConfig
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,34 @@ class TlsOptions:
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(ca, key, cert) as bytes, files read now. Raises OSError for one that cannot be read."""
         return _pem(self.ca), _pem(self.key), _pem(self.cert)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslCredentials:
+    """A user's name and password, for listeners that want a login.
+
+    SCRAM proves the password without sending it; PLAIN sends it, and is refused without TLS.
+
+    Raises:
+        InvalidConfig: there is no such mechanism, or the name or password is empty.
+    """
+
+    username: str
+    password: str
+    mechanism: str = "SCRAM-SHA-512"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise InvalidConfig(
+                f"mechanism {self.mechanism!r} is not known", hint=f"use {', '.join(MECHANISMS)}"
+            )
+        if not self.username or not self.password:
+            raise InvalidConfig("a login needs a user's name and a password")
+
+    def __repr__(self) -> str:
+        return (
+            f"SaslCredentials(username={self.username!r}, mechanism={self.mechanism!r}, <hidden>)"
+        )
 
 
 def _pem(source: str | Path | bytes | None) -> bytes | None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import (
-    ANONYMOUS,
     CLUSTER_NAME,
     OPERATIONS_OF,
     Operation,
@@ -16,6 +15,7 @@ from odradek_broker.security.rights import (
 from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.primitives.varint import ByteBuffer
+from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.logs import event_log
 
 DENIALS_TOLD_MAX: Final = 100

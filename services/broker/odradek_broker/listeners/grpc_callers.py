@@ -1,69 +1,216 @@
-"""Who calls over gRPC, and what he may do there: the authorizer's answers for gRPC's servicers.
+"""Who calls over gRPC, and what he may do there.
 
-The principal is the subject of the caller's certificate, as on Kafka's listeners; without one it is
-User:ANONYMOUS. A broker of the cluster (its certificate says so) passes on what it has checked, so
-it may do everything. Unary methods are checked here, by a table; a method that is not in it is
-refused. Streams, and Metadata, which hides what the caller may not see, check by themselves.
+Who he is, the first that fits:
+
+  1. `odradek-on-behalf-of`: the principal that a gateway speaks for. Believed only of a peer whose
+     certificate's principal stands in `delegation.principals`; then the rights of the principal
+     that is named count, and the gateway's own not at all. Of anybody else the call is refused.
+  2. `authorization: Bearer SESSION`: the user of a login (`AuthService.Authenticate`).
+  3. The subject of the certificate, as on Kafka's listeners.
+  4. User:ANONYMOUS, which a listener that wants a login (SASL_...) refuses.
+
+What he may do: unary methods are checked here, by a table; a method that is not in it is refused.
+Streams, and Metadata, which hides what the caller may not see, ask their `Caller` by themselves.
+A stream ends when the session that it was opened with does. Every refusal is a line in the audit
+log, the same once a second at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import lru_cache
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
 from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS, RULES, Need
-from odradek_broker.security.rights import ANONYMOUS, Operation, ResourceType
+from odradek_broker.security.grpc_sessions import GrpcSession, GrpcSessions
+from odradek_broker.security.rights import Operation, ResourceType
+from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
 from odradek_runtime.logs import event_log
-from odradek_runtime.tls import peer_identity
 
-_log = event_log(__name__)
+_audit = event_log("odradek_broker.audit")
 CLIENT_ID: Final = "odradek-client-id"
 """Metadata by which a client names itself, for quotas."""
-_PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
+ON_BEHALF_OF: Final = "odradek-on-behalf-of"
+ON_BEHALF_OF_HOST: Final = "odradek-on-behalf-of-host"
+SESSION: Final = "authorization"
+_BEARER: Final = "bearer "
+_PUBLIC: Final = (
+    "/grpc.health.",
+    "/grpc.reflection.",
+    "/odradek.v1.AuthService/",  # how one becomes somebody
+)
+_PRINCIPAL_CHARACTERS_MAX: Final = 1024
+_TOLD_MAX: Final = 1024
+_TOLD_AGAIN_S: Final = 1.0
+
+
+class Refused(Exception):
+    """The call ends with this status; `kind` is the audit's word for it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, *, kind: str, principal: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.kind = kind
+        self.principal = principal
 
 
 class Caller:
-    """Who made one call. Cheap while no authorizer is on."""
+    """Who made one call, and on which listener."""
 
-    __slots__ = ("_authorizer", "_is_free", "client_id", "host", "principal")
+    __slots__ = ("_authorizer", "client_id", "host", "listener", "principal", "session", "via")
 
-    def __init__(self, authorizer: Authorizer, context: Any) -> None:  # Any: gRPC's contexts
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        *,
+        principal: str,
+        host: str,
+        client_id: str = "",
+        listener: str = "GRPC",
+        session: GrpcSession | None = None,
+        via: str = "",
+    ) -> None:
+        """`via` is the gateway that speaks for the principal."""
         self._authorizer = authorizer
-        self.principal = _principal(context)
-        self.host = _host(context.peer())
-        metadata = context.invocation_metadata() or ()
-        self.client_id = next((str(v) for k, v in metadata if k == CLIENT_ID), "")
-        self._is_free = not authorizer.is_on
-        if not self._is_free:
-            identity = peer_identity(context.auth_context)
-            self._is_free = identity is not None and identity[0] == "broker"
+        self.principal = principal
+        self.host = host
+        self.client_id = client_id
+        self.listener = listener
+        self.session = session
+        self.via = via
 
     def may(self, operation: Operation, topic: str) -> bool:
         """Whether he may do this to a topic."""
-        return self._is_free or self._authorizer.allows(
+        return not self._authorizer.is_on or self._authorizer.allows(
             self.principal, self.host, operation, ResourceType.TOPIC, topic
         )
 
     def has(self, need: Need) -> bool:
         """Whether he has one of the rights that would do."""
-        return self._is_free or any(
+        return not self._authorizer.is_on or any(
             self._authorizer.allows_any(self.principal, self.host, operation, kind)
             if name is None
             else self._authorizer.allows(self.principal, self.host, operation, kind, name)
             for operation, kind, name in need
         )
 
+    def denied(self, request: str, need: Need) -> str:
+        """Write the refusal into the audit log; what to tell the caller."""
+        wanted = " or ".join(
+            f"{operation.name} on {kind.name} {name or '(any)'}" for operation, kind, name in need
+        )
+        _tell("Denied", self.principal, self.host, request=request, needs=wanted, via=self.via)
+        return f"{self.principal} needs {wanted or 'a right that nobody has'}"
+
+
+_current: ContextVar[Caller] = ContextVar("odradek_grpc_caller")
+
+
+def current_caller() -> Caller:
+    """Who made the call that this task serves."""
+    return _current.get()
+
+
+class Callers:
+    """Finds out who calls on one listener."""
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        sessions: GrpcSessions,
+        *,
+        listener: str,
+        wants_login: bool = False,
+        delegates: tuple[str, ...] = (),
+    ) -> None:
+        self.authorizer = authorizer
+        self._sessions = sessions
+        self._listener = listener
+        self._wants_login = wants_login
+        self._delegates = frozenset(delegates)
+
+    def identify(self, context: Any) -> Caller:  # Any: gRPC's contexts
+        """Raises Refused for somebody who is not who he says, or says nothing where he must."""
+        found: dict[str, str] = {}
+        for key, value in context.invocation_metadata() or ():
+            if key in (CLIENT_ID, ON_BEHALF_OF, ON_BEHALF_OF_HOST, SESSION):
+                if key in found and key != CLIENT_ID:
+                    raise _unauthenticated(f"two {key} headers")
+                found[key] = value if isinstance(value, str) else value.decode(errors="replace")
+        host = _host(context.peer())
+        pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))
+        principal = principal_of_certificate(pems[0]) if pems else ANONYMOUS
+        session: GrpcSession | None = None
+        via = ""
+        if ON_BEHALF_OF in found or ON_BEHALF_OF_HOST in found:
+            via, principal = principal, self._named(principal, found.get(ON_BEHALF_OF, ""))
+            host = found.get(ON_BEHALF_OF_HOST) or host
+        elif SESSION in found:
+            session = self._session(found[SESSION])
+            principal = session.principal
+        elif self._wants_login:
+            raise _unauthenticated("log in first (AuthService.Authenticate)")
+        return Caller(
+            self.authorizer,
+            principal=principal,
+            host=host,
+            client_id=found.get(CLIENT_ID, ""),
+            listener=self._listener,
+            session=session,
+            via=via,
+        )
+
+    def may_be_heard(self, metadata: Any) -> bool:
+        """Whether headers alone leave room for somebody who may call at all."""
+        if not self._wants_login:
+            return True
+        told = [str(value) for key, value in metadata or () if key == SESSION]
+        try:
+            return len(told) == 1 and self._session(told[0]) is not None
+        except Refused:
+            return False
+
+    def _named(self, peer: str, quoted: str) -> str:
+        if peer == ANONYMOUS or peer not in self._delegates:
+            raise Refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{peer} may not speak for others: it is not in delegation.principals",
+                kind="Delegation refused",
+                principal=peer,
+            )
+        name = unquote(quoted)
+        if not name.startswith("User:") or not 5 < len(name) <= _PRINCIPAL_CHARACTERS_MAX:
+            raise Refused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{ON_BEHALF_OF} names no principal, as User:alice",
+                kind="Delegation refused",
+                principal=peer,
+            )
+        return name
+
+    def _session(self, header: str) -> GrpcSession:
+        if header[: len(_BEARER)].lower() != _BEARER:
+            raise _unauthenticated("authorization is not a Bearer")
+        session = self._sessions.find(header[len(_BEARER) :].strip())
+        if session is None:
+            raise _unauthenticated("the session has ended: log in again")
+        return session
+
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Refuses unary calls that the caller has no right to, before their servicer sees them."""
+    """Finds out who calls, and refuses what he has no right to before a servicer sees it."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
-        self._authorizer = authorizer
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
 
     async def intercept_service(
         self,
@@ -73,52 +220,135 @@ class Authorization(grpc.aio.ServerInterceptor):
         """Wrap the handler of the method, if it needs that."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        is_unary = handler is not None and handler.unary_unary is not None
-        if handler is None or method in CHECKED_BY_SERVICERS or method.startswith(_PUBLIC):
+        if handler is None or method.startswith(_PUBLIC):
             return handler
-        rule = RULES.get(method)
-        assert is_unary, f"{method} is a stream that nobody checks"
-        inner = handler.unary_unary
-
-        async def checked(request: Any, context: Any) -> Any:
-            caller = Caller(self._authorizer, context)
-            needs = [()] if rule is None else rule(request)
-            for need in needs:
-                if not caller.has(need):
-                    told = " or ".join(
-                        f"{operation.name} on {kind.name} {name or '(any)'}"
-                        for operation, kind, name in need
-                    )
-                    _log.warning(
-                        "Refused",
-                        principal=caller.principal,
-                        host=caller.host,
-                        method=method,
-                        needs=told,
-                    )
-                    await context.abort(
-                        grpc.StatusCode.PERMISSION_DENIED,
-                        f"{caller.principal} needs {told or 'a right that nobody has'}",
-                    )
-            return await inner(request, context)
-
-        return grpc.unary_unary_rpc_method_handler(
-            checked,
+        if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
+            # A handler of streams is called before a message is read, so that who has not logged
+            # in cannot make the broker take 64 MiB to refuse them.
+            return grpc.stream_stream_rpc_method_handler(self._refusal(method))
+        if handler.unary_unary is not None:
+            made: Any = grpc.unary_unary_rpc_method_handler
+            wrapped: Any = self._checked(method, handler.unary_unary)
+        else:
+            assert method in CHECKED_BY_SERVICERS, f"{method} is a stream that nobody checks"
+            if handler.unary_stream is not None:
+                made = grpc.unary_stream_rpc_method_handler
+                wrapped = self._told(method, handler.unary_stream)
+            else:
+                made = grpc.stream_stream_rpc_method_handler
+                wrapped = self._conversation(method, handler.stream_stream)
+        return made(
+            wrapped,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
+    def _refusal(self, method: str) -> Any:
+        async def refuse(_requests: Any, context: Any) -> None:
+            await self._identified(method, context)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "log in again")
 
-def _principal(context: Any) -> str:
-    pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))
-    return _principal_of_pem(pems[0]) if pems else ANONYMOUS
+        return refuse
+
+    def _checked(self, method: str, inner: Any) -> Any:
+        rule = RULES.get(method)
+        is_checked_inside = method in CHECKED_BY_SERVICERS
+
+        async def checked(request: Any, context: Any) -> Any:
+            caller = await self._identified(method, context)
+            if self._callers.authorizer.is_on and not is_checked_inside:
+                for need in [()] if rule is None else rule(request):
+                    if not caller.has(need):
+                        await context.abort(
+                            grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)
+                        )
+            return await inner(request, context)
+
+        return checked
+
+    def _told(self, method: str, inner: Any) -> Any:
+        async def told(request: Any, context: Any) -> AsyncIterator[Any]:
+            caller = await self._identified(method, context)
+            with _ends_with(caller.session):
+                try:
+                    async for answer in inner(request, context):
+                        yield answer
+                except asyncio.CancelledError:
+                    await _abort_if_ended(caller, context)
+                    raise
+
+        return told
+
+    def _conversation(self, method: str, inner: Any) -> Any:
+        async def conversation(requests: Any, context: Any) -> None:
+            caller = await self._identified(method, context)
+            with _ends_with(caller.session):
+                try:
+                    await inner(requests, context)
+                except asyncio.CancelledError:
+                    await _abort_if_ended(caller, context)
+                    raise
+
+        return conversation
+
+    async def _identified(self, method: str, context: Any) -> Caller:
+        try:
+            caller = self._callers.identify(context)
+        except Refused as refused:
+            _tell(
+                refused.kind,
+                refused.principal,
+                _host(context.peer()),
+                request=method,
+                reason=refused.details,
+            )
+            await context.abort(refused.code, refused.details)
+            raise
+        _current.set(caller)
+        return caller
 
 
-@lru_cache(maxsize=1024)
-def _principal_of_pem(pem: bytes) -> str:
-    from cryptography import x509  # only where certificates are
+@contextmanager
+def _ends_with(session: GrpcSession | None) -> Iterator[None]:
+    """Cancel this task when the session ends."""
+    task = asyncio.current_task()
+    if session is None or task is None:
+        yield
+        return
+    session.streams.add(task)
+    try:
+        yield
+    finally:
+        session.streams.discard(task)
 
-    return f"User:{x509.load_pem_x509_certificate(pem).subject.rfc4514_string()}"
+
+async def _abort_if_ended(caller: Caller, context: Any) -> None:
+    task = asyncio.current_task()
+    if caller.session is not None and caller.session.is_ended and task is not None:
+        task.uncancel()
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the session has ended: log in again")
+
+
+def _unauthenticated(details: str) -> Refused:
+    return Refused(
+        grpc.StatusCode.UNAUTHENTICATED, details, kind="Unauthenticated", principal=ANONYMOUS
+    )
+
+
+_told_at_s: dict[tuple[str, ...], float] = {}
+
+
+def _tell(kind: str, principal: str, host: str, **fields: str) -> None:
+    """A line in the audit log; who asks the same again and again fills no disk with it."""
+    entry = (kind, principal, host, *fields.values())
+    now_s = time.monotonic()
+    if now_s - _told_at_s.get(entry, -_TOLD_AGAIN_S) < _TOLD_AGAIN_S:
+        return
+    if len(_told_at_s) >= _TOLD_MAX:
+        del _told_at_s[next(iter(_told_at_s))]
+    _told_at_s.pop(entry, None)
+    _told_at_s[entry] = now_s
+    _audit.warning(kind, principal=principal, host=host, **{k: v for k, v in fields.items() if v})
 
 
 def _host(peer: str) -> str:

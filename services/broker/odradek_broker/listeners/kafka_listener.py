@@ -18,11 +18,11 @@ from odradek_broker.kafka_api.request import ClientSession, CloseConnection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
-from odradek_broker.security.principals import principal_of_certificate
 from odradek_broker.security.sasl import PLAIN, SaslExchange
-from odradek_broker.security.server_tls import server_context
-from odradek_broker.settings import BrokerSettings, is_kafka_listener
+from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
+from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
 
 _CHECK_INTERVAL_S: Final = 1.0
@@ -30,14 +30,14 @@ _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 1024
 
 
-def refuse_open_kafka_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
-    """Raise ListenRefused for a Kafka listener beyond loopback that is not encrypted itself.
+def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
+    """Raise ListenRefused for a client's listener beyond loopback that is not encrypted itself.
 
     That the process has a certificate, and that callers must say who they are, is checked for all
     its listeners together (`odradek_runtime.listeners`).
     """
     for address in settings.listeners:
-        if insecure or not is_kafka_listener(address.name) or address.is_loopback:
+        if insecure or address.name == REPLICATION or address.is_loopback:
             continue
         protocol = settings.security_protocol(address.name)
         if not protocol.endswith("SSL"):
@@ -122,9 +122,7 @@ class KafkaListeners:
         if not self._settings.security_protocol(name).endswith("SSL"):
             return None
         assert self._tls is not None, "checked by the settings"
-        return server_context(
-            self._tls, requires_client=self._settings.ssl_client_auth == "required"
-        )
+        return server_context(self._tls, client_auth=self._settings.ssl_client_auth)
 
 
 class _Listener:
@@ -182,7 +180,8 @@ class _Listener:
                 credentials=lambda: self.registry.services.image.scram,
             )
         elif is_encrypted:
-            session.principal = principal_of_certificate(transport.get_extra_info("peercert"))
+            shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            session.principal = principal_of_certificate(shown)
         return session
 
     def closed(self, connection: KafkaConnection) -> None:

@@ -61,7 +61,6 @@ class Permission(IntEnum):
 
 CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"
-ANONYMOUS: Final = "User:ANONYMOUS"
 
 OPERATIONS_OF: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.TOPIC: (

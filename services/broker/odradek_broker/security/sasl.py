@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any, Final
 
 import scramp
+from scramp.utils import saslprep
 
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
@@ -66,11 +67,14 @@ class SaslExchange:
     def __init__(self, *, mechanisms: tuple[str, ...], credentials: Credentials) -> None:
         self.mechanisms = mechanisms
         self.user: str | None = None
+        self.credential: UserScramCredential | None = None
+        """What the user's proof was compared with, once that is complete."""
         self._credentials = credentials
         self._stage = _Stage.NEW
         self._mechanism = ""
         self._scram: Any = None  # scramp has no types
         self._first_user: str | None = None
+        self._compared_with: UserScramCredential | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -121,10 +125,16 @@ class SaslExchange:
             (one for kind in ScramMechanism if (one := known.get((user, kind))) is not None), None
         )
         credential = found or _made_up(user, ScramMechanism.SHA_256)
-        stored_key = await asyncio.to_thread(_stored_key, password, credential)
+        try:
+            prepared = saslprep(password)
+        except scramp.ScramException:
+            prepared = (
+                password  # no user has such a password: compared all the same, in the same time
+            )
+        stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
         if not hmac.compare_digest(stored_key, credential.stored_key) or found is None:
             raise LoginFailed("wrong password or unknown user", user=user)
-        self._complete(user)
+        self._complete(user, found)
         return b""
 
     def _scram_step(self, token: bytes) -> bytes:
@@ -139,10 +149,10 @@ class SaslExchange:
         except (scramp.ScramException, ValueError, KeyError) as error:
             raise LoginFailed(str(error), user=self._first_user or "") from None
         user = self._first_user
-        known = self._credentials()
-        if user is None or (user, SCRAM[self._mechanism]) not in known:
+        credential = self._credentials().get((user or "", SCRAM[self._mechanism]))
+        if user is None or credential is None or credential != self._compared_with:
             raise LoginFailed("unknown user", user=user or "")
-        self._complete(user)
+        self._complete(user, credential)
         return final
 
     def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
@@ -151,12 +161,14 @@ class SaslExchange:
         self._first_user = user
         kind = SCRAM[self._mechanism]
         one = self._credentials().get((user, kind)) or _made_up(user, kind)
+        self._compared_with = one
         return one.salt, one.stored_key, one.server_key, one.iterations
 
-    def _complete(self, user: str) -> None:
+    def _complete(self, user: str, credential: UserScramCredential) -> None:
         if self.user is not None and self.user != user:
             raise LoginFailed(f"logged in as {self.user} and again as somebody else", user=user)
         self.user = user
+        self.credential = credential
         self._stage = _Stage.COMPLETE
 
 

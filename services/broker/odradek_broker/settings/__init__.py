@@ -6,6 +6,7 @@ from odradek_broker.settings.broker_settings import (
     KAFKA,
     REPLICATION,
     BrokerSettings,
+    is_grpc_listener,
     is_kafka_listener,
     settings_text,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "KAFKA",
     "REPLICATION",
     "BrokerSettings",
+    "is_grpc_listener",
     "is_kafka_listener",
     "settings_text",
 ]

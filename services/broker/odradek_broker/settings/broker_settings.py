@@ -39,6 +39,11 @@ def is_kafka_listener(name: str) -> bool:
     return name == KAFKA or name.startswith(KAFKA + "_")
 
 
+def is_grpc_listener(name: str) -> bool:
+    """Whether clients speak gRPC on a listener of that name: GRPC, GRPC_EXTERNAL, ..."""
+    return name == GRPC or name.startswith(GRPC + "_")
+
+
 def _parse_protocols(text: str) -> tuple[tuple[str, str], ...]:
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -88,7 +93,8 @@ class BrokerSettings(CoordinatorSettings):
     )
     listeners: tuple[ListenerAddress, ...] = setting(
         "listeners",
-        "NAME://host:port of KAFKA, GRPC and REPLICATION; port 0: any free one.",
+        "NAME://host:port of KAFKA, GRPC and REPLICATION, and of any number more that begin with KAFKA_"
+        " or GRPC_; port 0: any free one.",
         default=parse_listeners(
             "KAFKA://127.0.0.1:9092,GRPC://127.0.0.1:9090,REPLICATION://127.0.0.1:9093"
         ),
@@ -131,15 +137,16 @@ class BrokerSettings(CoordinatorSettings):
     ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")
     ssl_client_auth: str = setting(
         "ssl.client.auth",
-        "Whether clients must show a certificate.",
+        "Whether clients of SSL listeners must show a certificate. requested: they need not, but those"
+        " who do are who it says (Kafka's listeners; a gRPC listener can only demand one, or not ask).",
         default="none",
-        choices=("none", "required"),
+        choices=("none", "requested", "required"),
     )
-
     security_protocols: tuple[tuple[str, str], ...] = setting(
         "listener.security.protocol.map",
-        "NAME:PROTOCOL of Kafka listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; what is not"
-        " named follows from the certificate and sasl.enabled.mechanisms.",
+        "NAME:PROTOCOL of Kafka and gRPC listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; what is"
+        " not named follows from the certificate and sasl.enabled.mechanisms (a gRPC listener is SSL"
+        " where ssl.client.auth=required).",
         default=(),
         parse=_parse_protocols,
     )
@@ -153,6 +160,20 @@ class BrokerSettings(CoordinatorSettings):
         "acl: nobody may do what no entry allows; empty: everybody may do everything.",
         default="",
         choices=("", "acl", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    )
+    delegation_principals: tuple[str, ...] = setting(
+        "delegation.principals",
+        "Principals of certificates that may speak for others over gRPC, as gateways do, separated by"
+        " semicolons: what they may do is then what those others may.",
+        default=(),
+        parse=_parse_principals,
+    )
+    grpc_session_lifetime_ms: int = setting(
+        "grpc.session.lifetime.ms",
+        "How long a login over gRPC holds; connections.max.reauth.ms counts if it is shorter.",
+        default=3_600_000,
+        unit="ms",
+        minimum=1_000,
     )
     super_users: tuple[str, ...] = setting(
         "super.users",
@@ -310,18 +331,20 @@ class BrokerSettings(CoordinatorSettings):
                 raise SettingsError(
                     f"listeners has no {needed} listener: add {needed}://127.0.0.1:0"
                 )
-        unknown = {n for n in names - {GRPC, REPLICATION} if not is_kafka_listener(n)}
+        unknown = {
+            n for n in names - {REPLICATION} if not (is_kafka_listener(n) or is_grpc_listener(n))
+        }
         if unknown:
             raise SettingsError(
                 f"listeners names {', '.join(sorted(unknown))}; there are GRPC, REPLICATION, KAFKA,"
-                f" and any number more for Kafka's clients that begin with KAFKA_"
+                f" and any number more for clients that begin with KAFKA_ or GRPC_"
             )
         if strange := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
             raise SettingsError(
                 f"sasl.enabled.mechanisms names {', '.join(sorted(strange))}; there are"
                 f" {', '.join(_SASL_MECHANISMS)}"
             )
-        for name in filter(is_kafka_listener, names):
+        for name in names - {REPLICATION}:
             self._check_protocol(name)
         for one in self.advertised_listeners:
             if one.name not in names:
@@ -342,24 +365,34 @@ class BrokerSettings(CoordinatorSettings):
 
     def authenticated_listeners(self) -> frozenset[str]:
         """Those where nobody does anything before he has shown who he is."""
-        wants_certificate = self.ssl_client_auth == "required"
         found = {REPLICATION}  # always mutual TLS, where there is TLS at all
         for one in self.listeners:
-            if one.name == GRPC and wants_certificate:
+            if one.name != REPLICATION and (
+                self.security_protocol(one.name).startswith("SASL")
+                or self.demands_certificate(one.name)
+            ):
                 found.add(one.name)
-            elif is_kafka_listener(one.name):
-                protocol = self.security_protocol(one.name)
-                if protocol.startswith("SASL") or (protocol == "SSL" and wants_certificate):
-                    found.add(one.name)
         return frozenset(found)
 
+    def demands_certificate(self, name: str) -> bool:
+        """Whether clients of the listener must show a certificate."""
+        return self.ssl_client_auth == "required" and self.security_protocol(name) == "SSL"
+
     def security_protocol(self, name: str) -> str:
-        """Of a Kafka listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Of a Kafka or gRPC listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         told = dict(self.security_protocols).get(name)
         if told is not None:
             return told
         base = "SSL" if self.ssl_certificate else "PLAINTEXT"
+        if is_grpc_listener(name) and base == "SSL" and self.ssl_client_auth == "required":
+            return base
         return f"SASL_{base}" if self.sasl_mechanisms else base
+
+    @property
+    def session_lifetime_ms(self) -> int:
+        """How long a login over gRPC holds."""
+        most_ms = self.connections_max_reauth_ms or self.grpc_session_lifetime_ms
+        return min(most_ms, self.grpc_session_lifetime_ms)
 
     def _check_protocol(self, name: str) -> None:
         protocol = self.security_protocol(name)

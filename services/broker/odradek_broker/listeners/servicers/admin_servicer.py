@@ -12,7 +12,7 @@ import grpc.aio
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.settings import GRPC
+from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
     NO_BROKER,
     BrokerId,
@@ -225,7 +225,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
         broker = self._service.image.brokers.get(broker_id)
-        endpoint = None if broker is None or broker.fenced else broker.endpoint(GRPC)
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:
             return None
         channel = await self._peers.channel(broker_id, endpoint.host, endpoint.port)

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
-from odradek_broker.listeners.grpc_callers import Caller
+from odradek_broker.listeners.grpc_callers import current_caller
 from odradek_broker.listeners.servicers.fetch_stream import FetchStream
 from odradek_broker.listeners.servicers.metadata_view import (
     all_topics,
@@ -25,9 +25,8 @@ from odradek_broker.listeners.servicers.metadata_view import (
 from odradek_broker.listeners.servicers.produce_stream import ProduceStream
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_rights import may_create
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
@@ -48,7 +47,6 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         controllers: ControllerClient,
         producer_ids: ProducerIdSource,
         topic_creation: TopicCreation | None,
-        authorizer: Authorizer,
         quotas: Quotas,
     ) -> None:
         """`topic_creation` is None where auto.create.topics.enable is false."""
@@ -57,22 +55,17 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self._controllers = controllers
         self._producer_ids = producer_ids
         self._topic_creation = topic_creation
-        self._authorizer = authorizer
         self._quotas = quotas
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See ProduceStream."""
-        await ProduceStream(
-            self._service, Caller(self._authorizer, context), self._quotas, context
-        ).serve()
+        await ProduceStream(self._service, current_caller(), self._quotas, context).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """See FetchStream."""
-        await FetchStream(
-            self._service, Caller(self._authorizer, context), self._quotas, context
-        ).serve()
+        await FetchStream(self._service, current_caller(), self._quotas, context).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: Any
@@ -105,7 +98,12 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         if outcome.error is not ErrorCode.NONE:
             now = self._service.leader_of(topic, index)
             result.leader.CopyFrom(
-                leader_hint(self._service.image, now.broker_id, now.leader_epoch)
+                leader_hint(
+                    self._service.image,
+                    now.broker_id,
+                    now.leader_epoch,
+                    current_caller().listener,
+                )
             )
         return result
 
@@ -132,7 +130,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
         """From the image; creates missing topics if both sides want that."""
-        caller = Caller(self._authorizer, context)
+        caller = current_caller()
         errors: dict[str, ErrorCode] = {}
         if request.allow_auto_topic_creation and self._topic_creation is not None:
             errors = await self._topic_creation.ensure(
@@ -144,6 +142,8 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         infos = topic_infos(image, visible, errors)
         if not request.all_topics:  # who asks by name learns that he may not know
             hidden = set(names).difference(visible)
+            for name in hidden:
+                caller.denied("Metadata", [(Operation.DESCRIBE, ResourceType.TOPIC, name)])
             infos += [
                 pb.TopicInfo(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 for name in sorted(hidden)
@@ -154,7 +154,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The whole at once, then what changed, once per turn of the loop at most."""
-        caller = Caller(self._authorizer, context)
+        caller = current_caller()
         changed = asyncio.Event()
         changed.set()
         unwatch = self._service.watch_image(lambda _: changed.set())
@@ -168,7 +168,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 await changed.wait()
                 changed.clear()
                 image = self._service.image
-                brokers = broker_infos(image)
+                brokers = broker_infos(image, current_caller().listener)
                 offline = frozenset(b.broker_id for b in image.brokers.values() if b.fenced)
                 wanted = all_topics(image) if request.all_topics else list(request.topics)
                 infos: list[pb.TopicInfo] = []
@@ -204,7 +204,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         topics: list[pb.TopicInfo],
         brokers: list[pb.BrokerInfo] | None = None,
     ) -> pb.MetadataResponse:
-        infos = broker_infos(image) if brokers is None else brokers
+        infos = broker_infos(image, current_caller().listener) if brokers is None else brokers
         return pb.MetadataResponse(
             cluster_id=self._cluster_id,
             brokers=infos,

@@ -20,7 +20,7 @@ from odradek_broker.quotas.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_broker.wire_bytes import FetchResponseBytes
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -235,7 +235,10 @@ class FetchStream:
         if position.topic_id is not None:
             topic = self._service.image.topics.get(position.topic_id)
             name = TopicName("") if topic is None else topic.name
-        return self._caller.may(Operation.READ, name)
+        if self._caller.may(Operation.READ, name):
+            return True
+        self._caller.denied("Fetch", [(Operation.READ, ResourceType.TOPIC, name)])
+        return False
 
     def _forget(self, key: Key) -> None:
         """Take a partition out of the set; what is gathered of it still goes."""
@@ -281,6 +284,10 @@ class FetchStream:
             )
         if gated.error is not ErrorCode.NONE:
             now = self._service.leader_of(name, position.partition)
-            data.leader.CopyFrom(leader_hint(self._service.image, now.broker_id, now.leader_epoch))
+            data.leader.CopyFrom(
+                leader_hint(
+                    self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                )
+            )
             self._drop((position.topic, position.topic_id or b"", position.partition))
         response.add(data, gated.records, gated.size_bytes)

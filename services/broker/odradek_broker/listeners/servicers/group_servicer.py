@@ -25,7 +25,7 @@ from odradek_broker.groups.messages import (
     GroupDescription,
 )
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.settings import GRPC
+from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
     BrokerId,
     GroupId,
@@ -291,7 +291,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
 
     async def _stub(self, broker_id: BrokerId) -> Any:
         broker = self._partitions.image.brokers.get(broker_id)
-        endpoint = None if broker is None or broker.fenced else broker.endpoint(GRPC)
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:
             return None
         channel = await self._peers.channel(broker_id, endpoint.host, endpoint.port)

@@ -13,12 +13,12 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
 
-def broker_infos(image: MetadataImage) -> list[pb.BrokerInfo]:
-    """All brokers that are not fenced."""
+def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerInfo]:
+    """All brokers that are not fenced; their gRPC endpoints are those of `listener`, by which the client came."""
     return [
         pb.BrokerInfo(
             broker_id=broker.broker_id,
-            grpc_endpoint=endpoint_of(broker, GRPC),
+            grpc_endpoint=endpoint_of(broker, listener) or endpoint_of(broker, GRPC),
             kafka_endpoint=endpoint_of(broker, KAFKA),
             rack=broker.rack or "",
         )
@@ -33,12 +33,15 @@ def endpoint_of(broker: BrokerState | None, listener: str) -> str:
     return "" if endpoint is None else endpoint.address
 
 
-def leader_hint(image: MetadataImage, leader_id: BrokerId, epoch: int) -> common_pb2.LeaderHint:
-    """Who leads now, and where to reach it."""
+def leader_hint(
+    image: MetadataImage, leader_id: BrokerId, epoch: int, listener: str = GRPC
+) -> common_pb2.LeaderHint:
+    """Who leads now, and where to reach it by `listener`."""
+    leader = image.brokers.get(leader_id)
     return common_pb2.LeaderHint(
         leader_id=leader_id,
         leader_epoch=epoch,
-        endpoint=endpoint_of(image.brokers.get(leader_id), GRPC),
+        endpoint=endpoint_of(leader, listener) or endpoint_of(leader, GRPC),
     )
 
 

@@ -18,7 +18,7 @@ from odradek_broker.listeners.servicers.metadata_view import leader_hint
 from odradek_broker.quotas.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_broker.wire_bytes import (
     ProduceMessage,
     WireError,
@@ -130,6 +130,7 @@ class ProduceStream:
             name = "" if topic is None else topic.name
         if self._caller.may(Operation.WRITE, name):
             return None
+        self._caller.denied("Produce", [(Operation.WRITE, ResourceType.TOPIC, name)])
         return ProduceOutcome(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             message=f"{self._caller.principal} may not write to {name}",
@@ -182,6 +183,8 @@ class ProduceStream:
             if gated.error in _HINTED:
                 now = self._service.leader_of(topic, index)
                 result.leader.CopyFrom(
-                    leader_hint(self._service.image, now.broker_id, now.leader_epoch)
+                    leader_hint(
+                        self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                    )
                 )
         return response

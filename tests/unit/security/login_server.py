@@ -1,0 +1,103 @@
+"""A gRPC listener with logins, rights and a broker that tells everybody who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+
+from odradek.admin.access import ScramMechanism as SdkMechanism
+from odradek.admin.access import salted_password
+from odradek_broker.listeners.grpc_callers import Authorization, Callers, current_caller
+from odradek_broker.listeners.servicers import auth_servicer
+from odradek_broker.security.authorizer import Authorizer, EverybodyMay
+from odradek_broker.security.grpc_sessions import GrpcSessions
+from odradek_broker.security.sasl import credential_of
+from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
+from odradek_runtime.tls import TlsFiles
+
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class WhoAmI(pb_grpc.BrokerServiceServicer):
+    """Tells the caller's principal and host as the cluster's id."""
+
+    async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
+        """Once."""
+        caller = current_caller()
+        return pb.MetadataResponse(cluster_id=f"{caller.principal}@{caller.host}")
+
+    async def WatchMetadata(
+        self, request: pb.WatchMetadataRequest, context: Any
+    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+        """Once, and then silence for ever."""
+        answer = await self.Metadata(pb.MetadataRequest(), context)
+        yield pb.WatchMetadataResponse(metadata=answer)
+        await asyncio.Event().wait()
+
+    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+        """An echo."""
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(pb.ProduceResponse(request_id=request.request_id))
+
+
+@dataclass
+class LoginServer:
+    """`users` may be changed while it runs."""
+
+    endpoint: str
+    sessions: GrpcSessions
+    users: dict[tuple[str, ScramMechanism], UserScramCredential] = field(default_factory=dict)
+
+    def add_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
+        """With the fewest iterations that are allowed."""
+        kind = ScramMechanism(MECHANISMS.index(mechanism) + 1)
+        salt, salted = salted_password(SdkMechanism(int(kind)), password, 4096)
+        self.users[name, kind] = credential_of(
+            name, kind, salt=salt, salted_password=salted, iterations=4096
+        )
+
+
+@contextlib.asynccontextmanager
+async def login_server(
+    *,
+    authorizer: Authorizer | None = None,
+    mechanisms: tuple[str, ...] = MECHANISMS,
+    wants_login: bool = True,
+    delegates: tuple[str, ...] = (),
+    tls: TlsFiles | None = None,
+    mutual: bool = False,
+    lifetime_ms: int = 60_000,
+) -> AsyncIterator[LoginServer]:
+    """Serve until the block ends."""
+    users: dict[tuple[str, ScramMechanism], UserScramCredential] = {}
+    sessions = GrpcSessions(lambda: users, lifetime_ms=lifetime_ms)
+    callers = Callers(
+        authorizer or EverybodyMay(),
+        sessions,
+        listener="GRPC",
+        wants_login=wants_login,
+        delegates=delegates,
+    )
+    server = grpc.aio.server(interceptors=[Authorization(callers)])
+    pb_grpc.add_BrokerServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]
+    login = auth_servicer.AuthServicer(
+        mechanisms=mechanisms, credentials=lambda: users, sessions=sessions
+    )
+    auth_servicer.add_to(server, login)
+    if tls is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", tls.server_credentials(require_client=mutual))
+    await server.start()
+    try:
+        yield LoginServer(endpoint=f"127.0.0.1:{port}", sessions=sessions, users=users)
+    finally:
+        await server.stop(0)
