@@ -143,8 +143,8 @@ class Health:
         if self._probes is not None:
             await self._probes.stop(0)
 
-    async def set(self, *, is_live: bool, is_ready: bool) -> None:
-        """Tell what probes are told."""
+    async def set(self, *, is_live: bool, is_ready: bool, is_started: bool | None = None) -> None:
+        """Tell what probes are told; who is ready has started, unless `is_started` says so before."""
         from grpc_health.v1 import health_pb2
 
         serving = health_pb2.HealthCheckResponse.SERVING
@@ -152,7 +152,7 @@ class Health:
         for service, good in (
             ("", is_ready),
             ("readiness", is_ready),
-            ("startup", is_ready),
+            ("startup", is_ready if is_started is None else is_started),
             ("liveness", is_live),
         ):
             await self._servicer.set(service, serving if good else not_serving)
