@@ -14,6 +14,7 @@ from odradek_metadata_quorum.metrics import QuorumMetrics
 from odradek_metadata_quorum.quorum import (
     CorruptStorage,
     Quorum,
+    QuorumRole,
     StorageMismatch,
     check_storage,
     format_storage,
@@ -41,6 +42,7 @@ _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
 _RPCS_MAX: Final = 2_000
+_READINESS_INTERVAL_S: Final = 0.1
 _log = event_log(__name__)
 
 
@@ -79,7 +81,10 @@ class QuorumProcess:
             server, settings.listener(CONTROLLER), self._tls, mutual=self._tls is not None
         )
         async with asyncio.TaskGroup() as group:
-            ticking = group.create_task(host.run(), name="controller")
+            tasks = [
+                group.create_task(host.run(), name="controller"),
+                group.create_task(self._tell_readiness(stop), name="readiness"),
+            ]
             try:
                 await asyncio.sleep(0)  # the host runs before the quorum can call it
                 await self._start(server, admin_http)
@@ -96,7 +101,8 @@ class QuorumProcess:
                 await bounded(quorum.stop(), _STOP_TIMEOUT_S, "the quorum to stop")
                 await admin_http.stop()
                 await self._health.close()
-                ticking.cancel()
+                for task in tasks:
+                    task.cancel()
 
     def _prepare_storage(self) -> None:
         settings = self._settings
@@ -139,7 +145,7 @@ class QuorumProcess:
         return AdminHttp(
             metrics=metrics.render,
             liveness={"loop": lambda: ""},
-            readiness={"leader": lambda: "" if self._knows_leader() else "no leader is known"},
+            readiness={"quorum": self._why_not_ready},
         )
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
@@ -162,7 +168,6 @@ class QuorumProcess:
             self.ports["HEALTH"] = await self._health.open_for_probes(
                 settings.metrics_host, settings.health_port
             )
-        await self._health.set(is_live=True, is_ready=True)
         gc.collect()
         gc.freeze()
         _log.info("Serves", node_id=settings.node_id, **self.ports)
@@ -175,8 +180,28 @@ class QuorumProcess:
 
     # --- what is told
 
-    def _knows_leader(self) -> bool:
-        return self._quorum.leader_id is not None
+    def _why_not_ready(self) -> str:
+        """Empty when another controller may be stopped now without this one being missed.
+
+        An entry of the leader's own term is applied here: all that was committed before it led is.
+        """
+        if self._quorum.role is QuorumRole.JOINING:
+            return "the data directory is new: it may not vote before it has caught up"
+        if self._quorum.leader_id is None:
+            return "no leader is known"
+        if self._host.controller.committed.epoch != self._quorum.term:
+            return "what the leader has committed is not all applied here"
+        return ""
+
+    async def _tell_readiness(self, stop: StopRequest) -> None:
+        """Until the process is asked to stop: from then on it is not ready, whatever it knows."""
+        was_ready: bool | None = None
+        while not stop.is_set:
+            is_ready = bool(self.ports.get("RAFT")) and not self._why_not_ready()
+            if is_ready is not was_ready:
+                await self._health.set(is_live=True, is_ready=is_ready, is_started=True)
+                was_ready = is_ready
+            await asyncio.sleep(_READINESS_INTERVAL_S)
 
     def _describe_members(self) -> tuple[int, list[str]]:
         leader_id = self._quorum.leader_id
