@@ -127,7 +127,7 @@ async def test_the_authorizer_rules_over_grpc(
             admin = admin_grpc.AdminServiceStub(channel)
             for attempt in (
                 admin.CreateTopics(admin_pb.CreateTopicsRequest(topics=[{"name": "u"}])),
-                admin.DescribeCluster(admin_pb.DescribeClusterRequest()),
+                admin.DescribeAcls(admin_pb.DescribeAclsRequest()),
                 broker.ListOffsets(broker_pb.ListOffsetsRequest(partitions=[{"topic": "t"}])),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as denied:

@@ -33,6 +33,12 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
         caller = current_caller()
         return pb.MetadataResponse(cluster_id=f"{caller.principal}@{caller.host}")
 
+    async def ListOffsets(
+        self, request: pb.ListOffsetsRequest, context: Any
+    ) -> pb.ListOffsetsResponse:
+        """Nothing, to whoever is let through."""
+        return pb.ListOffsetsResponse()
+
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:

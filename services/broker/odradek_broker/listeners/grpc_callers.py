@@ -29,7 +29,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.security.authorizer import Authorizer
-from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS, RULES, Need
+from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, RULES, Need
 from odradek_broker.security.grpc_sessions import GrpcSession, GrpcSessions
 from odradek_broker.security.rights import Operation, ResourceType
 from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
@@ -251,7 +251,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         return refuse
 
     def _checked(self, method: str, inner: Any) -> Any:
-        rule = RULES.get(method)
+        rule, hidden = RULES.get(method), HIDDEN.get(method)
         is_checked_inside = method in CHECKED_BY_SERVICERS
 
         async def checked(request: Any, context: Any) -> Any:
@@ -262,7 +262,14 @@ class Authorization(grpc.aio.ServerInterceptor):
                         await context.abort(
                             grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)
                         )
-            return await inner(request, context)
+            answer = await inner(request, context)
+            if hidden is not None and self._callers.authorizer.is_on:
+                field, need_of = hidden
+                seen = [one for one in getattr(answer, field) if caller.has(need_of(one))]
+                if len(seen) < len(getattr(answer, field)):
+                    answer.ClearField(field)
+                    getattr(answer, field).extend(seen)
+            return answer
 
         return checked
 

@@ -1,12 +1,13 @@
 """What each unary gRPC method needs: the same rights as its sibling in Kafka's protocol.
 
 A rule lists needs, all of which the caller must have; a need lists rights, one of which does. A
-name of None means any resource of that type.
+name of None means any resource of that type. Where everything is asked for at once, what the caller
+may not see is left out of the answer (`HIDDEN`), as Kafka's listeners do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from odradek_broker.security.rights import CLUSTER_NAME, Operation, ResourceType
@@ -14,11 +15,15 @@ from odradek_broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 Right = tuple[Operation, ResourceType, str | None]
 Need = Sequence[Right]
 Rule = Callable[[Any], Iterable[Need]]  # Any: the request of the method
+Hiding = tuple[
+    str, Callable[[Any], Need]
+]  # a repeated field of the answer; what seeing an item takes
 
 _BROKER: Final = "/odradek.v1.BrokerService/"
 _ADMIN: Final = "/odradek.v1.AdminService/"
 _GROUP: Final = "/odradek.v1.GroupService/"
 _CONFIG_OF_TOPIC: Final = 2
+_CONFIG_OF_GROUP: Final = 32
 
 CHECKED_BY_SERVICERS: Final = frozenset(
     _BROKER + name for name in ("Produce", "Fetch", "Metadata", "WatchMetadata")
@@ -68,14 +73,15 @@ def _delete_topics(request: Any) -> Iterable[Need]:
     return needs
 
 
-def _configs(of_topic: Operation) -> Rule:
-    def rule(request: Any) -> Iterable[Need]:
-        return [
-            [_topic(of_topic, one.name) if one.type == _CONFIG_OF_TOPIC else _cluster(of_topic)]
-            for one in request.resources
-        ]
+def _configs(operation: Operation) -> Rule:
+    def right(resource: Any) -> Right:
+        if resource.type == _CONFIG_OF_TOPIC:
+            return _topic(operation, resource.name)
+        if resource.type == _CONFIG_OF_GROUP:
+            return _group(operation, resource.name)
+        return _cluster(operation)
 
-    return rule
+    return lambda request: [[right(one)] for one in request.resources]
 
 
 def _delete_records(request: Any) -> Iterable[Need]:
@@ -83,7 +89,10 @@ def _delete_records(request: Any) -> Iterable[Need]:
 
 
 def _member(request: Any) -> Iterable[Need]:
-    return [[_group(Operation.READ, request.group_id)]]
+    return [
+        [_group(Operation.READ, request.group_id)],
+        *([_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics),
+    ]
 
 
 def _commit(request: Any) -> Iterable[Need]:
@@ -92,6 +101,26 @@ def _commit(request: Any) -> Iterable[Need]:
         [_group(Operation.READ, request.group_id)],
         *([_topic(Operation.READ, topic)] for topic in sorted(topics)),
     ]
+
+
+def _fetch_offsets(request: Any) -> Iterable[Need]:
+    topics = {one.topic for one in request.partitions}
+    return [
+        [_group(Operation.DESCRIBE, request.group_id)],
+        *([_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics)),
+    ]
+
+
+def _delete_offsets(request: Any) -> Iterable[Need]:
+    topics = {one.topic for one in request.partitions}
+    return [
+        [_group(Operation.DELETE, request.group_id)],
+        *([_topic(Operation.READ, topic)] for topic in sorted(topics)),
+    ]
+
+
+def _nothing(_request: Any) -> Iterable[Need]:
+    return []
 
 
 def _groups(operation: Operation) -> Rule:
@@ -120,13 +149,24 @@ RULES: Final[dict[str, Rule]] = {
     _ADMIN + "AlterQuotas": _on_cluster(Operation.ALTER_CONFIGS),
     _ADMIN + "DescribeQuotas": _on_cluster(Operation.DESCRIBE_CONFIGS),
     _ADMIN + "UnregisterBroker": _on_cluster(Operation.ALTER),
-    _ADMIN + "DescribeCluster": _on_cluster(Operation.DESCRIBE),
+    _ADMIN + "DescribeCluster": _nothing,  # where brokers are: whoever may come in must know
     _ADMIN + "UpdateFeatures": _on_cluster(Operation.ALTER),
     _GROUP + "GroupHeartbeat": _member,
     _GROUP + "CommitOffsets": _commit,
-    _GROUP + "FetchOffsets": lambda request: [[_group(Operation.DESCRIBE, request.group_id)]],
-    _GROUP + "ListGroups": _on_cluster(Operation.DESCRIBE),
+    _GROUP + "FetchOffsets": _fetch_offsets,
+    _GROUP + "ListGroups": _nothing,  # HIDDEN
     _GROUP + "DescribeGroups": _groups(Operation.DESCRIBE),
     _GROUP + "DeleteGroups": _groups(Operation.DELETE),
-    _GROUP + "DeleteOffsets": lambda request: [[_group(Operation.DELETE, request.group_id)]],
+    _GROUP + "DeleteOffsets": _delete_offsets,
+}
+
+HIDDEN: Final[Mapping[str, Hiding]] = {
+    _GROUP + "FetchOffsets": (
+        "offsets",
+        lambda one: [_topic(Operation.DESCRIBE, one.partition.topic)],
+    ),
+    _GROUP + "ListGroups": (
+        "groups",
+        lambda one: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, one.group_id)],
+    ),
 }
