@@ -31,6 +31,7 @@ def format_directory(
         directory_id = DirectoryId(secrets.token_bytes(16))
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         write_meta_properties(storage, path, meta)
+        storage.sync_directory(path.parent)  # or the power takes it with all that is synced in it
     _require_identity(meta, path, cluster_id, node_id)
     return meta.directory_id
 
