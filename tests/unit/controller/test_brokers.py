@@ -285,6 +285,46 @@ def test_a_broker_that_does_not_hear_does_not_hold_up_a_shutdown_for_long() -> N
     assert found.heartbeat(1, want_shutdown=True).may_shutdown
 
 
+def test_a_broker_stays_while_acks_all_would_stop_without_it_and_a_live_replica_catches_up() -> (
+    None
+):
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    found.kill(1, 2, 3)
+    found.register(1)
+    found.beat(1, 2, 3)
+    assert found.state().isr == (2, 3), "alive again, and not yet caught up"
+    found.heartbeat(2, want_shutdown=True)
+    assert found.state().leader == 3
+    for _ in range(10):
+        found.now_ms += 500
+        found.beat(1, 3)
+        assert not found.heartbeat(2, want_shutdown=True).may_shutdown
+    found.alter_partition((1, 2, 3), sender=3)
+    found.beat(1, 3)
+    found.heartbeat(2, want_shutdown=True)
+    found.beat(1, 3)
+    assert found.heartbeat(2, want_shutdown=True).may_shutdown
+
+
+def test_a_broker_does_not_wait_for_replicas_that_cannot_come() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    found.kill(1, 2, 3)
+    found.heartbeat(2, want_shutdown=True)
+    found.beat(3)
+    assert found.heartbeat(2, want_shutdown=True).may_shutdown
+
+
+def test_the_last_brokers_of_a_cluster_go_together() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    for broker in (1, 2, 3):
+        found.heartbeat(broker, want_shutdown=True)
+    for broker in (1, 2, 3):
+        assert found.heartbeat(broker, want_shutdown=True).may_shutdown
+
+
 def test_a_fenced_broker_may_go_at_once() -> None:
     found = Cluster()
     found.register(1)

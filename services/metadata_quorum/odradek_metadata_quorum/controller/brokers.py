@@ -344,6 +344,9 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
         memory.shutdown_offset = work.next_offset  # a later batch moves the rest
         work.is_repair_due = True
         return False
+    if any(_is_missed(work, state, broker.broker_id) for state in work.image.partitions()):
+        memory.shutdown_since_ms = now_ms  # it waits for as long as it is configured to
+        return False
     if now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
         return True
     return work.committed.offset >= memory.shutdown_offset and all(
@@ -355,6 +358,20 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
 
 def _can_move(work: Workspace, state: PartitionState) -> bool:
     return any(work.standing_of(b) >= Standing.LIVE for b in state.isr if b != state.leader)
+
+
+def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
+    """Whether acks=all would stop without this member of the ISR, and a live replica may soon replace it.
+
+    In a rolling restart the one before may still be catching up. Where nobody can come, nor is
+    awaited: the last brokers of a cluster that is shut down go at once.
+    """
+    if leaving not in state.isr:
+        return False
+    others = sum(work.standing_of(b) >= Standing.LIVE for b in state.isr if b != leaving)
+    if others >= work.image.min_insync_replicas(state):
+        return False
+    return any(work.standing_of(b) >= Standing.LIVE for b in {*state.replicas} - {*state.isr})
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
