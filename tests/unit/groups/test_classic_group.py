@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.groups.classic_group import ClassicState
-from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.classic_roster import ClassicState
+from odradek_broker.groups.formats.record_codec import decode, encode
+from odradek_broker.groups.group_shard import GroupShard
+from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     CommittedOffset,
@@ -20,15 +22,16 @@ from odradek_broker.groups.messages import (
     Synced,
     SyncGroup,
 )
-from odradek_broker.groups.record_codec import decode, encode
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.step import RequestId, Step
+from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 DELAY_MS = 3_000
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
+NO_TOPICS = TopicCatalog(version=0, topics={}, matching=lambda _: frozenset())
 
 
 @dataclass
@@ -73,7 +76,11 @@ class Conversation:
         request_id = self.ask()
         self.take(
             self.shard.handle_join(
-                request_id, replace(request, **changes), now_ms=self.now_ms, wall_ms=self.now_ms
+                request_id,
+                replace(request, **changes),
+                NO_TOPICS,
+                now_ms=self.now_ms,
+                wall_ms=self.now_ms,
             )
         )
         return request_id
@@ -99,7 +106,7 @@ class Conversation:
     def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
         beat = Heartbeat(group_id="g", generation=generation, member_id=member_id, instance_id=None)
         request_id = self.ask()
-        self.take(self.shard.handle_heartbeat(request_id, beat, now_ms=self.now_ms))
+        self.take(self.shard.handle_heartbeat(request_id, beat, NO_TOPICS, now_ms=self.now_ms))
         return self.answers[request_id]
 
     def leave(self, *members: tuple[str, str | None]) -> Any:

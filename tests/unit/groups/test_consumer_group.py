@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_broker.groups.assignors import assign_range, assign_uniform
-from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.formats.record_codec import decode, encode
+from odradek_broker.groups.group_shard import GroupShard
+from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     CommittedOffset,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
 )
-from odradek_broker.groups.record_codec import decode, encode
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.step import RequestId, Step
 from odradek_broker.groups.topic_catalog import TopicCatalog
@@ -81,7 +82,7 @@ class Group:
 
     def send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
         step = self.shard.handle_consumer_heartbeat(
-            RequestId(0), beat, self.topics, now_ms=self.now_ms
+            RequestId(0), beat, self.topics, now_ms=self.now_ms, wall_ms=self.now_ms
         )
         return self.take(step)
 

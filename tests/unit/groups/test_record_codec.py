@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.messages import CommittedOffset
-from odradek_broker.groups.record_codec import decode, encode
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     ClassicGroupState,

@@ -16,9 +16,13 @@ import re2
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.groups.consumer_group import ConsumerGroupSettings
+from odradek_broker.groups.consumer_group_settings import (
+    ConsumerGroupSettings,
+    MigrationPolicy,
+)
 from odradek_broker.groups.group_kind import GroupKind
-from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.group_shard import GroupShard
+from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -62,15 +66,20 @@ class GroupCoordinator:
         settings: BrokerSettings,
         partitions: PartitionService,
         topic_creation: TopicCreation,
+        now_ms: Callable[[], int] = monotonic_ms,
+        now_wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        """Sessions run on `now_ms`, a clock that never jumps; `now_wall_ms` stands in records."""
         self._settings = settings
+        self._now_ms = now_ms
+        self._now_wall_ms = now_wall_ms
         self._partitions = partitions
         self._topic_creation = topic_creation
         self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
             topic=OFFSETS_TOPIC,
             partitions=partitions,
-            kind=GroupKind(group_settings(settings), monotonic_ms, wall_ms),
-            now_wall_ms=wall_ms,
+            kind=GroupKind(group_settings(settings), now_ms, now_wall_ms),
+            now_wall_ms=now_wall_ms,
         )
         self._catalog: TopicCatalog | None = None
         self._catalog_version = 0
@@ -89,7 +98,7 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             self._host.take_all(
-                lambda shard: shard.expire_offsets(self.catalog(), wall_ms=wall_ms())
+                lambda shard: shard.expire_offsets(self.catalog(), wall_ms=self._now_wall_ms())
             )
 
     # --- who coordinates -------------------------------------------------------------------------
@@ -118,22 +127,23 @@ class GroupCoordinator:
             return None
         return self._host.partition_of(group_id, len(topic.partitions))
 
-    def _ask(
-        self, group_id: str, decide: Callable[[GroupShard, RequestId], Step]
-    ) -> asyncio.Future[Any]:
+    async def _ask(self, group_id: str, decide: Callable[[GroupShard, RequestId], Step]) -> Any:
         partition = self._partition_of(group_id)
         if partition is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-        return self._host.ask(partition, lambda shard, request: decide(shard, RequestId(request)))
+        return await self._host.ask(
+            partition, lambda shard, request: decide(shard, RequestId(request))
+        )
 
     # --- members -----------------------------------------------------------------------------------
 
     async def join(self, request: JoinGroup) -> Joined:
         """JoinGroup; waits for the rebalance."""
+        catalog = self.catalog()
         joined: Joined = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_join(
-                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+                i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return joined
@@ -143,16 +153,17 @@ class GroupCoordinator:
         synced: Synced = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_sync(
-                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+                i, request, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return synced
 
     async def heartbeat(self, request: Heartbeat) -> ErrorCode:
         """Heartbeat of the classic protocol."""
+        catalog = self.catalog()
         code: ErrorCode = await self._ask(
             request.group_id,
-            lambda shard, i: shard.handle_heartbeat(i, request, now_ms=monotonic_ms()),
+            lambda shard, i: shard.handle_heartbeat(i, request, catalog, now_ms=self._now_ms()),
         )
         return code
 
@@ -161,7 +172,7 @@ class GroupCoordinator:
         left: Left = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_leave(
-                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+                i, request, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return left
@@ -172,7 +183,7 @@ class GroupCoordinator:
         told: ConsumerHeartbeatAnswer = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_consumer_heartbeat(
-                i, request, catalog, now_ms=monotonic_ms()
+                i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return told
@@ -184,7 +195,7 @@ class GroupCoordinator:
         told: OffsetsAnswer = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_commit(
-                i, request, now_ms=monotonic_ms(), wall_ms=wall_ms()
+                i, request, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return told
@@ -299,5 +310,6 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
             heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
             members_max=settings.group_consumer_max_size,
             default_assignor=settings.group_consumer_assignors[0],
+            migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
         ),
     )

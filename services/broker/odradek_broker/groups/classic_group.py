@@ -5,93 +5,43 @@
       |                  |   +------ a member comes, goes, or changes --+-------------------------------+
       +-- nobody left ---+
 
-Soft state (sessions, who has joined, who waits) lives only here, at the coordinator that leads the group's
-partition; a new coordinator starts from the last generation that was written, with all members given a whole
-session to show themselves. Written state is a `ClassicGroupState` at the end of each generation's sync, and when the
-group becomes empty.
+Written state is a `ClassicGroupState` at the end of each generation's sync, and when the group becomes empty. Who the
+members are, and what is checked of them, is in classic_roster. A group comes here from the consumer protocol in
+PREPARING, so that everyone joins again (migration).
 
 Invariants: a generation has one protocol and one leader; an assignment is handed out only in the generation it
-was made for; a member waits for at most one join and one sync; every waiting request is answered once; a
-static member's instance id has one member id, the latest, and older ones are fenced.
+was made for.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
+from odradek_broker.groups.classic_roster import (
+    NO_MEMBER,
+    ClassicRoster,
+    ClassicState,
+    Member,
+)
 from odradek_broker.groups.messages import (
     Heartbeat,
     Joined,
-    JoinedMember,
     JoinGroup,
     LeaveGroup,
     Left,
     Synced,
     SyncGroup,
 )
-from odradek_broker.groups.records import ClassicGroupRecord, ClassicGroupState, ClassicMember
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
-from odradek_protocol.identity import GroupId, MemberId
+from odradek_protocol.identity import MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-NO_MEMBER = MemberId("")
-
-
-class ClassicState(Enum):
-    """As the group is described to people, Kafka's names."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
 
 @dataclass(slots=True, kw_only=True)
-class Member:
-    """A member, and what it waits for."""
-
-    member_id: MemberId
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    session_ends_ms: int
-    assignment: bytes = b""
-    join_request: RequestId | None = None
-    sync_request: RequestId | None = None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it said under that protocol."""
-        return next((m for name, m in self.protocols if name == protocol), b"")
-
-
-@dataclass(slots=True, kw_only=True)
-class ClassicGroup:
+class ClassicGroup(ClassicRoster):
     """See the module's essay. Every method takes `now_ms`, the caller's monotonic clock."""
 
-    group_id: GroupId
     initial_rebalance_delay_ms: int
-    members_max: int
-    state: ClassicState = ClassicState.EMPTY
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: MemberId = NO_MEMBER
-    members: dict[MemberId, Member] = field(default_factory=dict)
-    _pending_members: dict[MemberId, int] = field(
-        default_factory=dict
-    )  # told their id; session end
-    _statics: dict[str, MemberId] = field(default_factory=dict)
-    _join_ends_ms: int | None = None  # PREPARING: when to go on with who is there
-    _initial_ends_ms: int | None = (
-        None  # PREPARING from EMPTY: the last moment of the initial delay
-    )
-    _sync_ends_ms: int | None = None  # COMPLETING: who has not synced by then is out
 
     # --- join -------------------------------------------------------
 
@@ -104,39 +54,13 @@ class ClassicGroup:
             if join.instance_id is not None and join.instance_id in self._statics:
                 return self._replace_static(request_id, join, now_ms)
             if join.instance_id is None and join.requires_known_member:
-                self._pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
+                self.pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
                 told = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
                 return answer(request_id, told)
             return self._add_and_rebalance(request_id, join, join.new_member_id, now_ms)
-        if self._pending_members.pop(join.member_id, None) is not None:
+        if self.pending_members.pop(join.member_id, None) is not None:
             return self._add_and_rebalance(request_id, join, join.member_id, now_ms)
         return self._rejoin(request_id, join, now_ms)
-
-    def _refuse_join(self, join: JoinGroup) -> ErrorCode:
-        known = join.member_id in self.members or join.member_id in self._pending_members
-        if join.instance_id is not None and join.member_id != NO_MEMBER:
-            current = self._statics.get(join.instance_id)
-            if current is not None and current != join.member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        if join.member_id != NO_MEMBER and not known:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        is_new = join.member_id not in self.members and not (
-            join.instance_id is not None and join.instance_id in self._statics
-        )
-        if is_new and len(self.members) >= self.members_max:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not join.protocols or not join.protocol_type:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        others = [m for m in self.members.values() if m.member_id != join.member_id]
-        if others:
-            if join.protocol_type != self.protocol_type:
-                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            if not {name for name, _ in join.protocols} & self._shared_protocols(others):
-                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.NONE
-
-    def _shared_protocols(self, members: list[Member]) -> set[str]:
-        return set.intersection(*({name for name, _ in m.protocols} for m in members))
 
     def _add_and_rebalance(
         self, request_id: RequestId, join: JoinGroup, member_id: MemberId, now_ms: int
@@ -228,8 +152,7 @@ class ClassicGroup:
     def _prepare(self, now_ms: int) -> Step:
         step = NOTHING
         if self.state is not ClassicState.PREPARING:
-            for member in self.members.values():
-                step += self._supersede_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            step += self.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
             rebalance_ms = self.rebalance_timeout_ms()
             if self.state is ClassicState.EMPTY and self.initial_rebalance_delay_ms > 0:
                 delay_ms = min(self.initial_rebalance_delay_ms, rebalance_ms)
@@ -245,7 +168,7 @@ class ClassicGroup:
     def _complete_if_all_joined(self, now_ms: int) -> Step:
         if self.state is not ClassicState.PREPARING or self._initial_ends_ms is not None:
             return NOTHING
-        if self._pending_members:
+        if self.pending_members:
             return NOTHING
         if any(m.join_request is None for m in self.members.values()):
             return NOTHING
@@ -257,7 +180,7 @@ class ClassicGroup:
         ]
         for member in absent:
             self._forget(member)
-        self._pending_members.clear()
+        self.pending_members.clear()
         self._join_ends_ms = self._initial_ends_ms = None
         if not any(m.join_request is not None for m in self.members.values()) and self.members:
             self._join_ends_ms = now_ms + self.rebalance_timeout_ms()  # only absent static members
@@ -275,26 +198,12 @@ class ClassicGroup:
         self._sync_ends_ms = now_ms + self.rebalance_timeout_ms()
         answers = []
         for member in self.members.values():
-            member.assignment = b""
+            member.assignment, member.consumer_epoch = b"", None
             if member.join_request is not None:
                 answers.append(Answer(member.join_request, self._joined(member)))
                 member.join_request = None
                 member.session_ends_ms = now_ms + member.session_timeout_ms
         return Step(answers=tuple(answers))
-
-    def _choose_protocol(self) -> str:
-        """The shared protocol that most members name first among the shared ones."""
-        shared = self._shared_protocols(list(self.members.values()))
-        votes = Counter(
-            next(name for name, _ in m.protocols if name in shared)
-            for m in self.members.values()
-            if shared
-        )
-        return max(sorted(votes), key=lambda name: votes[name]) if votes else ""
-
-    def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for."""
-        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     # --- sync -------------------------------------------------------
 
@@ -351,7 +260,7 @@ class ClassicGroup:
                 fenced = member_id not in (NO_MEMBER, current)
                 error = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.NONE
                 found = None if fenced else self.members[current]
-            elif instance_id is None and self._pending_members.pop(member_id, None) is not None:
+            elif instance_id is None and self.pending_members.pop(member_id, None) is not None:
                 error, found = ErrorCode.NONE, None
             else:
                 found = self.members.get(member_id) if instance_id is None else None
@@ -366,8 +275,8 @@ class ClassicGroup:
 
     def tick(self, *, now_ms: int) -> Step:
         """Expire sessions, and go on with rebalances whose time is up."""
-        for member_id in [m for m, ends_ms in self._pending_members.items() if ends_ms <= now_ms]:
-            del self._pending_members[member_id]
+        for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
+            del self.pending_members[member_id]
         expired = [
             m
             for m in self.members.values()
@@ -397,7 +306,7 @@ class ClassicGroup:
         match self.state:
             case ClassicState.STABLE | ClassicState.COMPLETING:
                 return self._prepare(now_ms) if self.members else self._empty(now_ms)
-            case ClassicState.PREPARING if not self.members and not self._pending_members:
+            case ClassicState.PREPARING if not self.members and not self.pending_members:
                 return self._empty(now_ms)
             case ClassicState.PREPARING:
                 return self._complete_if_all_joined(now_ms)
@@ -415,31 +324,6 @@ class ClassicGroup:
         self._forget(member)
         return step
 
-    def _forget(self, member: Member) -> None:
-        del self.members[member.member_id]
-        if (
-            member.instance_id is not None
-            and self._statics.get(member.instance_id) == member.member_id
-        ):
-            del self._statics[member.instance_id]
-
-    # --- checks and answers -----------------------------------------
-
-    def _check_member(
-        self, member_id: MemberId, instance_id: str | None, generation: int
-    ) -> ErrorCode:
-        if instance_id is not None:
-            current = self._statics.get(instance_id)
-            if current is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if current != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        if member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        return ErrorCode.NONE
-
     def check_commit(
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
@@ -455,93 +339,3 @@ class ClassicGroup:
             member = self.members[member_id]
             member.session_ends_ms = now_ms + member.session_timeout_ms
         return error
-
-    def _joined(self, member: Member, *, skips: bool = False) -> Joined:
-        leads = member.member_id == self.leader
-        return Joined(
-            error=ErrorCode.NONE,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol=self.protocol,
-            leader=self.leader,
-            member_id=member.member_id,
-            members=tuple(
-                JoinedMember(
-                    member_id=m.member_id,
-                    instance_id=m.instance_id,
-                    metadata=m.metadata(self.protocol),
-                )
-                for m in self.members.values()
-            )
-            if leads
-            else (),
-            skips_assignment=skips,
-        )
-
-    def _synced(self, member: Member) -> Synced:
-        return Synced(
-            error=ErrorCode.NONE,
-            protocol_type=self.protocol_type,
-            protocol=self.protocol,
-            assignment=member.assignment,
-        )
-
-    def _supersede_join(self, member: Member, error: ErrorCode) -> Step:
-        if member.join_request is None:
-            return NOTHING
-        request_id, member.join_request = member.join_request, None
-        return answer(request_id, Joined(error=error, member_id=member.member_id))
-
-    def _supersede_sync(self, member: Member, error: ErrorCode) -> Step:
-        if member.sync_request is None:
-            return NOTHING
-        request_id, member.sync_request = member.sync_request, None
-        return answer(request_id, Synced(error=error))
-
-    # --- written state ----------------------------------------------
-
-    def _record(self, now_ms: int) -> ClassicGroupRecord:
-        state = ClassicGroupState(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader or None,
-            state_timestamp_ms=now_ms,
-            members=tuple(
-                ClassicMember(
-                    member_id=m.member_id,
-                    instance_id=m.instance_id,
-                    client_id=m.client_id,
-                    client_host=m.client_host,
-                    rebalance_timeout_ms=m.rebalance_timeout_ms,
-                    session_timeout_ms=m.session_timeout_ms,
-                    subscription=m.metadata(self.protocol),
-                    assignment=m.assignment,
-                )
-                for m in self.members.values()
-            ),
-        )
-        return ClassicGroupRecord(group_id=self.group_id, state=state)
-
-    def restore(self, state: ClassicGroupState, *, now_ms: int) -> None:
-        """Begin from what was written: at loading, each member gets a whole session."""
-        self.generation, self.protocol_type = state.generation, state.protocol_type or None
-        self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
-        self.members = {
-            m.member_id: Member(
-                member_id=m.member_id,
-                instance_id=m.instance_id,
-                client_id=m.client_id,
-                client_host=m.client_host,
-                session_timeout_ms=m.session_timeout_ms,
-                rebalance_timeout_ms=m.rebalance_timeout_ms,
-                protocols=((state.protocol or "", m.subscription),),
-                session_ends_ms=now_ms + m.session_timeout_ms,
-                assignment=m.assignment,
-            )
-            for m in state.members
-        }
-        self._statics = {
-            m.instance_id: m.member_id for m in state.members if m.instance_id is not None
-        }
-        self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY

@@ -8,81 +8,52 @@ target epoch that a member has taken up.
              STABLE --waits for another's----------------------------------> UNRELEASED --they are free--> STABLE
 
 A member in UNREVOKED keeps its old epoch until it reports that the partitions are gone; it has its rebalance
-timeout for that. In UNRELEASED it has the new epoch and all of its target that nobody else still owns.
+timeout for that. An offset commit counts only at the member's present epoch. Members that speak the classic protocol
+take part in the same way (classic_membership); a group may have members of both kinds.
 
-Invariants: a partition is in `assigned` or `pending_revocation` of at most one member; a member epoch never
-exceeds the target epoch, nor that the group epoch; an offset commit counts only at the member's present epoch.
-
-All of it is written, but for the sessions. State changes only in `replay`; the handlers decide records and replay
-them as they go, because each phase builds on the one before.
+All of it is written (consumer_group_state), but for the sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import TypeVar
 
 from odradek_broker.groups.assignors import ASSIGNORS
+from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
+from odradek_broker.groups.consumer_group_state import ConsumerGroupState
 from odradek_broker.groups.messages import Assignment, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from odradek_broker.groups.reconciliation import (
+    NOTHING_OWNED,
+    MemberState,
+    contains,
+    reconciled,
+)
 from odradek_broker.groups.records import (
     ConsumerMember,
-    ConsumerMemberRecord,
     CurrentAssignment,
-    CurrentMemberRecord,
-    GroupEpochRecord,
     GroupRecord,
     GroupTopicsRecord,
-    TargetEpochRecord,
-    TargetMemberRecord,
     TopicSnapshot,
 )
 from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
-from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicId, TopicName
+from odradek_protocol.identity import MemberId, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-T = TypeVar("T")
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-_NOBODYS: Assignment = {}
-
-
-class MemberState(IntEnum):
-    """Kafka's numbers, which stand in the records."""
-
-    STABLE = 0
-    UNREVOKED = 1
-    UNRELEASED = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupSettings:
-    """group.consumer.* of the broker."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    members_max: int
-    default_assignor: str
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroup:
+class ConsumerGroup(ConsumerGroupState):
     """See the module's essay. `now_ms` is the caller's monotonic clock."""
 
-    group_id: GroupId
     settings: ConsumerGroupSettings
-    epoch: int = 0
-    target_epoch: int = 0
-    topics: tuple[TopicSnapshot, ...] = ()
-    members: dict[MemberId, ConsumerMember] = field(default_factory=dict)
-    targets: dict[MemberId, Assignment] = field(default_factory=dict)
-    currents: dict[MemberId, CurrentAssignment] = field(default_factory=dict)
-    _owners: dict[tuple[TopicId, PartitionIndex], MemberId] = field(default_factory=dict)
+    pending_members: dict[MemberId, int] = field(default_factory=dict)  # classic; see there
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
+    _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)  # classic: rejoin, or sync
     _subscriptions: dict[MemberId, frozenset[TopicId]] = field(default_factory=dict)
     _catalog_version: int = -1
 
@@ -98,18 +69,17 @@ class ConsumerGroup:
         if error is not ErrorCode.NONE:
             return [], ConsumerHeartbeatAnswer(error=error, error_message=message)
         records: list[GroupRecord] = []
-        joins = beat.member_id not in self.members
-        if joins and beat.instance_id is not None:
-            self._take_over_static(beat, records)
         before = self.currents.get(beat.member_id)
-        changed = self._update_member(beat, records)
-        self._update_epoch(catalog, records, subscription_changed=changed)
-        if self.epoch > self.target_epoch:
-            self._compute_targets(records)
-        self._reconcile(beat, records)
-        self._session_ends_ms[beat.member_id] = now_ms + self.settings.session_timeout_ms
-        current = self.currents[beat.member_id]
-        self._watch_revocation(beat.member_id, current, now_ms)
+        if beat.member_id not in self.members:
+            self.take_over_static(beat.member_id, beat.instance_id, records)
+        current = self.settle_member(
+            self._member_of(beat),
+            catalog,
+            owned=beat.owned,
+            restarted=beat.member_epoch == JOIN_EPOCH,
+            now_ms=now_ms,
+            records=records,
+        )
         is_full = (
             beat.rebalance_timeout_ms != -1
             and (beat.subscribed_topics is not None or beat.subscribed_regex is not None)
@@ -147,13 +117,15 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"no member {beat.member_id} in {self.group_id}"
         if beat.instance_id is not None and member.instance_id != beat.instance_id:
             return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
+        if member.classic is not None:
+            return ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} speaks the classic protocol"
         current = self.currents[beat.member_id]
         if beat.member_epoch > current.member_epoch:
             return ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is ahead of the group's: join again"
         lost_answer = (
             beat.member_epoch == current.previous_epoch
             and beat.owned is not None
-            and _contains(current.assigned, beat.owned)
+            and contains(current.assigned, beat.owned)
         )
         if beat.member_epoch < current.member_epoch and not lost_answer:
             return ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is behind the member's: join again"
@@ -167,9 +139,10 @@ class ConsumerGroup:
         if beat.owned:
             return ErrorCode.INVALID_REQUEST, "a member that joins owns nothing"
         is_known = beat.member_id in self.members
-        holder = self._static_holder(beat.instance_id)
+        holder = self.static_holder(beat.instance_id)
         if holder is not None and holder != beat.member_id:
-            if self.currents[holder].member_epoch != STATIC_LEAVE_EPOCH:
+            has_left = self.currents[holder].member_epoch == STATIC_LEAVE_EPOCH
+            if not has_left and self.members[holder].classic is None:
                 return (
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"instance {beat.instance_id} is held by member {holder}, which has not left",
@@ -179,42 +152,10 @@ class ConsumerGroup:
             return ErrorCode.GROUP_MAX_SIZE_REACHED, f"at most {self.settings.members_max} members"
         return ErrorCode.NONE, None
 
-    def _static_holder(self, instance_id: str | None) -> MemberId | None:
-        if instance_id is None:
-            return None
-        return next(
-            (m.member_id for m in self.members.values() if m.instance_id == instance_id), None
-        )
-
-    def _take_over_static(self, beat: ConsumerHeartbeat, records: list[GroupRecord]) -> None:
-        holder = self._static_holder(beat.instance_id)
-        if holder is None:
-            return
-        member, target, current = (
-            self.members[holder],
-            self.targets.get(holder),
-            self.currents[holder],
-        )
-        self._emit_removal(holder, records)
-        heir = beat.member_id
-        self._emit(
-            ConsumerMemberRecord(
-                group_id=self.group_id, member_id=heir, member=replace(member, member_id=heir)
-            ),
-            records,
-        )
-        if target is not None:
-            self._emit(
-                TargetMemberRecord(group_id=self.group_id, member_id=heir, target=target), records
-            )
-        returned = replace(current, member_epoch=current.previous_epoch)
-        self._emit(
-            CurrentMemberRecord(group_id=self.group_id, member_id=heir, current=returned), records
-        )
-
-    def _update_member(self, beat: ConsumerHeartbeat, records: list[GroupRecord]) -> bool:
+    def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:
+        """What a beat says of its member, over what is known."""
         old = self.members.get(beat.member_id)
-        new = ConsumerMember(
+        return ConsumerMember(
             member_id=beat.member_id,
             instance_id=beat.instance_id or (old.instance_id if old else None),
             rack_id=beat.rack_id if beat.rack_id is not None else (old.rack_id if old else None),
@@ -231,21 +172,82 @@ class ConsumerGroup:
             else (old.rebalance_timeout_ms if old else 0),
             server_assignor=beat.server_assignor or (old.server_assignor if old else None),
         )
-        if new != old:
-            self._emit(
-                ConsumerMemberRecord(group_id=self.group_id, member_id=beat.member_id, member=new),
-                records,
-            )
-        return old is None or (
-            (new.subscribed_topics, new.subscribed_regex, new.server_assignor)
+
+    # --- members of either protocol --------------------------------------------------------------
+
+    def take_over_static(
+        self, heir: MemberId, instance_id: str | None, records: list[GroupRecord]
+    ) -> None:
+        """A static member came back under a new id: what the old one had is the new one's (KIP-345)."""
+        holder = self.static_holder(instance_id)
+        if holder is None or holder == heir:
+            return
+        member, target, current = (
+            self.members[holder],
+            self.targets.get(holder),
+            self.currents[holder],
+        )
+        self._remove(holder, records)
+        self.emit_member(replace(member, member_id=heir), records)
+        if target is not None:
+            self.emit_target(heir, target, records)
+        if current.member_epoch == STATIC_LEAVE_EPOCH:
+            current = replace(current, member_epoch=current.previous_epoch)
+        self.emit_current(heir, current, records)
+
+    def settle_member(
+        self,
+        member: ConsumerMember,
+        catalog: TopicCatalog,
+        *,
+        owned: Assignment | None,
+        restarted: bool,
+        now_ms: int,
+        records: list[GroupRecord],
+    ) -> CurrentAssignment:
+        """Take in what a member says, raise the epoch and compute targets if that changes them, and reconcile it.
+
+        `restarted`: it owns nothing of what it had.
+        """
+        member_id, old = member.member_id, self.members.get(member.member_id)
+        if member != old:
+            self.emit_member(member, records)
+        changed = old is None or (
+            (member.subscribed_topics, member.subscribed_regex, member.server_assignor)
             != (old.subscribed_topics, old.subscribed_regex, old.server_assignor)
         )
+        self.update_epoch(catalog, records, subscription_changed=changed)
+        if self.epoch > self.target_epoch:
+            self._compute_targets(records)
+        current = self._reconcile(member_id, owned, records, restarted=restarted)
+        self.touch(member_id, now_ms=now_ms)
+        self._watch_revocation(member_id, current, now_ms)
+        return current
+
+    def touch(self, member_id: MemberId, *, now_ms: int) -> None:
+        """The member lives: another session begins."""
+        classic = self.members[member_id].classic
+        session_ms = classic.session_timeout_ms if classic else self.settings.session_timeout_ms
+        self._session_ends_ms[member_id] = now_ms + session_ms
+
+    def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
+        """A classic member has a rebalance timeout to join again, or to sync; `renew`: from now on."""
+        ends_ms = now_ms + self.members[member_id].rebalance_timeout_ms
+        if renew:
+            self._duty_ends_ms[member_id] = ends_ms
+        else:
+            self._duty_ends_ms.setdefault(member_id, ends_ms)
+
+    def end_duty(self, member_id: MemberId) -> None:
+        """It did."""
+        self._duty_ends_ms.pop(member_id, None)
 
     # --- group epoch and targets ---------------------------------------------------------------
 
-    def _update_epoch(
+    def update_epoch(
         self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
     ) -> None:
+        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed."""
         if not subscription_changed and catalog.version == self._catalog_version:
             return
         self._catalog_version = catalog.version
@@ -258,11 +260,11 @@ class ConsumerGroup:
             if n in catalog.topics
         )
         if snapshot != self.topics:
-            self._emit(GroupTopicsRecord(group_id=self.group_id, topics=snapshot), records)
+            self.emit(GroupTopicsRecord(group_id=self.group_id, topics=snapshot), records)
         elif not subscription_changed:
             return
         self._subscriptions = self._resolve(catalog)
-        self._emit(GroupEpochRecord(group_id=self.group_id, epoch=self.epoch + 1), records)
+        self.emit_epoch(self.epoch + 1, records)
 
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
         names = set(member.subscribed_topics)
@@ -292,12 +294,9 @@ class ConsumerGroup:
         counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.topics}
         targets = ASSIGNORS[self._assignor()](subscriptions, counts, self.targets)
         for member_id, target in sorted(targets.items()):
-            if self.targets.get(member_id, _NOBODYS) != target or member_id not in self.targets:
-                self._emit(
-                    TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target),
-                    records,
-                )
-        self._emit(TargetEpochRecord(group_id=self.group_id, epoch=self.epoch), records)
+            if self.targets.get(member_id) != target:
+                self.emit_target(member_id, target, records)
+        self.emit_target_epoch(self.epoch, records)
 
     def _assignor(self) -> str:
         wanted = [m.server_assignor for m in self.members.values() if m.server_assignor]
@@ -307,74 +306,40 @@ class ConsumerGroup:
 
     # --- reconciliation ------------------------------------------------------------------------
 
-    def _reconcile(self, beat: ConsumerHeartbeat, records: list[GroupRecord]) -> None:
-        member_id = beat.member_id
-        current = self.currents.get(member_id)
-        if current is None or current.member_epoch < 0:
-            nothing = current.assigned if current is not None else _NOBODYS
-            current = CurrentAssignment(
-                member_epoch=0,
-                previous_epoch=0,
-                state=MemberState.STABLE,
-                assigned=nothing,
-                pending_revocation=_NOBODYS,
-            )
-        elif beat.member_epoch == JOIN_EPOCH:  # it forgot what it owned
-            current = replace(
-                current, state=MemberState.STABLE, assigned=_NOBODYS, pending_revocation=_NOBODYS
-            )
-        after = self._next(member_id, current, beat.owned)
-        if after != self.currents.get(member_id):
-            self._emit(
-                CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=after),
-                records,
-            )
-
-    def _next(
-        self, member_id: MemberId, current: CurrentAssignment, owned: Assignment | None
+    def _reconcile(
+        self,
+        member_id: MemberId,
+        owned: Assignment | None,
+        records: list[GroupRecord],
+        *,
+        restarted: bool,
     ) -> CurrentAssignment:
-        if current.state == MemberState.UNREVOKED:
-            if owned is None or _intersects(owned, current.pending_revocation):
-                return current
-            current = replace(current, pending_revocation=_NOBODYS)
-        elif (
-            current.state == MemberState.STABLE
-            and current.member_epoch == self.target_epoch
-            and current.assigned == self.targets.get(member_id, _NOBODYS)
-        ):
-            return current
-        target = self.targets.get(member_id, _NOBODYS)
-        to_revoke = _minus(current.assigned, target)
-        keeps = _minus(current.assigned, to_revoke)
-        if to_revoke and owned is not None and not _intersects(owned, to_revoke):
-            to_revoke = _NOBODYS  # it never took them up, or gave them up already
-        if to_revoke:
-            return replace(
-                current,
-                state=MemberState.UNREVOKED,
-                assigned=keeps,
-                pending_revocation=to_revoke,
-            )
-        free = self._free_of(member_id, _minus(target, keeps))
-        assigned = _plus(keeps, free)
-        waits = assigned != target
-        return CurrentAssignment(
-            member_epoch=self.target_epoch,
-            previous_epoch=current.member_epoch,
-            state=MemberState.UNRELEASED if waits else MemberState.STABLE,
-            assigned=assigned,
-            pending_revocation=_NOBODYS,
+        before = self.currents.get(member_id)
+        current = before or CurrentAssignment(
+            member_epoch=0,
+            previous_epoch=0,
+            state=MemberState.STABLE,
+            assigned=NOTHING_OWNED,
+            pending_revocation=NOTHING_OWNED,
         )
-
-    def _free_of(self, member_id: MemberId, wanted: Assignment) -> Assignment:
-        free: dict[TopicId, frozenset[PartitionIndex]] = {}
-        for topic, indexes in wanted.items():
-            left = frozenset(
-                i for i in indexes if self._owners.get((topic, i), member_id) == member_id
+        if restarted:
+            current = replace(
+                current,
+                member_epoch=max(current.member_epoch, 0),
+                state=MemberState.STABLE,
+                assigned=NOTHING_OWNED,
+                pending_revocation=NOTHING_OWNED,
             )
-            if left:
-                free[topic] = left
-        return free
+        after = reconciled(
+            current,
+            target=self.targets.get(member_id, NOTHING_OWNED),
+            target_epoch=self.target_epoch,
+            owned=owned,
+            is_free=lambda topic, index: self.owner_of(topic, index) in (None, member_id),
+        )
+        if after != before:
+            self.emit_current(member_id, after, records)
+        return after
 
     def _watch_revocation(
         self, member_id: MemberId, current: CurrentAssignment, now_ms: int
@@ -402,37 +367,30 @@ class ConsumerGroup:
                 previous_epoch=current.member_epoch,
                 state=MemberState.STABLE,
                 assigned=current.assigned,
-                pending_revocation=_NOBODYS,
+                pending_revocation=NOTHING_OWNED,
             )
-            self._emit(
-                CurrentMemberRecord(group_id=self.group_id, member_id=beat.member_id, current=left),
-                records,
-            )
+            self.emit_current(beat.member_id, left, records)
             return records, told
         self.remove(beat.member_id, records)
         return records, told
 
     def remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
         """Take a member out: its partitions are free, and the group's epoch rises."""
-        self._emit_removal(member_id, records)
-        self._emit(GroupEpochRecord(group_id=self.group_id, epoch=self.epoch + 1), records)
+        self._remove(member_id, records)
+        self.emit_epoch(self.epoch + 1, records)
 
-    def _emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        group_id = self.group_id
-        for record in (
-            CurrentMemberRecord(group_id=group_id, member_id=member_id, current=None),
-            TargetMemberRecord(group_id=group_id, member_id=member_id, target=None),
-            ConsumerMemberRecord(group_id=group_id, member_id=member_id, member=None),
-        ):
-            self._emit(record, records)
-        self._session_ends_ms.pop(member_id, None)
-        self._revocation_ends_ms.pop(member_id, None)
+    def _remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
+        self.emit_removal(member_id, records)
+        for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
+            ends.pop(member_id, None)
         self._subscriptions.pop(member_id, None)
 
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
-        """Take out who was silent for a session, or did not revoke in time."""
+        """Take out who was silent for a session, or did not revoke, join again or sync in time."""
         records: list[GroupRecord] = []
-        for ends in (self._session_ends_ms, self._revocation_ends_ms):
+        for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
+            del self.pending_members[member_id]
+        for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
             for member_id in [m for m, ends_ms in ends.items() if ends_ms <= now_ms]:
                 if member_id in self.members:
                     self.remove(member_id, records)
@@ -441,114 +399,24 @@ class ConsumerGroup:
     def begin_sessions(self, *, now_ms: int) -> None:
         """After loading: everyone has a whole session to show itself."""
         for member_id in self.members:
-            self._session_ends_ms[member_id] = now_ms + self.settings.session_timeout_ms
+            self.touch(member_id, now_ms=now_ms)
             self._watch_revocation(member_id, self.currents[member_id], now_ms)
 
-    # --- offsets and description -----------------------------------------------------------------
+    # --- offsets -----------------------------------------------------------------------------
 
-    def check_epoch(self, member_id: MemberId | None, member_epoch: int) -> ErrorCode:
+    def check_epoch(
+        self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
+    ) -> ErrorCode:
         """Whether a commit, or a fetch of offsets, may come from there."""
         if member_epoch < 0 and (not self.members or member_id is None):
             return ErrorCode.NONE  # a consumer that assigns itself, or an administrator
-        if member_id not in self.members:
+        member = self.members.get(MemberId(member_id or ""))
+        holder = self.static_holder(instance_id)
+        if holder is not None and holder != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member_epoch != self.currents[MemberId(member_id or "")].member_epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
+        if member_epoch != self.currents[member.member_id].member_epoch:
+            is_classic = member.classic is not None
+            return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
-
-    @property
-    def state_name(self) -> str:
-        """As people are told."""
-        if not self.members:
-            return "Empty"
-        if self.epoch > self.target_epoch:
-            return "Assigning"
-        done = all(
-            c.state == MemberState.STABLE and c.member_epoch == self.target_epoch
-            for c in self.currents.values()
-        )
-        return "Stable" if done else "Reconciling"
-
-    # --- replay ----------------------------------------------------------------------------------
-
-    def _emit(self, record: GroupRecord, records: list[GroupRecord]) -> None:
-        self.replay(record)
-        records.append(record)
-
-    def replay(self, record: GroupRecord) -> None:
-        """Apply one record; the only place where written state changes."""
-        match record:
-            case GroupEpochRecord():
-                self.epoch = record.epoch or 0
-            case GroupTopicsRecord():
-                self.topics = record.topics or ()
-            case TargetEpochRecord():
-                self.target_epoch = record.epoch or 0
-            case ConsumerMemberRecord():
-                _put(self.members, record.member_id, record.member)
-            case TargetMemberRecord():
-                _put(self.targets, record.member_id, record.target)
-            case CurrentMemberRecord():
-                self._replay_current(record)
-            case _:
-                raise AssertionError(f"{record} is not of a consumer group")
-
-    def _replay_current(self, record: CurrentMemberRecord) -> None:
-        old = self.currents.get(record.member_id)
-        if old is not None:
-            for pair in _pairs(old):
-                if self._owners.get(pair) == record.member_id:
-                    del self._owners[pair]
-        _put(self.currents, record.member_id, record.current)
-        if record.current is not None:
-            for pair in _pairs(record.current):
-                self._owners[pair] = record.member_id
-
-    def tombstones(self) -> list[GroupRecord]:
-        """Records that forget the group."""
-        records: list[GroupRecord] = []
-        for member_id in list(self.members):
-            self._emit_removal(member_id, records)
-        group_id = self.group_id
-        records += [
-            TargetEpochRecord(group_id=group_id, epoch=None),
-            GroupTopicsRecord(group_id=group_id, topics=None),
-            GroupEpochRecord(group_id=group_id, epoch=None),
-        ]
-        return records
-
-
-def _put(table: dict[MemberId, T], member_id: MemberId, value: T | None) -> None:
-    if value is None:
-        table.pop(member_id, None)
-    else:
-        table[member_id] = value
-
-
-def _pairs(current: CurrentAssignment) -> list[tuple[TopicId, PartitionIndex]]:
-    return [
-        (topic, index)
-        for part in (current.assigned, current.pending_revocation)
-        for topic, indexes in part.items()
-        for index in indexes
-    ]
-
-
-def _minus(left: Assignment, right: Assignment) -> Assignment:
-    rest = {t: indexes - right.get(t, frozenset()) for t, indexes in left.items()}
-    return {t: indexes for t, indexes in rest.items() if indexes}
-
-
-def _plus(left: Assignment, right: Assignment) -> Assignment:
-    union: dict[TopicId, frozenset[PartitionIndex]] = dict(left)
-    for topic, indexes in right.items():
-        union[topic] = union.get(topic, frozenset()) | indexes
-    return union
-
-
-def _intersects(left: Assignment, right: Assignment) -> bool:
-    return any(indexes & right.get(topic, frozenset()) for topic, indexes in left.items())
-
-
-def _contains(whole: Assignment, part: Mapping[TopicId, frozenset[PartitionIndex]]) -> bool:
-    return all(indexes <= whole.get(topic, frozenset()) for topic, indexes in part.items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from odradek_broker.groups.classic_group import ClassicGroup, ClassicState
+from odradek_broker.groups.classic_group import ClassicGroup
+from odradek_broker.groups.classic_roster import ClassicState
 from odradek_broker.groups.consumer_group import ConsumerGroup
 from odradek_broker.groups.messages import GroupDescription, MemberDescription
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -52,6 +53,7 @@ def describe_consumer(group: ConsumerGroup) -> GroupDescription:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 rack_id=member.rack_id,
+                is_classic=member.classic is not None,
                 member_epoch=group.currents[member.member_id].member_epoch,
                 subscribed_topics=member.subscribed_topics,
                 subscribed_regex=member.subscribed_regex,

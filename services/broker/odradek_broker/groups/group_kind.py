@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from odradek_broker.groups import record_codec
-from odradek_broker.groups.group_shard import GroupSettings, GroupShard
+from odradek_broker.groups.formats import record_codec
+from odradek_broker.groups.group_shard import GroupShard
+from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.step import Step
 

@@ -219,7 +219,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member as it is described; classic ones have `metadata` and `assignment_bytes`."""
+    """A member as it is described; those of classic groups have `metadata` and `assignment_bytes`, `is_classic` tells
+    that one of a consumer group speaks the classic protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -228,6 +229,7 @@ class MemberDescription:
     metadata: bytes = b""
     assignment_bytes: bytes = b""
     rack_id: str | None = None
+    is_classic: bool = False
     member_epoch: int = -1
     subscribed_topics: tuple[TopicName, ...] = ()
     subscribed_regex: str | None = None

@@ -81,8 +81,16 @@ class GroupTopicsRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicProtocols:
+    """What a consumer group keeps of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """What a member said of itself."""
+    """What a member said of itself; `classic` is None for one that speaks the consumer protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -93,6 +101,7 @@ class ConsumerMember:
     subscribed_regex: str | None
     rebalance_timeout_ms: int
     server_assignor: str | None
+    classic: ClassicProtocols | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +160,22 @@ GroupRecord: TypeAlias = (
     | TargetMemberRecord
     | CurrentMemberRecord
 )
+
+
+def is_tombstone(record: GroupRecord) -> bool:
+    """Whether the record only forgets."""
+    match record:
+        case OffsetCommitRecord():
+            return record.committed is None
+        case ClassicGroupRecord():
+            return record.state is None
+        case GroupTopicsRecord():
+            return record.topics is None
+        case ConsumerMemberRecord():
+            return record.member is None
+        case TargetMemberRecord():
+            return record.target is None
+        case CurrentMemberRecord():
+            return record.current is None
+        case _:
+            return record.epoch is None

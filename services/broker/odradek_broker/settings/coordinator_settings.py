@@ -65,6 +65,12 @@ class CoordinatorSettings(LogSettings):
         "Server-side assignors, the first is the default.",
         default=("uniform", "range"),
     )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        "Which way a group with members may go between the protocols: upgrade is from classic to consumer.",
+        default="bidirectional",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+    )
     offsets_topic_num_partitions: int = setting(
         "offsets.topic.num.partitions",
         "Partitions of __consumer_offsets.",

@@ -15,6 +15,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ConsumerGroupDescribeResponse, Message, uuid_of
 
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 _Group: Final = ConsumerGroupDescribeResponse.DescribedGroup
 _Member: Final = _Group.Member
@@ -75,7 +76,7 @@ def _member(request: Request, one: MemberDescription) -> Any:
         subscribed_topic_regex=one.subscribed_regex,
         assignment=_assignment(request, one.assignment),
         target_assignment=_assignment(request, one.target),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CLASSIC_MEMBER if one.is_classic else _CONSUMER_MEMBER,
     )
 
 

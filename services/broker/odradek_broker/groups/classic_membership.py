@@ -1,0 +1,227 @@
+"""Members of the classic protocol inside a consumer group (KIP-848, online migration).
+
+Their requests are told as moves of the member's state. Nobody waits for anybody: the coordinator assigns.
+
+    JoinGroup    what the member says, and owns, is taken in, and it is reconciled: its epoch is its generation.
+                 It never leads.
+    SyncGroup    gives what it owns now, in the bytes of the consumer embedded protocol.
+    Heartbeat    REBALANCE_IN_PROGRESS when joining again would bring it on: the group's epoch rose, it has partitions
+                 to give up, or those that it waits for are free.
+    LeaveGroup   takes it out.
+
+A cooperative member in UNREVOKED learns from its sync that it owns less, gives up the rest and joins again with what it
+kept; an eager one owns nothing when it joins. A member that is told to join again, or that has joined and not yet
+synced, has its rebalance timeout to do so.
+
+An id is handed out before it is let in, as in a classic group: a member that the group does not know and that was told
+no id starts over, so that nobody brings partitions that were taken from it.
+"""
+
+from __future__ import annotations
+
+from odradek_broker.groups.consumer_group import ConsumerGroup
+from odradek_broker.groups.formats.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Subscription,
+    by_id,
+    read_subscription,
+    write_assignment,
+)
+from odradek_broker.groups.messages import (
+    Assignment,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    Synced,
+    SyncGroup,
+)
+from odradek_broker.groups.reconciliation import MemberState, free_of, minus
+from odradek_broker.groups.records import ClassicProtocols, ConsumerMember, GroupRecord
+from odradek_broker.groups.topic_catalog import TopicCatalog
+from odradek_protocol.identity import MemberId, PartitionIndex, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.primitives.varint import Malformed
+
+NO_MEMBER = MemberId("")
+
+
+def join(
+    group: ConsumerGroup, request: JoinGroup, catalog: TopicCatalog, *, now_ms: int
+) -> tuple[list[GroupRecord], Joined]:
+    """JoinGroup, answered at once."""
+    error, subscription = _refuse_join(group, request)
+    if subscription is None:
+        return [], Joined(error=error, member_id=request.member_id)
+    member_id = request.member_id
+    if member_id == NO_MEMBER:
+        member_id = request.new_member_id
+        if request.instance_id is None and request.requires_known_member:
+            group.pending_members[member_id] = now_ms + request.session_timeout_ms
+            return [], Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+    group.pending_members.pop(member_id, None)
+    records: list[GroupRecord] = []
+    restarted = request.member_id == NO_MEMBER
+    if restarted:
+        group.take_over_static(member_id, request.instance_id, records)
+    current = group.settle_member(
+        _member_of(member_id, request, subscription),
+        catalog,
+        owned=by_id(subscription.owned, catalog),
+        restarted=restarted and member_id in group.members,
+        now_ms=now_ms,
+        records=records,
+    )
+    group.begin_duty(member_id, now_ms=now_ms, renew=True)
+    return records, Joined(
+        error=ErrorCode.NONE,
+        generation=current.member_epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=request.protocols[0][0],
+        member_id=member_id,
+    )
+
+
+def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, Subscription | None]:
+    """The subscription, or why not."""
+    member = group.members.get(request.member_id)
+    holder = group.static_holder(request.instance_id)
+    if request.member_id != NO_MEMBER:
+        if holder is not None and holder != request.member_id:
+            return ErrorCode.FENCED_INSTANCE_ID, None
+        if member is None and request.member_id not in group.pending_members:
+            return ErrorCode.UNKNOWN_MEMBER_ID, None
+        if member is not None and member.classic is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID, None
+    if member is None and holder is None and len(group.members) >= group.settings.members_max:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED, None
+    names = {name for name, _ in request.protocols}
+    others = [m.classic for m in group.members.values() if m.member_id != request.member_id]
+    shared = [{name for name, _ in classic.protocols} for classic in others if classic is not None]
+    if request.protocol_type != PROTOCOL_TYPE or not names.intersection(*shared):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
+    try:
+        return ErrorCode.NONE, read_subscription(request.protocols[0][1])
+    except Malformed:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
+
+
+def _member_of(
+    member_id: MemberId, request: JoinGroup, subscription: Subscription
+) -> ConsumerMember:
+    return ConsumerMember(
+        member_id=member_id,
+        instance_id=request.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topics=tuple(sorted(set(subscription.topics))),
+        subscribed_regex=None,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=None,
+        classic=ClassicProtocols(
+            session_timeout_ms=request.session_timeout_ms, protocols=request.protocols
+        ),
+    )
+
+
+def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
+    """SyncGroup, answered at once."""
+    error = _check(group, request.member_id, request.instance_id, request.generation)
+    if error is not ErrorCode.NONE:
+        return Synced(error=error)
+    classic = group.members[request.member_id].classic
+    assert classic is not None, request.member_id
+    protocol, metadata = classic.protocols[0]
+    if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol not in (
+        None,
+        protocol,
+    ):
+        return Synced(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    group.touch(request.member_id, now_ms=now_ms)
+    current = group.currents[request.member_id]
+    if group.epoch > current.member_epoch and current.state != MemberState.UNREVOKED:
+        group.begin_duty(request.member_id, now_ms=now_ms, renew=False)
+        return Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
+    group.end_duty(request.member_id)
+    version = read_subscription(metadata).version
+    return Synced(
+        error=ErrorCode.NONE,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=protocol,
+        assignment=write_assignment(by_name(group, current.assigned), version=version),
+    )
+
+
+def heartbeat(
+    group: ConsumerGroup, request: Heartbeat, catalog: TopicCatalog, *, now_ms: int
+) -> tuple[list[GroupRecord], ErrorCode]:
+    """NONE, or REBALANCE_IN_PROGRESS: join again."""
+    member_id = request.member_id
+    error = _check(group, member_id, request.instance_id, request.generation)
+    if error is not ErrorCode.NONE:
+        return [], error
+    records: list[GroupRecord] = []
+    group.touch(member_id, now_ms=now_ms)
+    group.update_epoch(catalog, records, subscription_changed=False)
+    if not _must_join_again(group, member_id):
+        return records, ErrorCode.NONE
+    group.begin_duty(member_id, now_ms=now_ms, renew=False)
+    return records, ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _must_join_again(group: ConsumerGroup, member_id: MemberId) -> bool:
+    current = group.currents[member_id]
+    if current.member_epoch < group.epoch or current.state == MemberState.UNREVOKED:
+        return True
+    if current.state == MemberState.STABLE:
+        return False
+    awaited = minus(group.targets.get(member_id, {}), current.assigned)
+    return bool(free_of(awaited, lambda t, i: group.owner_of(t, i) is None))
+
+
+def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord], Left]:
+    """LeaveGroup; an administrator may name any static member by its instance id alone."""
+    records: list[GroupRecord] = []
+    results: list[tuple[MemberId, str | None, ErrorCode]] = []
+    for member_id, instance_id in request.members:
+        found = member_id if instance_id is None else group.static_holder(instance_id)
+        member = group.members.get(found or NO_MEMBER)
+        error = ErrorCode.NONE
+        if member is None:
+            is_pending = instance_id is None and member_id in group.pending_members
+            error = ErrorCode.NONE if is_pending else ErrorCode.UNKNOWN_MEMBER_ID
+            group.pending_members.pop(member_id, None)
+        elif member_id not in (NO_MEMBER, member.member_id):
+            error = ErrorCode.FENCED_INSTANCE_ID
+        elif member_id == member.member_id and member.classic is None:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        else:
+            group.remove(member.member_id, records)
+        results.append((member_id, instance_id, error))
+    return records, Left(error=ErrorCode.NONE, members=tuple(results))
+
+
+def by_name(
+    group: ConsumerGroup, assignment: Assignment
+) -> dict[TopicName, frozenset[PartitionIndex]]:
+    """By topic name, as far as the topics are subscribed to still."""
+    names = {snapshot.topic_id: snapshot.topic for snapshot in group.topics}
+    return {names[t]: indexes for t, indexes in assignment.items() if t in names}
+
+
+def _check(
+    group: ConsumerGroup, member_id: MemberId, instance_id: str | None, generation: int
+) -> ErrorCode:
+    holder = group.static_holder(instance_id)
+    if instance_id is not None and holder is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if holder is not None and holder != member_id:
+        return ErrorCode.FENCED_INSTANCE_ID
+    member = group.members.get(member_id)
+    if member is None or member.classic is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation != group.currents[member_id].member_epoch:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE

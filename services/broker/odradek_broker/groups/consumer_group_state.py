@@ -1,0 +1,168 @@
+"""The written state of a consumer group: what its records say, and nothing else.
+
+Invariants: a partition is in `assigned` or `pending_revocation` of at most one member, its owner; a member epoch never
+exceeds the target epoch, nor that the group epoch. State changes only in `replay`: a handler decides a record and
+emits it, which replays it at once, because each phase of a decision builds on the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from odradek_broker.groups.messages import Assignment
+from odradek_broker.groups.reconciliation import MemberState, pairs
+from odradek_broker.groups.records import (
+    ConsumerMember,
+    ConsumerMemberRecord,
+    CurrentAssignment,
+    CurrentMemberRecord,
+    GroupEpochRecord,
+    GroupRecord,
+    GroupTopicsRecord,
+    TargetEpochRecord,
+    TargetMemberRecord,
+    TopicSnapshot,
+)
+from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicId
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupState:
+    """See the module's essay."""
+
+    group_id: GroupId
+    epoch: int = 0
+    target_epoch: int = 0
+    topics: tuple[TopicSnapshot, ...] = ()
+    members: dict[MemberId, ConsumerMember] = field(default_factory=dict)
+    targets: dict[MemberId, Assignment] = field(default_factory=dict)
+    currents: dict[MemberId, CurrentAssignment] = field(default_factory=dict)
+    _owners: dict[tuple[TopicId, PartitionIndex], MemberId] = field(default_factory=dict)
+
+    @property
+    def state_name(self) -> str:
+        """As people are told."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        done = all(
+            c.state == MemberState.STABLE and c.member_epoch == self.target_epoch
+            for c in self.currents.values()
+        )
+        return "Stable" if done else "Reconciling"
+
+    def owner_of(self, topic: TopicId, index: PartitionIndex) -> MemberId | None:
+        """Who owns the partition, or has yet to give it up."""
+        return self._owners.get((topic, index))
+
+    def static_holder(self, instance_id: str | None) -> MemberId | None:
+        """The member of that instance id."""
+        if instance_id is None:
+            return None
+        return next(
+            (m.member_id for m in self.members.values() if m.instance_id == instance_id), None
+        )
+
+    # --- records -----------------------------------------------------------------------------
+
+    def emit(self, record: GroupRecord, records: list[GroupRecord]) -> None:
+        """Decide a record: it is true from here on, and is written."""
+        self.replay(record)
+        records.append(record)
+
+    def emit_member(self, member: ConsumerMember, records: list[GroupRecord]) -> None:
+        """Keep what a member says of itself."""
+        self.emit(
+            ConsumerMemberRecord(group_id=self.group_id, member_id=member.member_id, member=member),
+            records,
+        )
+
+    def emit_target(
+        self, member_id: MemberId, target: Assignment, records: list[GroupRecord]
+    ) -> None:
+        """Keep what a member shall own."""
+        self.emit(
+            TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target), records
+        )
+
+    def emit_current(
+        self, member_id: MemberId, current: CurrentAssignment, records: list[GroupRecord]
+    ) -> None:
+        """Keep how far a member is."""
+        self.emit(
+            CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=current),
+            records,
+        )
+
+    def emit_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
+        """Raise the group's epoch."""
+        self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
+
+    def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
+        """The targets stand for that epoch."""
+        self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
+
+    def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:
+        """Forget a member: its partitions are free."""
+        group_id = self.group_id
+        for record in (
+            CurrentMemberRecord(group_id=group_id, member_id=member_id, current=None),
+            TargetMemberRecord(group_id=group_id, member_id=member_id, target=None),
+            ConsumerMemberRecord(group_id=group_id, member_id=member_id, member=None),
+        ):
+            self.emit(record, records)
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Records that forget the group."""
+        records: list[GroupRecord] = []
+        for member_id in list(self.members):
+            self.emit_removal(member_id, records)
+        group_id = self.group_id
+        records += [
+            TargetEpochRecord(group_id=group_id, epoch=None),
+            GroupTopicsRecord(group_id=group_id, topics=None),
+            GroupEpochRecord(group_id=group_id, epoch=None),
+        ]
+        return records
+
+    # --- replay ------------------------------------------------------------------------------
+
+    def replay(self, record: GroupRecord) -> None:
+        """Apply one record; the only place where written state changes."""
+        match record:
+            case GroupEpochRecord():
+                self.epoch = record.epoch or 0
+            case GroupTopicsRecord():
+                self.topics = record.topics or ()
+            case TargetEpochRecord():
+                self.target_epoch = record.epoch or 0
+            case ConsumerMemberRecord():
+                _put(self.members, record.member_id, record.member)
+            case TargetMemberRecord():
+                _put(self.targets, record.member_id, record.target)
+            case CurrentMemberRecord():
+                self._replay_current(record)
+            case _:
+                raise AssertionError(f"{record} is not of a consumer group")
+
+    def _replay_current(self, record: CurrentMemberRecord) -> None:
+        old = self.currents.get(record.member_id)
+        if old is not None:
+            for pair in pairs(old):
+                if self._owners.get(pair) == record.member_id:
+                    del self._owners[pair]
+        _put(self.currents, record.member_id, record.current)
+        if record.current is not None:
+            for pair in pairs(record.current):
+                self._owners[pair] = record.member_id
+
+
+def _put(table: dict[MemberId, T], member_id: MemberId, value: T | None) -> None:
+    if value is None:
+        table.pop(member_id, None)
+    else:
+        table[member_id] = value

@@ -1,0 +1,139 @@
+"""The bytes that consumers exchange inside the classic protocol: ConsumerProtocolSubscription and -Assignment.
+
+The coordinator of a classic group passes them on unread. It reads them to know which topics a group is subscribed to,
+and both ways when such members live in a consumer group (migration). Newer versions only append fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from odradek_broker.groups.messages import Assignment
+from odradek_broker.groups.topic_catalog import TopicCatalog
+from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
+from odradek_protocol.primitives.fields import (
+    read_array_count,
+    read_bytes,
+    read_string,
+    write_array_count,
+    write_bytes,
+    write_string,
+)
+from odradek_protocol.primitives.varint import Malformed
+
+PROTOCOL_TYPE: Final = "consumer"
+_OWNED_FROM: Final = 1
+_GENERATION_FROM: Final = 2
+_RACK_FROM: Final = 3
+_VERSION_MAX: Final = 3
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+NamedAssignment = Mapping[TopicName, frozenset[PartitionIndex]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a member said; `owned` is empty for those that give everything up before they join (eager)."""
+
+    version: int
+    topics: tuple[TopicName, ...]
+    owned: NamedAssignment = field(default_factory=dict)
+    generation: int = -1
+    rack_id: str | None = None
+
+
+def read_subscription(metadata: bytes) -> Subscription:
+    """Raises Malformed where the bytes are not a consumer's (a Connect worker's, damaged)."""
+    version, position = _number(_INT16, metadata, 0)
+    if version < 0:
+        raise Malformed(f"version {version} of a subscription")
+    count, position = read_array_count(metadata, position, _INT16.size)
+    topics = []
+    for _ in range(count):
+        topic, position = read_string(metadata, position)
+        topics.append(TopicName(topic or ""))
+    _, position = read_bytes(metadata, position)
+    owned: NamedAssignment = {}
+    generation, rack_id = -1, None
+    if version >= _OWNED_FROM:
+        owned, position = _read_partitions(metadata, position)
+    if version >= _GENERATION_FROM:
+        generation, position = _number(_INT32, metadata, position)
+    if version >= _RACK_FROM:
+        rack_id, position = read_string(metadata, position)
+    return Subscription(
+        version=version,
+        topics=tuple(topics),
+        owned=owned,
+        generation=generation,
+        rack_id=rack_id,
+    )
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[TopicName]:
+    """The topics of a subscription; none where the bytes are not a consumer's."""
+    try:
+        return frozenset(read_subscription(metadata).topics)
+    except Malformed:
+        return frozenset()
+
+
+def read_assignment(assignment: bytes) -> NamedAssignment:
+    """What a leader gave a member; nothing for no bytes. Raises Malformed."""
+    if not assignment:
+        return {}
+    _, position = _number(_INT16, assignment, 0)
+    return _read_partitions(assignment, position)[0]
+
+
+def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
+    """As a leader would write it for a member whose subscription had that version."""
+    out = bytearray(_INT16.pack(min(version, _VERSION_MAX)))
+    write_array_count(out, len(named))
+    for topic, indexes in sorted(named.items()):
+        write_string(out, topic)
+        write_array_count(out, len(indexes))
+        for index in sorted(indexes):
+            out += _INT32.pack(index)
+    write_bytes(out, None)  # user data
+    return bytes(out)
+
+
+def by_id(named: NamedAssignment, catalog: TopicCatalog) -> Assignment:
+    """The same by topic id; topics and partitions that are not there are left out."""
+    return dict(_by_id(named, catalog))
+
+
+def _by_id(
+    named: NamedAssignment, catalog: TopicCatalog
+) -> Iterator[tuple[TopicId, frozenset[PartitionIndex]]]:
+    for topic, indexes in named.items():
+        if topic in catalog.topics:
+            topic_id, count = catalog.topics[topic]
+            there = frozenset(i for i in indexes if 0 <= i < count)
+            if there:
+                yield topic_id, there
+
+
+def _read_partitions(buffer: bytes, position: int) -> tuple[NamedAssignment, int]:
+    count, position = read_array_count(buffer, position, _INT16.size)
+    named: dict[TopicName, frozenset[PartitionIndex]] = {}
+    for _ in range(count):
+        topic, position = read_string(buffer, position)
+        inner, position = read_array_count(buffer, position, _INT32.size)
+        indexes = []
+        for _ in range(inner):
+            index, position = _number(_INT32, buffer, position)
+            indexes.append(PartitionIndex(index))
+        if indexes:
+            named[TopicName(topic or "")] = frozenset(indexes)
+    return named, position
+
+
+def _number(form: struct.Struct, buffer: bytes, position: int) -> tuple[int, int]:
+    if position + form.size > len(buffer):
+        raise Malformed(f"a subscription or assignment ends at {len(buffer)}")
+    return int(form.unpack_from(buffer, position)[0]), position + form.size

@@ -1,0 +1,106 @@
+"""How a member of a consumer group comes from what it owns to what it shall own (KIP-848), and sets of partitions.
+
+A member in UNREVOKED keeps its old epoch until it no longer owns what it must give up. In UNRELEASED it has the new
+epoch and all of its target that nobody else still owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import Final
+
+from odradek_broker.groups.messages import Assignment
+from odradek_broker.groups.records import CurrentAssignment
+from odradek_protocol.identity import PartitionIndex, TopicId
+
+NOTHING_OWNED: Final[Assignment] = {}
+IsFree = Callable[[TopicId, PartitionIndex], bool]
+
+
+class MemberState(IntEnum):
+    """Kafka's numbers, which stand in the records."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+
+
+def reconciled(
+    current: CurrentAssignment,
+    *,
+    target: Assignment,
+    target_epoch: int,
+    owned: Assignment | None,
+    is_free: IsFree,
+) -> CurrentAssignment:
+    """The member's next state.
+
+    `owned` is what it says that it owns; None when it did not say. `is_free` tells whether no other member owns, or has
+    yet to give up, a partition.
+    """
+    if current.state == MemberState.UNREVOKED:
+        if owned is None or intersects(owned, current.pending_revocation):
+            return current
+        current = replace(current, pending_revocation=NOTHING_OWNED)
+    elif (
+        current.state == MemberState.STABLE
+        and current.member_epoch == target_epoch
+        and current.assigned == target
+    ):
+        return current
+    to_revoke = minus(current.assigned, target)
+    keeps = minus(current.assigned, to_revoke)
+    if to_revoke and owned is not None and not intersects(owned, to_revoke):
+        to_revoke = NOTHING_OWNED  # it never took them up, or gave them up already
+    if to_revoke:
+        return replace(
+            current, state=MemberState.UNREVOKED, assigned=keeps, pending_revocation=to_revoke
+        )
+    assigned = plus(keeps, free_of(minus(target, keeps), is_free))
+    return CurrentAssignment(
+        member_epoch=target_epoch,
+        previous_epoch=current.member_epoch,
+        state=MemberState.UNRELEASED if assigned != target else MemberState.STABLE,
+        assigned=assigned,
+        pending_revocation=NOTHING_OWNED,
+    )
+
+
+def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
+    """Those of the wanted partitions that are free."""
+    free = {t: frozenset(i for i in indexes if is_free(t, i)) for t, indexes in wanted.items()}
+    return {t: indexes for t, indexes in free.items() if indexes}
+
+
+def pairs(current: CurrentAssignment) -> Iterator[tuple[TopicId, PartitionIndex]]:
+    """Each partition that the member owns, or has yet to give up."""
+    for part in (current.assigned, current.pending_revocation):
+        for topic, indexes in part.items():
+            for index in indexes:
+                yield topic, index
+
+
+def minus(left: Assignment, right: Assignment) -> Assignment:
+    """What is in `left` alone."""
+    rest = {t: indexes - right.get(t, frozenset()) for t, indexes in left.items()}
+    return {t: indexes for t, indexes in rest.items() if indexes}
+
+
+def plus(left: Assignment, right: Assignment) -> Assignment:
+    """What is in either."""
+    union: dict[TopicId, frozenset[PartitionIndex]] = dict(left)
+    for topic, indexes in right.items():
+        union[topic] = union.get(topic, frozenset()) | indexes
+    return union
+
+
+def intersects(left: Assignment, right: Assignment) -> bool:
+    """Whether any partition is in both."""
+    return any(indexes & right.get(topic, frozenset()) for topic, indexes in left.items())
+
+
+def contains(whole: Assignment, part: Mapping[TopicId, frozenset[PartitionIndex]]) -> bool:
+    """Whether all of `part` is in `whole`."""
+    return all(indexes <= whole.get(topic, frozenset()) for topic, indexes in part.items())
