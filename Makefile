@@ -10,7 +10,7 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long check bench bench-spark sim soak dev proto lock clean
+.PHONY: help install demo test test-long check bench bench-kafka bench-spark sim soak dev proto lock clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
@@ -57,6 +57,9 @@ check: $(STAMP) ## Format, lint, types, import contracts, protos
 
 bench: $(STAMP) ## Throughput, latency, CPU per GB, as JSON lines
 	$(BIN)/python -m tests.bench
+
+bench-kafka: $(STAMP) ## Beside Apache Kafka with the same client, bars at the end: make bench-kafka PAIRS=5
+	$(BIN)/python -m tests.bench.kafka --pairs $(or $(PAIRS),5)
 
 bench-spark: $(STAMP) ## Beside Spark's own Kafka source reading Apache Kafka; the last line has the ratios
 	$(BIN)/python -m tests.bench.spark --pairs $(or $(PAIRS),5)

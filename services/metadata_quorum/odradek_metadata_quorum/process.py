@@ -36,13 +36,13 @@ from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import ListenerAddress, host_port, refuse_open_without_tls
 from odradek_runtime.logs import event_log
+from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
 
 _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
 _RPCS_MAX: Final = 2_000
-_READINESS_INTERVAL_S: Final = 0.1
 _log = event_log(__name__)
 
 
@@ -76,6 +76,8 @@ class QuorumProcess:
         quorum.add_leadership_listener(on_active=host.on_active, on_resigned=host.on_resigned)
         server = self._server()
         self._health = Health(server)
+        self._is_serving = False
+        probes = Probes(self._health, why_not_live=lambda: "", why_not_ready=self._why_not_ready)
         admin_http = self._admin_http()
         self.ports["CONTROLLER"] = bind(
             server, settings.listener(CONTROLLER), self._tls, mutual=self._tls is not None
@@ -83,7 +85,7 @@ class QuorumProcess:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(host.run(), name="controller"),
-                group.create_task(self._tell_readiness(stop), name="readiness"),
+                group.create_task(probes.run(), name="probes"),
             ]
             try:
                 await asyncio.sleep(0)  # the host runs before the quorum can call it
@@ -91,7 +93,8 @@ class QuorumProcess:
                 await stop.wait()
                 _log.info("Stops", reason=stop.reason)
             finally:
-                await self._health.set(is_live=True, is_ready=False)
+                self._is_serving = False
+                await probes.tell()
                 await bounded(
                     quorum.transfer_leadership(_TRANSFER_TIMEOUT_S),
                     _STOP_TIMEOUT_S,
@@ -168,6 +171,7 @@ class QuorumProcess:
             self.ports["HEALTH"] = await self._health.open_for_probes(
                 settings.metrics_host, settings.health_port
             )
+        self._is_serving = True
         gc.collect()
         gc.freeze()
         _log.info("Serves", node_id=settings.node_id, **self.ports)
@@ -185,6 +189,8 @@ class QuorumProcess:
 
         An entry of the leader's own term is applied here: all that was committed before it led is.
         """
+        if not self._is_serving:
+            return "still starting, or stopping"
         if self._quorum.role is QuorumRole.JOINING:
             return "the data directory is new: it may not vote before it has caught up"
         if self._quorum.leader_id is None:
@@ -192,16 +198,6 @@ class QuorumProcess:
         if self._host.controller.committed.epoch != self._quorum.term:
             return "what the leader has committed is not all applied here"
         return ""
-
-    async def _tell_readiness(self, stop: StopRequest) -> None:
-        """Until the process is asked to stop: from then on it is not ready, whatever it knows."""
-        was_ready: bool | None = None
-        while not stop.is_set:
-            is_ready = bool(self.ports.get("RAFT")) and not self._why_not_ready()
-            if is_ready is not was_ready:
-                await self._health.set(is_live=True, is_ready=is_ready, is_started=True)
-                was_ready = is_ready
-            await asyncio.sleep(_READINESS_INTERVAL_S)
 
     def _describe_members(self) -> tuple[int, list[str]]:
         leader_id = self._quorum.leader_id

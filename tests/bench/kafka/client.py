@@ -1,0 +1,205 @@
+"""The client of both sides: confluent-kafka, in a process of its own for each measurement.
+
+    python -m tests.bench.kafka.client produce BOOTSTRAP TOPIC --acks 1 --records 1000000 --size 100
+    ... consume BOOTSTRAP TOPIC --records 1000000
+    ... paced BOOTSTRAP TOPIC --acks all --seconds 5      1,000 records a second, from send to arrival
+    ... first BOOTSTRAP TOPIC                            until a record is acknowledged, whatever it takes
+
+Prints one JSON object. Settings are the library's defaults, but that the paced producer does not linger, and
+that a consumer whose queue was full fetches again after 1 ms: the default second would be all that is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+RATE: Final = 1_000
+WARM_UP_RECORDS: Final = 500
+TIMEOUT_S: Final = 120.0
+FIRST_TIMEOUT_S: Final = 60.0
+
+
+def produce(options: argparse.Namespace) -> dict[str, Any]:
+    """As fast as it takes them; ends when all are acknowledged. Latency of every 1,000th."""
+    producer = Producer({"bootstrap.servers": options.bootstrap, "acks": options.acks})
+    noise = os.urandom(1 << 20)
+    values = [noise[i * 97 : i * 97 + options.size] for i in range(10_000)]
+    producer.produce(options.topic, values[0])
+    _flush(producer)
+    waits_ms: list[float] = []
+    failed: list[str] = []
+    began_s = time.perf_counter()
+    for number in range(options.records):
+        while True:
+            try:
+                if number % 1_000:
+                    producer.produce(options.topic, values[number % 10_000])
+                else:
+                    sent_s = time.perf_counter()
+                    producer.produce(
+                        options.topic,
+                        values[number % 10_000],
+                        on_delivery=_noting(sent_s, waits_ms, failed),
+                    )
+                    producer.poll(0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    _flush(producer)
+    seconds = time.perf_counter() - began_s
+    if failed or len(waits_ms) != (options.records + 999) // 1_000:
+        raise SystemExit(f"records were not acknowledged: {failed[:3]}")
+    return {"seconds": seconds} | _percentiles("ack_ms", waits_ms)
+
+
+def consume(options: argparse.Namespace) -> dict[str, Any]:
+    """From the first record until `records` were read."""
+    consumer = _consumer(options.bootstrap)
+    consumer.assign([TopicPartition(options.topic, 0, 0)])
+    wanted, read = options.records, 0
+    deadline_s = time.perf_counter() + TIMEOUT_S
+    began_s = time.perf_counter()
+    while read < wanted:
+        messages = consumer.consume(min(10_000, wanted - read), 1.0)
+        _require_intact(messages)
+        read += len(messages)
+        if time.perf_counter() > deadline_s:
+            raise SystemExit(f"read {read} of {wanted} records in {TIMEOUT_S} s")
+    seconds = time.perf_counter() - began_s
+    consumer.close()
+    return {"seconds": seconds}
+
+
+def paced(options: argparse.Namespace) -> dict[str, Any]:
+    """1,000 records/s: from send to acknowledgement, and from send to the consumer's hands."""
+    producer = Producer(
+        {"bootstrap.servers": options.bootstrap, "acks": options.acks, "linger.ms": 0}
+    )
+    consumer = _consumer(options.bootstrap)
+    consumer.assign([TopicPartition(options.topic, 0, 0)])
+    producer.produce(options.topic, bytes(options.size))
+    _flush(producer)
+    while consumer.poll(TIMEOUT_S) is None:
+        continue
+    acks_ms: list[float] = []
+    arrivals_ms: list[float] = []
+    failed: list[str] = []
+    total = WARM_UP_RECORDS + int(options.seconds * RATE)
+    read = sent = 0
+    began_s = time.perf_counter()
+    while read < total:
+        now_s = time.perf_counter()
+        if now_s - began_s > options.seconds + TIMEOUT_S:
+            raise SystemExit(f"read {read} of {total} records")
+        while sent < total and began_s + sent / RATE <= now_s:
+            at_s = time.perf_counter()
+            waits = acks_ms if sent >= WARM_UP_RECORDS else []
+            producer.produce(
+                options.topic,
+                int(at_s * 1e9).to_bytes(8, "big") + bytes(options.size - 8),
+                on_delivery=_noting(at_s, waits, failed),
+            )
+            sent += 1
+        producer.poll(0)
+        message = consumer.poll(0.0002)
+        while message is not None:
+            _require_intact([message])
+            read += 1
+            if read > WARM_UP_RECORDS:
+                sent_ns = int.from_bytes((message.value() or b"")[:8], "big")
+                arrivals_ms.append(time.perf_counter() * 1e3 - sent_ns / 1e6)
+            message = consumer.poll(0)
+    _flush(producer)
+    consumer.close()
+    if failed:
+        raise SystemExit(f"records were not acknowledged: {failed[:3]}")
+    return _percentiles("ack_ms", acks_ms) | _percentiles("arrival_ms", arrivals_ms)
+
+
+def first(options: argparse.Namespace) -> dict[str, Any]:
+    """Create the topic and have one record acknowledged, trying until the cluster is there."""
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "acks": options.acks,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+            "retry.backoff.ms": 20,
+            "topic.metadata.refresh.fast.interval.ms": 20,
+            "topic.metadata.propagation.max.ms": FIRST_TIMEOUT_S * 1000,
+            "log_level": 0,
+        }
+    )
+    producer.produce(options.topic, b"first")
+    if producer.flush(FIRST_TIMEOUT_S):
+        raise SystemExit("nothing was acknowledged")
+    return {"acknowledged_at_s": time.time()}
+
+
+def _consumer(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.queue.backoff.ms": 1,
+        }
+    )
+
+
+def _noting(
+    sent_s: float, waits_ms: list[float], failed: list[str]
+) -> Callable[[KafkaError | None, Message], None]:
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(str(error))
+        waits_ms.append((time.perf_counter() - sent_s) * 1e3)
+
+    return note
+
+
+def _flush(producer: Producer) -> None:
+    left = producer.flush(TIMEOUT_S)
+    if left:
+        raise SystemExit(f"{left} records were not acknowledged in {TIMEOUT_S} s")
+
+
+def _require_intact(messages: list[Message]) -> None:
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            raise SystemExit(f"reading failed: {error}")
+
+
+def _percentiles(name: str, values: list[float]) -> dict[str, float]:
+    values.sort()
+    return {
+        f"{name}_p{share}": round(values[min(len(values) - 1, len(values) * share // 100)], 2)
+        for share in (50, 99)
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["produce", "consume", "paced", "first"])
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--acks", default="1")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    options = parser.parse_args()
+    measures = {"produce": produce, "consume": consume, "paced": paced, "first": first}
+    print(json.dumps(measures[options.what](options)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

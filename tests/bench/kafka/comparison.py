@@ -1,0 +1,207 @@
+"""Both sides up, measured by turns: pairs of the same client run, the side that begins changing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.bench.kafka.kafka_cluster import KafkaCluster
+from tests.bench.kafka.odradek_cluster import OdradekCluster
+from tests.bench.kafka.rows import Row, cost_row, ratio_row, throughput_row
+from tests.bench.processes import cpu_s, rss_mib
+
+CLIENT_TIMEOUT_S: Final = 300.0
+MEMORY_RATIO_MAX: Final = 0.25
+START_RATIO_MAX: Final = 0.5
+PRODUCE_CPU_S_PER_GB_MAX: Final = 2.2
+FETCH_CPU_S_PER_GB_MAX: Final = 0.45
+REPLICATED_CPU_S_PER_GB_MAX: Final = 8.0
+Cluster = KafkaCluster | OdradekCluster
+Pairs = list[tuple[float, float]]
+
+
+def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict[str, Any]:
+    """One measurement in a fresh process."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.bench.kafka.client", what, bootstrap, topic, *words],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=CLIENT_TIMEOUT_S,
+    )
+    answer: dict[str, Any] = json.loads(told.stdout)
+    return answer
+
+
+class Comparison:
+    """Two clusters of `nodes` brokers; topics get `nodes` replicas. Use as a context."""
+
+    def __init__(
+        self,
+        jars: Path,
+        directory: Path,
+        *,
+        nodes: int,
+        pairs: int,
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._nodes = nodes
+        self._pairs = pairs
+        self._tell = tell
+        self.acks = "1" if nodes == 1 else "all"
+        self.label = f"acks={self.acks} RF {nodes}"
+        self.sides: list[Cluster] = [
+            OdradekCluster(directory / "odradek", nodes=nodes),
+            KafkaCluster(jars, directory / "kafka", nodes=nodes),
+        ]
+        self._topics = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for side in self.sides:
+            side.__exit__(kind, error, trace)
+
+    def start(self) -> dict[str, float]:
+        """Start one side after the other; seconds from process start to the first acknowledgement."""
+        waits_s = {}
+        for side in self.sides:
+            began_s = time.time()
+            side.start()
+            told = run_client("first", side.bootstrap, "first", acks=self.acks)
+            waits_s[side.name] = told["acknowledged_at_s"] - began_s
+        self._tell({"measure": "start", "nodes": self._nodes} | waits_s)
+        return waits_s
+
+    def throughput(self, size: int, records: int) -> list[Row]:
+        """Produce and consume pairs; at 1 KiB also what they cost the brokers."""
+        rates: dict[str, Pairs] = {"produce": [], "consume": []}
+        costs: dict[str, Pairs] = {"produce": [], "consume": []}
+        for pair in range(-1, self._pairs):
+            told = {
+                side.name: self._produce_and_consume(
+                    side, size, records if pair >= 0 else records // 4
+                )
+                for side in self._in_turn(pair)
+            }
+            for what in rates:
+                ours, theirs = told["odradek"][what], told["kafka"][what]
+                self._tell(
+                    {"measure": what, "case": self.label, "size": size, "pair": pair}
+                    | {"ratio": round(ours["records_per_s"] / theirs["records_per_s"], 3)}
+                    | {"odradek": ours, "kafka": theirs}
+                )
+                if pair >= 0:  # the first one warms both up
+                    rates[what].append((ours["records_per_s"], theirs["records_per_s"]))
+                    costs[what].append((ours["cpu_s_per_gb"], theirs["cpu_s_per_gb"]))
+        name = "1 KiB" if size == 1024 else f"{size} B"
+        rows = [throughput_row(f"{what} {name} {self.label}", rates[what]) for what in rates]
+        if size == 1024:
+            rows += self._cost_rows(costs)
+        return rows
+
+    def _cost_rows(self, costs: dict[str, Pairs]) -> list[Row]:
+        if self._nodes > 1:
+            what = f"broker CPU, produce 1 KiB {self.label}, all brokers"
+            most = REPLICATED_CPU_S_PER_GB_MAX
+            return [cost_row(what, costs["produce"], cpu_s_per_gb_max=most)]
+        produced, fetched = costs["produce"], costs["consume"]
+        return [
+            cost_row(
+                f"broker CPU, produce 1 KiB {self.label}",
+                produced,
+                cpu_s_per_gb_max=PRODUCE_CPU_S_PER_GB_MAX,
+            ),
+            cost_row("broker CPU, fetch 1 KiB", fetched, cpu_s_per_gb_max=FETCH_CPU_S_PER_GB_MAX),
+        ]
+
+    def paced(self, seconds: float) -> list[Row]:
+        """p99 at 1,000 records/s: until acknowledged, and until the consumer has it."""
+        waits: dict[str, Pairs] = {"ack_ms_p99": [], "arrival_ms_p99": []}
+        for pair in range(-1, self._pairs):
+            told = {}
+            for side in self._in_turn(pair):
+                topic = self._create(side)
+                told[side.name] = run_client(
+                    "paced", side.bootstrap, topic, acks=self.acks, seconds=seconds
+                )
+            self._tell({"measure": "paced", "case": self.label, "pair": pair} | told)
+            for what in waits if pair >= 0 else ():
+                waits[what].append((told["odradek"][what], told["kafka"][what]))
+        return [
+            ratio_row(
+                f"p99 at 1,000/s, send to {end}, {self.label}", pairs, ratio_max=1.0, unit="ms"
+            )
+            for end, pairs in zip(("acknowledgement", "consumer"), waits.values(), strict=True)
+        ]
+
+    def memory(self) -> Row:
+        """Resident memory after the load: our controller counts, as Kafka's nodes hold theirs."""
+        ours, theirs = (rss_mib(side.pids) for side in self.sides)
+        self._tell(
+            {"measure": "memory", "nodes": self._nodes, "odradek_mib": round(ours)}
+            | {"odradek_brokers_mib": round(rss_mib(self.sides[0].broker_pids))}
+            | {"kafka_mib": round(theirs)}
+        )
+        return ratio_row(
+            f"memory after load, {self._nodes} broker(s) with controller",
+            [(ours, theirs)],
+            ratio_max=MEMORY_RATIO_MAX,
+            unit="MiB",
+        )
+
+    def _in_turn(self, pair: int) -> list[Cluster]:
+        return self.sides if pair % 2 else self.sides[::-1]
+
+    def _produce_and_consume(self, side: Cluster, size: int, records: int) -> dict[str, Any]:
+        topic = self._create(side)
+        told = {}
+        for what in ("produce", "consume"):
+            before_s = cpu_s(side.broker_pids)
+            one = run_client(
+                what, side.bootstrap, topic, acks=self.acks, records=records, size=size
+            )
+            used_s = cpu_s(side.broker_pids) - before_s
+            one["records_per_s"] = round(records / one["seconds"])
+            one["mb_per_s"] = round(records * size / one.pop("seconds") / 1e6, 1)
+            one["cpu_s_per_gb"] = round(used_s / (records * size / 1e9), 2)
+            told[what] = one
+        admin = AdminClient({"bootstrap.servers": side.bootstrap})
+        admin.delete_topics([topic], request_timeout=30)[topic].result(30)
+        return told
+
+    def _create(self, side: Cluster) -> str:
+        self._topics += 1
+        topic = f"bench-{self._topics}"
+        admin = AdminClient({"bootstrap.servers": side.bootstrap})
+        new = NewTopic(
+            topic,
+            num_partitions=1,
+            replication_factor=self._nodes,
+            config={"file.delete.delay.ms": "1000"},  # or the disk fills with what was deleted
+        )
+        admin.create_topics([new], request_timeout=30)[topic].result(30)
+        return topic
+
+
+def start_row(waits_s: list[dict[str, float]]) -> Row:
+    """Start to first acknowledgement, one node."""
+    pairs = [(one["odradek"], one["kafka"]) for one in waits_s]
+    return ratio_row(
+        "start to first acknowledgement, 1 node", pairs, ratio_max=START_RATIO_MAX, unit="s"
+    )

@@ -1,0 +1,129 @@
+"""A real Apache Kafka cluster: KRaft, combined nodes, stock settings and JVM options, 1 GiB heap each."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from odradek.embedded.free_ports import free_ports
+
+STOP_S_MAX: Final = 30.0
+_JVM: Final = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+"""Kafka's stock options (kafka-server-start.sh, kafka-run-class.sh)."""
+
+
+class KafkaCluster:
+    """`start` it, ask for `pids`; use as a context, which stops it."""
+
+    name: Final = "kafka"
+
+    def __init__(self, jars: Path, directory: Path, *, nodes: int) -> None:
+        self._class_path = f"{jars}/*"
+        self._nodes = [directory / f"node{number}" for number in range(1, nodes + 1)]
+        ports = free_ports(2 * nodes)
+        self._client_ports, controller_ports = ports[:nodes], ports[nodes:]
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._client_ports)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        voters = ",".join(f"{i}@127.0.0.1:{port}" for i, port in enumerate(controller_ports, 1))
+        formats = []
+        for number, node in enumerate(self._nodes, 1):
+            node.mkdir(parents=True)
+            (node / "server.properties").write_text(
+                _properties(
+                    number=number,
+                    nodes=nodes,
+                    voters=voters,
+                    client_port=self._client_ports[number - 1],
+                    controller_port=controller_ports[number - 1],
+                    data=node / "data",
+                )
+            )
+            formats.append(
+                self._run(node, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c")
+            )
+        for process in formats:
+            if process.wait(60) != 0:
+                raise RuntimeError(f"Apache Kafka's storage is not formatted: see {directory}")
+
+    def start(self) -> None:
+        """Start every node; does not wait."""
+        self._processes = [self._run(node, "kafka.Kafka") for node in self._nodes]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the nodes, each broker and controller in one."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def broker_pids(self) -> list[int]:
+        """The same."""
+        return self.pids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _run(self, node: Path, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = ["java", *_JVM, "-cp", self._class_path, main, *arguments]
+        with (node / "console.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, str(node / "server.properties")],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"LOG_DIR": str(node)},
+                start_new_session=True,
+            )
+
+
+def _properties(
+    *, number: int, nodes: int, voters: str, client_port: int, controller_port: int, data: Path
+) -> str:
+    replicas = min(nodes, 3)
+    in_sync = min(nodes, 2)
+    return (
+        f"process.roles=broker,controller\nnode.id={number}\n"
+        f"controller.quorum.voters={voters}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller_port}\n"
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{client_port}\n"
+        "controller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        f"log.dirs={data}\nnum.partitions=1\n"
+        f"default.replication.factor={replicas}\nmin.insync.replicas={in_sync}\n"
+        f"offsets.topic.replication.factor={replicas}\n"
+        f"transaction.state.log.replication.factor={replicas}\n"
+        f"transaction.state.log.min.isr={in_sync}\n"
+        f"share.coordinator.state.topic.replication.factor={replicas}\n"
+        f"share.coordinator.state.topic.min.isr={in_sync}\n"
+    )

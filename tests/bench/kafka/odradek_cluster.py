@@ -1,0 +1,47 @@
+"""Odradek as a side of the comparison: brokers and one controller, stock settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+
+class OdradekCluster:
+    """As KafkaCluster."""
+
+    name: Final = "odradek"
+
+    def __init__(self, directory: Path, *, nodes: int) -> None:
+        settings = (f"min.insync.replicas={min(nodes, 2)}",)
+        self._cluster = EmbeddedCluster(
+            ClusterPlan(brokers=nodes, controllers=1, data_dir=directory, settings=settings)
+        )
+        self.bootstrap = self._cluster.kafka_bootstrap
+
+    def start(self) -> None:
+        """Start every process; does not wait."""
+        self._cluster.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of brokers and controller."""
+        return [child.pid for child in self._cluster.children() if child.pid is not None]
+
+    @property
+    def broker_pids(self) -> list[int]:
+        """Of the brokers alone."""
+        return [child.pid for child in self._cluster.brokers.values() if child.pid is not None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.stop()

@@ -1,0 +1,92 @@
+"""What the comparison found, a row per bar, and the table of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+RATIO_MIN: Final = 1.0
+WORST_RATIO_MIN: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure beside its bar, both as they are to be read, and Kafka's figure for comparison."""
+
+    what: str
+    figure: str
+    bar: str
+    is_met: bool
+    odradek: str = ""
+    kafka: str = ""
+
+
+def throughput_row(what: str, pairs: Sequence[tuple[float, float]]) -> Row:
+    """From (Odradek's, Kafka's) records a second of each pair."""
+    ratios = sorted(ours / theirs for ours, theirs in pairs)
+    median = statistics.median(ratios)
+    return Row(
+        what=what,
+        figure=f"{median:.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
+        bar=f">= {RATIO_MIN}, no pair < {WORST_RATIO_MIN}",
+        is_met=median >= RATIO_MIN and ratios[0] >= WORST_RATIO_MIN,
+        odradek=f"{statistics.median(ours for ours, _ in pairs):,.0f}/s",
+        kafka=f"{statistics.median(theirs for _, theirs in pairs):,.0f}/s",
+    )
+
+
+def ratio_row(
+    what: str, pairs: Sequence[tuple[float, float]], *, ratio_max: float, unit: str
+) -> Row:
+    """Where less is better: the median of ours over the median of Kafka's."""
+    ours = statistics.median(one for one, _ in pairs)
+    theirs = statistics.median(one for _, one in pairs)
+    return Row(
+        what=what,
+        figure=f"{ours / theirs:.2f}",
+        bar=f"<= {ratio_max}",
+        is_met=ours / theirs <= ratio_max,
+        odradek=f"{ours:.4g} {unit}",
+        kafka=f"{theirs:.4g} {unit}",
+    )
+
+
+def cost_row(what: str, pairs: Sequence[tuple[float, float]], *, cpu_s_per_gb_max: float) -> Row:
+    """Broker CPU: the median over the pairs is judged alone, Kafka's is told."""
+    ours = statistics.median(one for one, _ in pairs)
+    return Row(
+        what=what,
+        figure=f"{ours:.2f}",
+        bar=f"<= {cpu_s_per_gb_max}",
+        is_met=ours <= cpu_s_per_gb_max,
+        odradek=f"{ours:.2f} s/GB",
+        kafka=f"{statistics.median(one for _, one in pairs):.2f} s/GB",
+    )
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """For a JSON line."""
+    return {
+        "row": row.what,
+        "figure": row.figure,
+        "bar": row.bar,
+        "is_met": row.is_met,
+        "odradek": row.odradek,
+        "kafka": row.kafka,
+    }
+
+
+def table(rows: Sequence[Row]) -> str:
+    """All rows, aligned."""
+    lines = [("what", "odradek", "kafka", "figure", "bar", "")]
+    lines += [
+        (row.what, row.odradek, row.kafka, row.figure, row.bar, "met" if row.is_met else "NOT MET")
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(6)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

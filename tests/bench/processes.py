@@ -1,0 +1,22 @@
+"""What the kernel tells of other processes: CPU time and resident memory, from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """User and system seconds that these processes have used together so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pids: Iterable[int]) -> float:
+    """Resident memory of these processes together, now."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
