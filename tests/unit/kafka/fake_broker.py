@@ -159,6 +159,9 @@ class FakePartitions:
     def gate_read(self, _topic: Any, _partition: int, outcome: ReadOutcome) -> ReadOutcome:
         return outcome
 
+    def may_answer(self, *_: Any) -> bool:
+        return True
+
     def leader_of(self, _topic: Any, _partition: int) -> LeaderNow:
         return LeaderNow(BrokerId(1), LeaderEpoch(0))
 

@@ -88,18 +88,24 @@ class CoordinatorHost(Generic[Shard]):
         """Where the state of that group or transactional id is kept: Kafka's `abs(hashCode) % count`."""
         return PartitionIndex(java_hash(name) % partition_count)
 
-    def ask(
+    async def ask(
         self, partition: PartitionIndex, decide: Callable[[Shard, int], DecidedStep]
-    ) -> asyncio.Future[Any]:
-        """Let the shard of that partition decide.
+    ) -> Any:
+        """Let the shard of that partition decide, and wait until its answer may leave.
+
+        The answer passes the gate of all leaders (R13) in the turn of the loop in which the caller writes it: a
+        coordinator that was cut off does not go on telling yesterday's offsets once its lease is over.
 
         Raises:
-            CoordinatorError: NOT_COORDINATOR when it is not led here, COORDINATOR_LOAD_IN_PROGRESS.
+            CoordinatorError: NOT_COORDINATOR when it is not led here (any more), COORDINATOR_LOAD_IN_PROGRESS.
         """
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-        return hosted.ask(decide)
+        response = await hosted.ask(decide)
+        if not self._partitions.may_answer(self.topic, partition, hosted.leader_epoch):
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return response
 
     def active_shards(self) -> Iterable[Shard]:
         """Those that answer now (lists over all groups)."""

@@ -267,6 +267,8 @@ class LocalPartitions:
             return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
         if bound.error_code is not ErrorCode.NONE:
             return OffsetOutcome(bound.error_code)
+        if not self.may_answer(topic, partition, bound.leader_epoch):
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if timestamp_ms == OFFSET_LATEST:
             return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
         try:
@@ -333,7 +335,7 @@ class LocalPartitions:
         self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome
     ) -> ProduceOutcome:
         """See PartitionService."""
-        if outcome.error is not ErrorCode.NONE or self._may_leave(
+        if outcome.error is not ErrorCode.NONE or self.may_answer(
             topic, partition, outcome.leader_epoch
         ):
             return outcome
@@ -348,13 +350,14 @@ class LocalPartitions:
         host = self.find(topic, partition)
         if host is not None and not host.is_leader:
             return outcome  # a follower's read says what it knows, and is bounded by its own ISR
-        if self._may_leave(topic, partition, outcome.leader_epoch):
+        if self.may_answer(topic, partition, outcome.leader_epoch):
             return outcome
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _may_leave(
+    def may_answer(
         self, topic: Topic, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> bool:
+        """See PartitionService."""
         host = self.find(topic, partition)
         return host is not None and host.replica.may_answer(
             leader_epoch, lease_until_ms=self._lease.until_ms, now_ms=boottime_ms()

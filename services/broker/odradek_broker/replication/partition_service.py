@@ -150,6 +150,12 @@ class PartitionService(Protocol):
     ) -> ReadOutcome:
         """Likewise for what was read."""
 
+    def may_answer(
+        self, topic: Topic, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> bool:
+        """Whether an answer of that epoch may leave now, for answers of another shape
+        (coordinators)."""
+
     # --- metadata --------------------------------------------------------------------------------
 
     @property
