@@ -30,6 +30,7 @@ from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.client_shell import ClientShell
 from tests.sim.controller_node import CLUSTER_ID
 from tests.sim.disk import SimLog
+from tests.sim.groups.coordinator_shell import CoordinatorShell
 from tests.sim.network import Stream
 from tests.sim.replication_shell import ReplicationShell
 from tests.sim.scheduler import MS, SECOND, Process
@@ -83,6 +84,7 @@ class BrokerProcess:
         self._ticked_at_ms = self.now_ms()
         self.replication = ReplicationShell(self)
         self.clients = ClientShell(self)
+        self.groups = CoordinatorShell(self) if cluster.has_groups else None
         self._register()
         self._open_feed()
         for controller_id in sorted(cluster.controllers):
@@ -105,6 +107,12 @@ class BrokerProcess:
         """However it comes: what was written stays written."""
         self.process.kill()
         self.network.process_ended(self.process)
+        self.close()
+
+    def close(self) -> None:
+        """Unwind what runs here."""
+        if self.groups is not None:
+            self.groups.loop.close()
 
     def exit_as_stale(self) -> None:
         """STALE_BROKER_EPOCH: another life of this broker has taken over."""
@@ -336,6 +344,8 @@ class BrokerProcess:
             self._apply(delta)
 
     def _apply(self, delta: MetadataDelta) -> None:
+        if self.groups is not None:
+            self.groups.image_changed()
         if not self.is_ready:
             self._get_ready()
             return
@@ -409,6 +419,8 @@ class BrokerProcess:
     def _remove(self, hosted: Hosted) -> None:
         self.step(hosted, events.PartitionRemoved())
         del self.hosted[hosted.partition]
+        if self.groups is not None:
+            self.groups.role_changed(hosted)
         self.node.disk.logs.pop(hosted.partition, None)
 
     # --- start, time, stop -----------------------------------------------------------------------

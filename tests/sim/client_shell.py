@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect
-from odradek_protocol.identity import TopicIdPartition
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.sim.disk import Batch
 from tests.sim.network import Stream
@@ -67,10 +69,8 @@ class Answer:
 
 @dataclass(slots=True)
 class _Produce:
-    call: ProduceCall
-    stream: Stream
-    hosted: Hosted
-    gate: tuple[int, int] | None = None  # only a planted bug looks at this
+    batch: Batch
+    answer: Callable[[Hosted, fx.AnswerProduce], None]
 
 
 class ClientShell:
@@ -97,7 +97,7 @@ class ClientShell:
         stream.on_message[1] = on_message
 
     def batch_of(self, request_id: int) -> Batch:
-        return self._produces[request_id].call.batch
+        return self._produces[request_id].batch
 
     # --- produce ---------------------------------------------------------------------------------
 
@@ -107,16 +107,55 @@ class ClientShell:
         if hosted is None:
             self._send(stream, self._error(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
+
+        def answer(hosted: Hosted, effect: fx.AnswerProduce) -> None:
+            told = Answer(
+                call_id=call.call_id,
+                error_code=effect.error_code,
+                offset=effect.base_offset,
+                leader=hosted.replica.leader,
+                leader_epoch=hosted.replica.leader_epoch,
+            )
+            self._leave_later(hosted, stream, told, effect.leader_epoch)
+
+        self._request(hosted, _Produce(call.batch, answer), call.acks, call.timeout_ms)
+
+    def produce_here(
+        self,
+        hosted: Hosted,
+        batch: Batch,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: Callable[[ProduceOutcome], None],
+        expected_leader_epoch: LeaderEpoch,
+    ) -> None:
+        """The broker's own coordinator writes."""
+
+        def answer(_: Hosted, effect: fx.AnswerProduce) -> None:
+            on_done(ProduceOutcome(effect.error_code, effect.base_offset))
+
+        self._request(hosted, _Produce(batch, answer), acks, timeout_ms, expected_leader_epoch)
+
+    def _request(
+        self,
+        hosted: Hosted,
+        produce: _Produce,
+        acks: int,
+        timeout_ms: int,
+        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    ) -> None:
+        broker, batch = self.broker, produce.batch
         request_id = next(self._request_ids)
-        self._produces[request_id] = _Produce(call, stream, hosted)
-        batch = call.batch
+        self._produces[request_id] = produce
         broker.step(
             hosted,
             events.ProduceRequested(
                 request_id=request_id,
                 record_count=len(batch.values),
-                acks=call.acks,
-                deadline_ms=broker.now_ms() + call.timeout_ms,
+                acks=acks,
+                deadline_ms=broker.now_ms() + timeout_ms,
+                expected_leader_epoch=expected_leader_epoch,
                 producer=events.ProducerBatch(
                     producer_id=batch.producer_id,
                     producer_epoch=batch.producer_epoch,
@@ -131,15 +170,7 @@ class ClientShell:
     def carry_out(self, hosted: Hosted, effect: Effect) -> None:
         """Only AnswerProduce is left here; it leaves a little later."""
         assert isinstance(effect, fx.AnswerProduce), effect
-        produce = self._produces.pop(effect.request_id)
-        answer = Answer(
-            call_id=produce.call.call_id,
-            error_code=effect.error_code,
-            offset=effect.base_offset,
-            leader=hosted.replica.leader,
-            leader_epoch=hosted.replica.leader_epoch,
-        )
-        self._leave_later(hosted, produce.stream, answer, effect.leader_epoch)
+        self._produces.pop(effect.request_id).answer(hosted, effect)
 
     # --- fetch -----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic
@@ -74,8 +75,12 @@ class Cluster:
         controller_count: int = 3,
         tick_us: int = 100 * MS,
         make_invariants: Callable[[Cluster], Invariants] = Invariants,
+        has_groups: bool = False,
     ) -> None:
         self.scheduler = scheduler
+        self.has_groups = has_groups
+        self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
+        self.own_values = itertools.count(1 << 40)  # of records that brokers write themselves
         self.tick_us = tick_us
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)

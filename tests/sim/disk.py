@@ -28,6 +28,7 @@ class Batch:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    data: bytes = b""  # of coordinators: the batch as it is encoded, not stamped yet
 
     def moved(self, base: int, epoch: int) -> Batch:
         """Stamped by the leader."""
@@ -39,6 +40,7 @@ class Batch:
             self.producer_id,
             self.producer_epoch,
             self.base_sequence,
+            self.data,
         )
 
 

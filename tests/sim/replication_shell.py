@@ -116,13 +116,20 @@ class ReplicationShell:
         """Now and then a leader drops its oldest records, all below the watermark."""
         for hosted in list(self.broker.hosted.values()):
             replica = hosted.replica
-            if replica.role is not Role.LEADER or not self.scheduler.chance(RETENTION_CHANCE):
+            if replica.role is not Role.LEADER or self._is_compacted(hosted):
+                continue
+            if not self.scheduler.chance(RETENTION_CHANCE):
                 continue
             start = self.scheduler.between(replica.log_start, replica.high_watermark)
             hosted.log.advance_start(start)
             self.scheduler.counters["log starts advanced"] += start > replica.log_start
             self.broker.step(hosted, events.LogStartAdvanced(log_start=start))
             self._mark(hosted)
+
+    def _is_compacted(self, hosted: Hosted) -> bool:
+        image = self.broker.image
+        topic = image.topics.get(hosted.partition.topic_id)
+        return topic is not None and image.topic_config(topic.name, "cleanup.policy") == "compact"
 
     def _later(self, hosted: Hosted, action: Any, offset: int) -> None:
         delay = self.scheduler.between(200, self.broker.node.sync_max_us)
@@ -144,6 +151,8 @@ class ReplicationShell:
     # --- to leaders ------------------------------------------------------------------------------
 
     def _role_changed(self, hosted: Hosted, effect: fx.RoleChanged) -> None:
+        if self.broker.groups is not None:
+            self.broker.groups.role_changed(hosted)
         if effect.role is Role.FOLLOWER:
             self.broker.process.after(
                 self.scheduler.between(0, 2 * MS), self._want_session, hosted, effect.leader

@@ -11,13 +11,16 @@ from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.clients import Admin, Consumer, Producer
 from tests.sim.cluster import FIRST_CLIENT, BrokerNode, Cluster
+from tests.sim.groups.group_history import GroupHistory, check_groups
+from tests.sim.groups.population import GROUPS_TOPIC, Population
 from tests.sim.history import History, Violation, check
-from tests.sim.invariants import InvariantBroken
+from tests.sim.invariants import LEASE_US_MAX, InvariantBroken
 from tests.sim.nemesis import Nemesis
 from tests.sim.scheduler import MS, SECOND, Scheduler
 
 STORM_US = 24 * SECOND
 RECOVERY_US_MAX = 30 * SECOND  # P15: all partitions take writes
+SETTLED_US_MAX = 60 * SECOND  # P9, P15: and groups are stable
 FULL_ISR_US_MAX = 120 * SECOND  # P15: and have their full ISR
 START_US_MAX = 20 * SECOND
 OPERATIONS_MIN = 300
@@ -61,12 +64,16 @@ class Simulation:
         self.scheduler = Scheduler(seed)
         self.scheduler.is_verbose = is_verbose
         self.storm_us = storm_us
-        self.cluster = Cluster(self.scheduler, broker_count=3 + seed % 2)
+        has_groups = seed % 3 != 2
+        self.cluster = Cluster(self.scheduler, broker_count=3 + seed % 2, has_groups=has_groups)
+        self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
         for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
             node.drift = 0.95 + self.scheduler.random.random() * 0.1
         self.history: History[TopicIdPartition] = History()
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        self.groups = GroupHistory()
+        self.population: Population | None = None
         self.admin: Admin | None = None
         self.nemesis: Nemesis | None = None
 
@@ -83,8 +90,11 @@ class Simulation:
             text = f"{type(bug).__name__}: {bug}"
             result.violations.append(Violation(name="assertion", text=text))
             result.trace = traceback.format_exc()
+        finally:
+            self._close()
+        self.scheduler.counters["rebalances"] = self.groups.rebalances
         result.counters = self.scheduler.counters
-        result.operations = len(self.history)
+        result.operations = len(self.history) + len(self.groups)
         result.faults = self.nemesis.faults if self.nemesis is not None else 0
         result.digest = self.scheduler.digest
         result.simulated_s = self.scheduler.now_us / SECOND
@@ -95,11 +105,11 @@ class Simulation:
 
     def _start(self) -> None:
         self.cluster.start()
-        self.cluster.create_topics(*TOPICS)
+        self.cluster.create_topics(*self.topics)
         self._run_until(self._is_whole, START_US_MAX, "the cluster does not start")
         values = itertools.count(1)
         client = FIRST_CLIENT
-        for partition in self._partitions():
+        for partition in self._partitions(TOPICS):
             for acks in (-1, -1 if self.scheduler.chance(0.6) else 1):
                 pace = self.scheduler.between(120, 400) * MS
                 self.producers.append(
@@ -119,11 +129,15 @@ class Simulation:
                 Consumer(self.cluster, self.history, client, partition, pace_us=pace)
             )
             client += 1
-        moved = tuple(t.name for t in TOPICS)
+        if self.cluster.has_groups:
+            self.population = Population(self.cluster, self.groups)
+        moved = tuple(t.name for t in self.topics)
         self.admin = Admin(self.cluster, self.history, pace_us=3 * SECOND, moved=moved)
 
     def _storm(self) -> None:
         clients = [p.client_id for p in self.producers] + [c.client_id for c in self.consumers]
+        if self.population is not None:
+            clients += self.population.client_ids
         self.nemesis = Nemesis(self.cluster, clients)
         self.scheduler.run(self.scheduler.now_us + self.storm_us)
         while self.nemesis.faults < FAULTS_MIN or len(self.history) < OPERATIONS_MIN:
@@ -136,6 +150,8 @@ class Simulation:
         self.nemesis.heal()
         assert self.admin is not None
         self.admin.settle()
+        if self.population is not None:
+            self.population.heal()
         healed_us = self.scheduler.now_us
         self.scheduler.note("healed")
         committing = [p for p in self.producers if p.acks == -1]
@@ -145,6 +161,14 @@ class Simulation:
             "a partition takes no writes",
         )
         self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
+        population = self.population
+        if population is not None:
+            what = "a group is not stable"
+            self._run_until(lambda: population.is_settled(healed_us), SETTLED_US_MAX, what)
+            population.stop()
+            what = "committed offsets cannot be read"
+            self._run_until(lambda: population.has_read_all, RECOVERY_US_MAX, what)
+            population.close()
         for client in (*self.producers, *self.consumers):
             client.is_stopped = True
         self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
@@ -156,9 +180,16 @@ class Simulation:
                 raise InvariantBroken("P15", f"{what} within {limit_us // SECOND} s")
             self.scheduler.run(self.scheduler.now_us + 100 * MS)
 
-    def _partitions(self) -> list[TopicIdPartition]:
+    def _close(self) -> None:
+        if self.population is not None:
+            self.population.close()
+        for node in self.cluster.brokers.values():
+            if node.life is not None:
+                node.life.close()
+
+    def _partitions(self, of: tuple[NewTopic, ...] | None = None) -> list[TopicIdPartition]:
         image = self.cluster.log.image
-        names = [t.name for t in TOPICS]
+        names = [t.name for t in self.topics if of is None or t in of]
         topics = [t for name in names if (t := image.topic(name)) is not None]
         return [TopicIdPartition(t.topic_id, s.partition) for t in topics for s in t.partitions]
 
@@ -210,13 +241,21 @@ class Simulation:
             for broker_id, node in self.cluster.brokers.items()
             if node.life is not None
         }
-        return check(
+        found = check(
             self.history,
             final,
             ignored=self.cluster.invariants.suspended,
             topics_by_node=topics,
             log_starts=starts,
         )
+        if self.population is not None:
+            found += check_groups(
+                self.groups,
+                observers=[o.name for o in self.population.observers],
+                staleness_us=LEASE_US_MAX,
+                ignored=self.population.suspended_groups(),
+            )
+        return found
 
 
 def run_seed(seed: int, *, is_verbose: bool = False) -> Result:

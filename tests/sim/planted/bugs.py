@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.partition import follower, leader
@@ -24,29 +22,8 @@ from odradek_protocol.metadata.records import NO_LEADER, RestartClass
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.broker_process import BrokerProcess
 from tests.sim.client_shell import Answer, ClientShell
-
-Plant = Callable[[ExitStack], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
-    """One rule that is missing; `is_rare`: 200 seeds may miss it, so it has a schedule."""
-
-    number: int
-    name: str
-    plant: Plant
-    is_rare: bool = False
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """The production code with this bug in it."""
-        with ExitStack() as stack:
-            self.plant(stack)
-            yield
-
-
-def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    stack.enter_context(patch.object(owner, name, value))
+from tests.sim.planted.bug import Bug, replace_in
+from tests.sim.planted.group_bugs import GROUP_BUGS
 
 
 def _ack_before_replication(stack: ExitStack) -> None:
@@ -56,14 +33,14 @@ def _ack_before_replication(stack: ExitStack) -> None:
         effects = original(self, end_offset, now_ms)
         return [*effects, *self._waiters.release(end_offset, ErrorCode.NONE)]
 
-    _replace(stack, Leader, "on_appended", on_appended)
+    replace_in(stack, Leader, "on_appended", on_appended)
 
 
 def _watermark_is_the_leaders_end(stack: ExitStack) -> None:
     def next_high_watermark(present: int, own: int, counted: Any, **_: Any) -> int:
         return max(present, own)
 
-    _replace(stack, leader, "next_high_watermark", next_high_watermark)
+    replace_in(stack, leader, "next_high_watermark", next_high_watermark)
 
 
 def _no_cut_by_epoch(stack: ExitStack) -> None:
@@ -72,11 +49,11 @@ def _no_cut_by_epoch(stack: ExitStack) -> None:
             return Lineage.SHARED
         return Divergence(log.last_epoch, log.log_end)
 
-    _replace(stack, leader, "compare", compare)
+    replace_in(stack, leader, "compare", compare)
 
 
 def _cut_to_the_watermark(stack: ExitStack) -> None:
-    _replace(stack, follower, "cut_offset", lambda log, divergence: log.high_watermark)
+    replace_in(stack, follower, "cut_offset", lambda log, divergence: log.high_watermark)
 
 
 def _unclean_leader(stack: ExitStack) -> None:
@@ -90,7 +67,7 @@ def _unclean_leader(stack: ExitStack) -> None:
                     return broker, (broker,), ()
         return found
 
-    _replace(stack, election, "_elect", elect)
+    replace_in(stack, election, "_elect", elect)
 
 
 def _isr_change_without_epochs(stack: ExitStack) -> None:
@@ -100,7 +77,7 @@ def _isr_change_without_epochs(stack: ExitStack) -> None:
         item = replace(item, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch)
         return original(work, state, broker_id, item)
 
-    _replace(stack, partitions, "_refusal", refusal)
+    replace_in(stack, partitions, "_refusal", refusal)
 
 
 def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
@@ -110,7 +87,7 @@ def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
         self._producers.producers = ProducerStates()  # type: ignore[attr-defined]
         return original(self, now_ms)
 
-    _replace(stack, Leader, "begin", begin)
+    replace_in(stack, Leader, "begin", begin)
 
 
 def _window_of_one(stack: ExitStack) -> None:
@@ -121,14 +98,14 @@ def _window_of_one(stack: ExitStack) -> None:
         entry = self._entries[producer_id]
         self._entries[producer_id] = entry._replace(batches=entry.batches[-1:])
 
-    _replace(stack, ProducerStates, "note_batch", note_batch)
+    replace_in(stack, ProducerStates, "note_batch", note_batch)
 
 
 def _lease_by_wall_clock(stack: ExitStack) -> None:
     def lease_clock_ms(self: BrokerProcess) -> int:
         return self.now_ms() + self.node.wall_offset_ms
 
-    _replace(stack, BrokerProcess, "lease_clock_ms", lease_clock_ms)
+    replace_in(stack, BrokerProcess, "lease_clock_ms", lease_clock_ms)
 
 
 def _older_snapshot_applied(stack: ExitStack) -> None:
@@ -139,14 +116,14 @@ def _older_snapshot_applied(stack: ExitStack) -> None:
         for delta in differences(before, image):
             self._apply(delta)
 
-    _replace(stack, BrokerProcess, "take_snapshot", take_snapshot)
+    replace_in(stack, BrokerProcess, "take_snapshot", take_snapshot)
 
 
 def _reads_without_lease(stack: ExitStack) -> None:
     def may_answer(self: Replica, leader_epoch: int, **_: Any) -> bool:
         return self.role in (Role.LEADER, Role.FOLLOWER) and leader_epoch == self.leader_epoch
 
-    _replace(stack, Replica, "may_answer", may_answer)
+    replace_in(stack, Replica, "may_answer", may_answer)
 
 
 def _power_loss_stays_in_sync(stack: ExitStack) -> None:
@@ -156,7 +133,7 @@ def _power_loss_stays_in_sync(stack: ExitStack) -> None:
         found = original(request, before)
         return RestartClass.PROCESS if found is RestartClass.POWER else found
 
-    _replace(stack, brokers, "_proven_class", proven_class)
+    replace_in(stack, brokers, "_proven_class", proven_class)
 
 
 def _isr_change_without_broker_epochs(stack: ExitStack) -> None:
@@ -166,7 +143,7 @@ def _isr_change_without_broker_epochs(stack: ExitStack) -> None:
         isr = tuple((m, work.image.brokers[m].broker_epoch) for m, _ in item.isr)
         return original(work, state, broker_id, replace(item, isr=isr))
 
-    _replace(stack, partitions, "_refusal", refusal)
+    replace_in(stack, partitions, "_refusal", refusal)
 
 
 def _ack_of_an_old_session(stack: ExitStack) -> None:
@@ -176,7 +153,7 @@ def _ack_of_an_old_session(stack: ExitStack) -> None:
             and progress.ack_to < event.ack_to <= self._log.log_end
         )
 
-    _replace(stack, Leader, "_counts", counts)
+    replace_in(stack, Leader, "_counts", counts)
 
 
 def _watermark_over_the_committed_isr(stack: ExitStack) -> None:
@@ -187,7 +164,7 @@ def _watermark_over_the_committed_isr(stack: ExitStack) -> None:
         self.maximal = self.committed
         return proposal
 
-    _replace(stack, Isr, "propose", propose)
+    replace_in(stack, Isr, "propose", propose)
 
 
 def _watermark_under_min_isr(stack: ExitStack) -> None:
@@ -196,14 +173,14 @@ def _watermark_under_min_isr(stack: ExitStack) -> None:
     def next_high_watermark(present: int, own: int, counted: Any, **_: Any) -> int:
         return original(present, own, counted, is_under_min_isr=False)  # type: ignore[arg-type]
 
-    _replace(stack, leader, "next_high_watermark", next_high_watermark)
+    replace_in(stack, leader, "next_high_watermark", next_high_watermark)
 
 
 def _repeat_answered_at_once(stack: ExitStack) -> None:
     def repeat(self: Leader, event: Any, base_offset: Any, end_offset: Any) -> Any:
         return [self._answer(event, ErrorCode.NONE, base_offset)]
 
-    _replace(stack, Leader, "_repeat", repeat)
+    replace_in(stack, Leader, "_repeat", repeat)
 
 
 def _gate_at_arrival(stack: ExitStack) -> None:
@@ -216,14 +193,14 @@ def _gate_at_arrival(stack: ExitStack) -> None:
             answer = Answer(call_id=answer.call_id, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         original(self, hosted, stream, answer, leader_epoch)
 
-    _replace(stack, ClientShell, "_leave_later", leave_later)
+    replace_in(stack, ClientShell, "_leave_later", leave_later)
 
     def leave(self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int) -> None:
         if answer.error_code is ErrorCode.NONE:
             self.broker.cluster.invariants.answer_leaves(self.broker, hosted, answer)
         self._send(stream, answer)
 
-    _replace(stack, ClientShell, "_leave", leave)
+    replace_in(stack, ClientShell, "_leave", leave)
 
 
 def _refused_proposal_forgotten(stack: ExitStack) -> None:
@@ -236,7 +213,7 @@ def _refused_proposal_forgotten(stack: ExitStack) -> None:
             self._advance(effects)
         return effects
 
-    _replace(stack, Leader, "on_isr_answered", on_isr_answered)
+    replace_in(stack, Leader, "on_isr_answered", on_isr_answered)
 
 
 BUGS = {
@@ -294,5 +271,6 @@ BUGS = {
             plant=_refused_proposal_forgotten,
             is_rare=True,
         ),
+        *GROUP_BUGS,
     )
 }

@@ -1,0 +1,310 @@
+"""What members of groups did and saw, and what that must satisfy (P8, P9), whatever happened inside.
+
+P8, offsets. Each partition of a group is a register: OffsetFetch reads, OffsetCommit writes, each
+attempt with an id of its own, so a read tells which attempt it saw. The register must be
+linearizable, where an attempt of unknown outcome may take effect at any time after it began, but
+none after the epoch it was made in was superseded: that is the fencing of old generations, and
+with it a committed offset neither vanishes nor goes back. Observers (who are in no group) may see
+what was true up to a lease ago (R13 bounds staleness); members may not.
+
+P9, owners. In one epoch a partition has one owner. And over time: a member owns from the moment
+when it is told until the beginning of its last request that the coordinator took without asking for
+the partition back; such tenures of two members never overlap.
+
+Linearizability of registers with unique writes is decided by zones (Gibbons and Korach, *Testing
+Shared Memories*, 1997): a value's zone spans from the first end to the last beginning among its
+write and reads; forward zones must not overlap, and no backward zone may lie within a forward one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from odradek_protocol.identity import GroupId, TopicPartition
+from tests.sim.history import Outcome, Violation
+
+NEVER_US = 1 << 60
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """One attempt to commit the offset of one partition."""
+
+    group: GroupId
+    partition: TopicPartition
+    commit_id: str
+    offset: int
+    member_id: str
+    epoch: int  # or generation
+    began_us: int
+    by: str
+    ended_us: int = NEVER_US
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRead:
+    """What OffsetFetch told of one partition; `commit_id` is empty where nothing was committed."""
+
+    group: GroupId
+    partition: TopicPartition
+    commit_id: str
+    offset: int
+    began_us: int
+    ended_us: int
+    by: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Tenure:
+    """A member owned a partition in one epoch, at least from `gained_us` to `confirmed_us`."""
+
+    group: GroupId
+    partition: TopicPartition
+    epoch: int
+    by: str  # the instance id of static members
+    gained_us: int
+    confirmed_us: int = -1
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """All that the members of a run did."""
+
+    commits: list[Commit] = field(default_factory=list)
+    reads: list[OffsetRead] = field(default_factory=list)
+    tenures: dict[tuple[GroupId, TopicPartition, int, str], Tenure] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)  # those seen as they happen
+    # when somebody was first told of a generation, or a member of its epoch, for all to see
+    _generations: dict[GroupId, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    _epochs: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    _synced: dict[tuple[GroupId, int, str], frozenset[TopicPartition]] = field(default_factory=dict)
+    _group_epochs: set[tuple[GroupId, int]] = field(default_factory=set)
+    _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __len__(self) -> int:
+        return len(self.commits) + len(self.reads)
+
+    def next_id(self) -> str:
+        return f"c{next(self._ids)}"
+
+    @property
+    def rebalances(self) -> int:
+        """Generations and epochs that somebody was told of."""
+        return len(self._group_epochs)
+
+    # --- members tell ----------------------------------------------------------------------------
+
+    def generation_synced(
+        self,
+        group: GroupId,
+        generation: int,
+        owned: frozenset[TopicPartition],
+        *,
+        by: str,
+        is_static: bool,
+        began_us: int,
+        ended_us: int,
+    ) -> None:
+        """A classic member was told what it owns: the generation is written."""
+        self._generations[group].setdefault(generation, ended_us)
+        self._group_epochs.add((group, generation))
+        before = self._synced.setdefault((group, generation, by), owned)
+        if before != owned:
+            text = f"{group} generation {generation}: {by} had {_told(before)}, has {_told(owned)}"
+            name = "static-member-moved" if is_static else "assignment-changed"
+            self.violations.append(Violation(name=name, text=text))
+        self._gain(group, generation, owned, by, ended_us)
+
+    def confirmed(self, group: GroupId, generation: int, *, by: str, at_us: int) -> None:
+        """A heartbeat or commit that began then was taken."""
+        self._keep(group, generation, self._synced[group, generation, by], by, at_us)
+
+    def epoch_told(
+        self,
+        group: GroupId,
+        epoch: int,
+        owned: frozenset[TopicPartition],
+        *,
+        kept: frozenset[TopicPartition],
+        by: str,
+        member_id: str,
+        began_us: int,
+        ended_us: int,
+    ) -> None:
+        """A member of the consumer protocol was told its epoch and, perhaps, partitions."""
+        self._epochs[member_id].setdefault(epoch, ended_us)
+        self._group_epochs.add((group, epoch))
+        self._gain(group, epoch, owned, by, ended_us)
+        self._keep(group, epoch, kept, by, began_us)
+
+    def _gain(
+        self, group: GroupId, epoch: int, owned: Iterable[TopicPartition], by: str, at_us: int
+    ) -> None:
+        for partition in owned:
+            self.tenures.setdefault(
+                (group, partition, epoch, by),
+                Tenure(group=group, partition=partition, epoch=epoch, by=by, gained_us=at_us),
+            )
+
+    def _keep(
+        self, group: GroupId, epoch: int, kept: Iterable[TopicPartition], by: str, at_us: int
+    ) -> None:
+        for partition in kept:
+            tenure = self.tenures.get((group, partition, epoch, by))
+            if tenure is not None:
+                tenure.confirmed_us = max(tenure.confirmed_us, at_us)
+
+    # --- when an epoch was over ------------------------------------------------------------------
+
+    def superseded_us(self, commit: Commit) -> int:
+        """From when on nothing of the commit's epoch may be taken, as far as anybody was told."""
+        generations = self._generations.get(commit.group)
+        if generations is not None:
+            ends = (at for number, at in generations.items() if number > commit.epoch)
+        else:
+            told = self._epochs.get(commit.member_id, {})
+            ends = (at for number, at in told.items() if number > commit.epoch)
+        return min(ends, default=NEVER_US)
+
+
+def check_groups(
+    history: GroupHistory,
+    *,
+    observers: Iterable[str] = (),
+    staleness_us: int = 0,
+    ignored: Iterable[GroupId] = (),
+) -> list[Violation]:
+    """Judge a run. `observers` may see what was true `staleness_us` ago. `ignored`: groups whose
+    partition of `__consumer_offsets` lost more copies at once than its durability covers."""
+    found = list(history.violations)
+    skipped, lax = set(ignored), set(observers)
+    _one_owner_an_epoch(history, found)
+    _tenures_do_not_overlap(history, found)
+    registers: dict[tuple[GroupId, TopicPartition], _Register] = defaultdict(_Register)
+    for commit in history.commits:
+        registers[commit.group, commit.partition].commits.append(commit)
+    for read in history.reads:
+        begins = read.began_us - staleness_us if read.by in lax else read.began_us
+        registers[read.group, read.partition].reads.append((begins, read))
+    for (group, partition), register in registers.items():
+        if group not in skipped:
+            register.judge(f"{group} {partition}", history, found)
+    return found
+
+
+def _one_owner_an_epoch(history: GroupHistory, found: list[Violation]) -> None:
+    owners: dict[tuple[GroupId, TopicPartition, int], str] = {}
+    for (group, partition, epoch, by), _ in history.tenures.items():
+        other = owners.setdefault((group, partition, epoch), by)
+        if other != by:
+            text = f"{group} {partition} in epoch {epoch}: {other} and {by}"
+            found.append(Violation(name="two-owners", text=text))
+
+
+def _tenures_do_not_overlap(history: GroupHistory, found: list[Violation]) -> None:
+    by_partition: dict[tuple[GroupId, TopicPartition], list[Tenure]] = defaultdict(list)
+    for tenure in history.tenures.values():
+        if tenure.confirmed_us >= tenure.gained_us:
+            by_partition[tenure.group, tenure.partition].append(tenure)
+    for tenures in by_partition.values():
+        tenures.sort(key=lambda t: t.gained_us)
+        for at, tenure in enumerate(tenures):
+            for later in tenures[at + 1 :]:
+                if later.gained_us > tenure.confirmed_us:
+                    break
+                if later.by != tenure.by:
+                    text = f"{tenure} and {later}"
+                    found.append(Violation(name="owners-overlap", text=text))
+
+
+@dataclass(slots=True)
+class _Zone:
+    """Of one value: the first end and the last beginning of its write and its reads."""
+
+    first_end: int
+    last_beginning: int
+
+    @property
+    def is_forward(self) -> bool:
+        return self.first_end < self.last_beginning
+
+
+@dataclass(slots=True)
+class _Register:
+    commits: list[Commit] = field(default_factory=list)
+    reads: list[tuple[int, OffsetRead]] = field(default_factory=list)
+
+    def judge(self, name: str, history: GroupHistory, found: list[Violation]) -> None:
+        known = {commit.commit_id: commit for commit in self.commits}
+        seen: dict[str, list[tuple[int, OffsetRead]]] = defaultdict(list)
+        for begins, read in self.reads:
+            seen[read.commit_id].append((begins, read))
+        zones: list[tuple[str, _Zone]] = []
+        for commit_id, reads in seen.items():
+            commit = known.get(commit_id)
+            if commit_id and commit is None:
+                found.append(Violation(name="unknown-offset", text=f"{name}: {reads[0][1]}"))
+            if commit is None:
+                zones.append(("nothing", _zone(-1, -1, reads)))
+        for commit_id, commit in known.items():
+            self._judge_commit(name, commit, seen.get(commit_id, []), history, zones, found)
+        _judge_zones(name, zones, found)
+
+    def _judge_commit(
+        self,
+        name: str,
+        commit: Commit,
+        reads: list[tuple[int, OffsetRead]],
+        history: GroupHistory,
+        zones: list[tuple[str, _Zone]],
+        found: list[Violation],
+    ) -> None:
+        if commit.outcome is Outcome.FAIL:
+            if reads:
+                found.append(Violation(name="refused-offset", text=f"{name}: {reads[0][1]}"))
+            return
+        if commit.outcome is Outcome.UNKNOWN and not reads:
+            return
+        over_us = history.superseded_us(commit)
+        if over_us < commit.began_us:
+            text = f"{name}: {commit} was taken, its epoch was over at {over_us}"
+            found.append(Violation(name="commit-of-an-old-epoch", text=text))
+        if any(read.ended_us < commit.began_us for _, read in reads):
+            found.append(Violation(name="offset-from-the-future", text=f"{name}: {commit}"))
+        ended_us = commit.ended_us if commit.outcome is Outcome.OK else NEVER_US
+        zones.append((str(commit), _zone(commit.began_us, min(ended_us, over_us), reads)))
+
+
+def _zone(began_us: int, ended_us: int, reads: list[tuple[int, OffsetRead]]) -> _Zone:
+    return _Zone(
+        min([ended_us, *(read.ended_us for _, read in reads)]),
+        max([began_us, *(begins for begins, _ in reads)]),
+    )
+
+
+def _judge_zones(name: str, zones: list[tuple[str, _Zone]], found: list[Violation]) -> None:
+    forward = sorted(
+        ((z.first_end, z.last_beginning, text) for text, z in zones if z.is_forward),
+    )
+    for (_, ends, text), (begins, _, other) in itertools.pairwise(forward):
+        if begins < ends:
+            found.append(
+                Violation(name="offset-went-back", text=f"{name}: {text} was read after {other}")
+            )
+    for text, zone in zones:
+        if zone.is_forward:
+            continue
+        for begins, ends, other in forward:
+            if begins < zone.last_beginning and zone.first_end < ends:
+                found.append(
+                    Violation(name="offset-lost", text=f"{name}: {other} was read, not {text}")
+                )
+                break
+
+
+def _told(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(sorted(map(str, partitions))) or "nothing"

@@ -1,0 +1,33 @@
+"""A planted bug: one rule taken out of the production code, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+Plant = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One rule that is missing; `is_rare`: 200 seeds may miss it, so it has a schedule."""
+
+    number: int
+    name: str
+    plant: Plant
+    is_rare: bool = False
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The production code with this bug in it."""
+        with ExitStack() as stack:
+            self.plant(stack)
+            yield
+
+
+def replace_in(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Put another value there until the stack unwinds."""
+    stack.enter_context(patch.object(owner, name, value))

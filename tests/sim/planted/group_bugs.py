@@ -1,0 +1,77 @@
+"""Planted bugs of the group coordinator; those over 30 are not in the programme's list."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from odradek_broker.coordination.hosted_shard import HostedShard
+from odradek_broker.groups.classic_group import ClassicGroup
+from odradek_broker.groups.consumer_group import ConsumerGroup
+from odradek_broker.groups.group_kind import GroupKind
+from odradek_protocol.identity import NO_LEADER_EPOCH
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.sim.client_shell import ClientShell
+from tests.sim.groups.coordinator_shell import CoordinatorShell
+from tests.sim.planted.bug import Bug, replace_in
+
+_OLD = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
+
+
+def _commit_of_an_old_generation(stack: ExitStack) -> None:
+    for kind, name in ((ClassicGroup, "check_commit"), (ConsumerGroup, "check_epoch")):
+        original = getattr(kind, name)
+
+        def check(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> ErrorCode:
+            error: ErrorCode = original(self, *args, **kwargs)
+            return ErrorCode.NONE if error in _OLD else error
+
+        replace_in(stack, kind, name, check)
+
+
+def _state_lost_at_a_move(stack: ExitStack) -> None:
+    replace_in(stack, GroupKind, "replay", lambda self, shard, key, value: None)
+
+
+def _answers_without_lease(stack: ExitStack) -> None:
+    replace_in(stack, CoordinatorShell, "may_answer", lambda self, *_: True)
+
+
+def _answers_before_replication(stack: ExitStack) -> None:
+    original = HostedShard.take
+
+    def take(self: HostedShard[Any], step: Any) -> None:
+        self._release(step.answers)
+        original(self, step)
+
+    replace_in(stack, HostedShard, "take", take)
+
+
+def _writes_in_any_epoch(stack: ExitStack) -> None:
+    original = ClientShell.produce_here
+
+    def produce_here(self: ClientShell, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{**kwargs, "expected_leader_epoch": NO_LEADER_EPOCH})
+
+    replace_in(stack, ClientShell, "produce_here", produce_here)
+
+
+GROUP_BUGS = (
+    Bug(
+        number=14,
+        name="offset commit accepted from an old generation",
+        plant=_commit_of_an_old_generation,
+    ),
+    Bug(number=20, name="group state lost at coordinator move", plant=_state_lost_at_a_move),
+    Bug(number=32, name="coordinator answers past its lease", plant=_answers_without_lease),
+    Bug(
+        number=33,
+        name="coordinator answers before replication",
+        plant=_answers_before_replication,
+    ),
+    Bug(number=34, name="coordinator writes in any epoch", plant=_writes_in_any_epoch),
+)
