@@ -53,7 +53,7 @@ check: $(STAMP) ## Format, lint, types, import contracts, protos
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	cd proto && ../$(BIN)/buf lint
+	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf breaking --against '../.git#branch=main,subdir=proto'
 
 bench: $(STAMP) ## Throughput, latency, CPU per GB, as JSON lines
 	$(BIN)/python -m tests.bench

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -68,8 +70,9 @@ def dev(
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
-    while sys.stdin.buffer.read(4096):
-        pass
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):  # not sys.stdin, whose lock this thread would hold at the end
+            pass
     stop.set()
 
 

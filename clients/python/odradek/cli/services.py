@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
 import typer
 
 from odradek.cli.output import EXIT_ERROR, fail
+from odradek.extras import what_is_missing
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -22,8 +22,8 @@ def add_commands(app: typer.Typer) -> None:
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
     """Replace this process by `python -m module`; says which extra is missing where it is not installed."""
-    if importlib.util.find_spec(module.split(".")[0]) is None:
-        fail(f"{module} is not installed: pip install 'odradek[{extra}]'", status=EXIT_ERROR)
+    if missing := what_is_missing(module, extra):
+        fail(missing, status=EXIT_ERROR)
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import uuid
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from odradek.cli.output import EXIT_USAGE, Output, OutputFormat, fail, print_facts
+from odradek.extras import what_is_missing
 
 app = typer.Typer(help="Data directories.", no_args_is_help=True)
 
@@ -32,8 +32,8 @@ def format_directory(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Format it; doing so again with the same identity changes nothing, with another one is refused."""
-    if importlib.util.find_spec("odradek_metadata_quorum") is None:
-        fail("odradek_metadata_quorum is not installed: pip install 'odradek[server]'")
+    if missing := what_is_missing("odradek storage format", "server"):
+        fail(missing)
     import subprocess
     import sys
 

@@ -6,7 +6,6 @@ comes back where its peers and clients look for it.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 from odradek.embedded.child_process import ChildProcess, ChildProcessFailed
 from odradek.embedded.free_ports import free_ports
+from odradek.extras import what_is_missing
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -65,6 +65,8 @@ class EmbeddedCluster:
     """Starts the plan's processes, tells where they listen, kills and restarts single ones, stops all."""
 
     def __init__(self, plan: ClusterPlan) -> None:
+        if missing := what_is_missing("a cluster", "server"):
+            raise ChildProcessFailed(missing)
         self.plan = plan
         self._is_temporary = plan.data_dir is None
         self.data_dir = (
@@ -215,8 +217,6 @@ class EmbeddedCluster:
         return [s for s in self.plan.settings if s.partition("=")[0] in names]
 
     def _gateway(self, gateway_id: int) -> ChildProcess:
-        if importlib.util.find_spec("odradek_gateway") is None:
-            raise ChildProcessFailed("the gateway is not installed: pip install 'odradek[server]'")
         return self._child(
             f"gateway-{gateway_id}",
             "odradek_gateway",

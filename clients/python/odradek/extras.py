@@ -1,0 +1,40 @@
+"""Which packages of an extra, as in `pip install 'odradek[server]'`, are missing here."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, distribution, requires
+
+_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*;.*extra == ['"](?P<extra>[\w-]+)['"]""")
+_ELSEWHERE = re.compile(r"sys_platform != ")
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Names of the extra's packages that are not installed; [] where all are, or nobody can tell."""
+    try:
+        requirements = requires("odradek") or []
+    except PackageNotFoundError:  # run from a tree that was never installed
+        return []
+    found = (_REQUIREMENT.match(line) for line in requirements if not _ELSEWHERE.search(line))
+    return sorted(
+        match["name"]
+        for match in found
+        if match and match["extra"] == extra and not _is_installed(match["name"])
+    )
+
+
+def what_is_missing(what: str, extra: str) -> str | None:
+    """A sentence that says what `what` lacks and how to get it; None: nothing."""
+    missing = missing_packages(extra)
+    if not missing:
+        return None
+    named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return f"{what} needs packages that are not installed ({named}): pip install 'odradek[{extra}]'"
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
