@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from odradek.cli import (
+    acl,
     bench,
     cluster,
+    connection,
     consume,
     demo,
     dev,
@@ -19,6 +22,7 @@ from odradek.cli import (
     storage,
     tls,
     topic,
+    user,
 )
 from odradek.cli.output import fail
 
@@ -30,12 +34,50 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"odradek {version('odradek')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
+    ] = False,
+    config: connection.ConfigFile = None,
+    user: connection.User = None,
+    password_file: connection.PasswordFile = None,
+    mechanism: connection.Mechanism = None,
+    ca: connection.Ca = None,
+    cert: connection.Cert = None,
+    key: connection.Key = None,
+) -> None:
+    """A distributed, replicated log that speaks Kafka."""
+    connection.remember(
+        config=config,
+        user=user,
+        password_file=password_file,
+        mechanism=mechanism,
+        ca=ca,
+        cert=cert,
+        key=key,
+    )
+
+
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(storage.app, name="storage")
 app.add_typer(tls.app, name="tls")
+app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("dev")(dev.dev)
