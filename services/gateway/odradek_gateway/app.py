@@ -19,10 +19,13 @@ from odradek_gateway.rest.errors import (
     RestError,
     error_body,
     on_disconnect,
+    on_fault,
     on_http_exception,
     on_invalid,
     on_rest_error,
+    on_timeout,
 )
+from odradek_gateway.rest.openapi import AllowedMethods, describe
 from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers, produce
 from odradek_gateway.rest.v2 import topics as v2_topics
 from odradek_gateway.rest.v3 import (
@@ -96,9 +99,19 @@ class Limits:
             self._at_work -= 1
 
 
+class _Application(FastAPI):
+    """FastAPI with a description of its own."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Made once: routes do not change."""
+        if self.openapi_schema is None:
+            self.openapi_schema = describe(self)
+        return self.openapi_schema
+
+
 def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Instances) -> FastAPI:
     """The application for one gateway process."""
-    app = FastAPI(
+    app = _Application(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
@@ -112,6 +125,9 @@ def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Ins
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_middleware(Limits, requests_max=settings.requests_max)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
+    app.add_exception_handler(TimeoutError, on_timeout)
+    app.add_exception_handler(Exception, on_fault)
     for module in (*_ALWAYS, *_V2, *_V3):
         app.include_router(module.router)
+    app.state.allowed_methods = AllowedMethods(app.openapi()["paths"])
     return app

@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from odradek.admin.admin import Admin
+from odradek.admin.descriptions import TopicDescription
 from odradek.client import Client
 from odradek.producer.producer import Producer
 from odradek.transports.security import TlsOptions
 from odradek_gateway.settings import GatewaySettings
+
+REGISTRY_TOPIC: Final = "__rest_consumers"
+"""Who serves which consumer instance; see `consumers.instance_registry`."""
+INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 
 
 class ClusterAccess:
@@ -51,6 +56,10 @@ class ClusterAccess:
     def admin(self) -> Admin:
         """Topics, configs, groups, access."""
         return self.client.admin
+
+    async def topics(self) -> list[TopicDescription]:
+        """All but the cluster's internal ones and the gateways' own, by name."""
+        return [t for t in await self.admin.list_topics() if t.name not in INTERNAL_TOPICS]
 
     @contextlib.asynccontextmanager
     async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:

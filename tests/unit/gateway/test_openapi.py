@@ -116,7 +116,8 @@ def openapi() -> dict[str, Any]:
 
 def schema_of(openapi: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
     """The one schema of an answer, its reference followed."""
-    (content,) = response["content"].values()
+    content, *others = response["content"].values()
+    assert all(other == content for other in others), "one answer, two shapes"
     schema: dict[str, Any] = content["schema"]
     while "$ref" in schema:
         node: Any = openapi

@@ -38,6 +38,9 @@ _UNSETTLED = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.STALE_CONTROLLER_EPOCH,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
     }
 )
 """The controller is moving: the call was not carried out, or may be repeated."""
@@ -148,7 +151,7 @@ class AccessAdmin:
         return int(self._timeout_s * 1000)
 
     async def _call(self, method: Method[Any, R], request: Any) -> R:
-        """One call to whichever broker answers; again while the controller is moving."""
+        """One call to whichever broker answers; again while controller or coordinator is moving."""
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff(first_ms=20, most_ms=500)
         attempts = 0
@@ -174,10 +177,12 @@ class AccessAdmin:
 
 
 def _is_unsettled(response: Any) -> bool:
-    """Whether the whole answer, or every item of it, says that the controller is moving."""
-    codes = [response.error_code] if hasattr(response, "error_code") else []
-    for field in ("topics", "resources", "partitions", "results"):
-        codes += [item.error_code for item in getattr(response, field, ())]
+    """Whether the whole answer, or every item of it, says that controller or coordinator is moving."""
+    if getattr(response, "error_code", 0):
+        return error_code(response.error_code) in _UNSETTLED
+    codes: list[int] = []
+    for field in ("topics", "resources", "partitions", "results", "groups"):
+        codes += [getattr(item, "error_code", 0) for item in getattr(response, field, ())]
     return bool(codes) and all(error_code(code) in _UNSETTLED for code in codes)
 
 

@@ -79,12 +79,12 @@ def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
         raise _bad(f"unknown: {', '.join(sorted(unknown))}")
-    name = body.get("name") or body.get("id") or ""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    names = [body[key] for key in ("name", "id") if body.get(key) is not None]
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise _bad("name must be a string of at most 249 characters without / and %")
     return InstanceSpec(
         group=group,
-        name=name,
+        name=next((name for name in names if name), ""),
         format=_one_of(body, "format", "binary", ("binary", "json")),
         auto_offset_reset=_one_of(body, "auto.offset.reset", "latest", tuple(_RESETS)),
         auto_commit=_one_of(body, "auto.commit.enable", "true", ("true", "false")) == "true",

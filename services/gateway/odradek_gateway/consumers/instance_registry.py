@@ -17,10 +17,11 @@ import orjson
 from odradek.client import Client
 from odradek.errors import OdradekError, TopicExists
 from odradek.producer.producer import Producer
+from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
 from odradek_gateway.consumers.instance import InstanceSpec
+from odradek_gateway.rest.errors import KAFKA_RETRIABLE_ERROR, RestError
 from odradek_runtime.logs import event_log
 
-TOPIC: Final = "__rest_consumers"
 _REPLICAS: Final = 3
 _SEEN_S: Final = 10.0
 _log = event_log(__name__)
@@ -87,7 +88,10 @@ class InstanceRegistry:
         number = 1 if before is None else before.number + (before.owner != self._url)
         body = {"spec": asdict(spec), "owner": self._url, "number": number}
         await self._write(key, orjson.dumps(body))
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, f"{key} was deleted at the same time")
+        return known
 
     async def forget(self, group: str, name: str) -> None:
         """The instance is no more."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import httpx
 
@@ -39,6 +41,22 @@ class Elsewhere:
     status: int
     body: bytes
     media_type: str | None
+
+
+class PassedRequest(NamedTuple):
+    """A request as it came, to be passed on if need be. Path and query are as the client encoded them."""
+
+    method: str
+    raw_path: bytes
+    query: bytes
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        """Path and query with nothing that a URL may not have."""
+        path = quote(self.raw_path, safe="/%:@!$&'()*+,;=~")
+        return f"{path}?{quote(self.query, safe='/%:@!$&*+,;=~?')}" if self.query else path
 
 
 class Instances:
@@ -77,13 +95,8 @@ class Instances:
         self._local[(spec.group, spec.name)] = Instance(self._cluster.client, spec)
         return spec
 
-    async def find(
-        self, group: str, name: str, request: httpx.Request | None, *, was_passed_on: bool
-    ) -> Instance | Elsewhere:
-        """The instance if it is served here, else the answer of whoever serves it.
-
-        `request` has method, path, headers and body, to be passed on. Raises RestError 40403.
-        """
+    async def find(self, group: str, name: str, request: PassedRequest) -> Instance | Elsewhere:
+        """The instance if it is served here, else the answer of whoever serves it. Raises RestError 40403."""
         await self.registry.start()
         known = self.registry.find(group, name)
         if known is None:  # perhaps another gateway has only just made it
@@ -103,13 +116,13 @@ class Instances:
         if local is not None:  # another gateway thought that we were dead
             del self._local[(group, name)]
             await local.close()
-        if known.owner != self._cluster.url and request is not None and not was_passed_on:
+        if known.owner != self._cluster.url and PASSED_ON not in request.headers:
             passed_on = await self._pass_on(known.owner, request)
             if passed_on is not None:
                 return passed_on
         return await self._take_over(group, name)
 
-    async def _pass_on(self, owner: str, request: httpx.Request) -> Elsewhere | None:
+    async def _pass_on(self, owner: str, request: PassedRequest) -> Elsewhere | None:
         """Its answer; None when it cannot be reached."""
         headers = {
             key: value
@@ -119,9 +132,9 @@ class Instances:
         try:
             told = await self._http.request(
                 request.method,
-                f"{owner}{request.url.raw_path.decode()}",
+                f"{owner}{request.path}",
                 headers={**headers, PASSED_ON: "1"},
-                content=request.content,
+                content=request.body,
             )
         except httpx.TransportError as error:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))

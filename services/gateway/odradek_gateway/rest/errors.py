@@ -88,13 +88,25 @@ async def on_rest_error(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, error.status, headers=headers)
 
 
-async def on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
     """Starlette's: unknown paths, wrong methods."""
     assert isinstance(error, HTTPException)
-    message = str(error.detail)
-    return JSONResponse(
-        error_body(error.status_code, message), error.status_code, headers=error.headers
-    )
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(request.app.state.allowed_methods.of(request.url.path))
+    body = error_body(error.status_code, str(error.detail))
+    return JSONResponse(body, error.status_code, headers=headers)
+
+
+async def on_fault(_request: Request, _error: Exception) -> JSONResponse:
+    """A bug: the server logs it, the client learns no more than that there is one."""
+    return JSONResponse(error_body(500, "internal error: the gateway's log tells more"), 500)
+
+
+async def on_timeout(_request: Request, _error: Exception) -> JSONResponse:
+    """The cluster took longer than a request may."""
+    body = error_body(503, "the cluster did not answer in time", KAFKA_RETRIABLE_ERROR)
+    return JSONResponse(body, 503, headers={"Retry-After": "1"})
 
 
 async def on_invalid(_request: Request, error: Exception) -> JSONResponse:

@@ -6,6 +6,7 @@ A request's Content-Type names its embedded format (`application/vnd.kafka.json.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ PLAIN: Final = "application/json"
 LEGACY: Final = "application/vnd.kafka+json"
 V2_BODIES: Final = (V2, PLAIN, LEGACY)
 """Of bodies without embedded records."""
+_QUALITY: Final = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 OFFERED_V2: Final = (V2, PLAIN)
 EMBEDDED: Final = {BINARY_V2: "binary", JSON_V2: "json", PLAIN: "binary", LEGACY: "binary"}
 
@@ -89,9 +91,8 @@ def _parse(part: str) -> _Range | None:
     quality = 1.0
     for parameter in parameters:
         key, _, value = parameter.partition("=")
-        if key.strip() == "q":
-            try:
-                quality = min(1.0, max(0.0, float(value)))
-            except ValueError:
+        if key.strip().lower() == "q":
+            if not _QUALITY.fullmatch(value.strip()):
                 return None
+            quality = float(value)
     return _Range(kind, subtype, quality)

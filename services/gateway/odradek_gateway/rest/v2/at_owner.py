@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import httpx
 from fastapi import Request
 from fastapi.responses import Response
 
 from odradek_gateway.consumers.instance import Instance
-from odradek_gateway.consumers.instances import PASSED_ON, Elsewhere, Instances
+from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest
 from odradek_gateway.rest.errors import errors_of
 from odradek_gateway.rest.request_bodies import read_body
 
@@ -28,11 +27,12 @@ def instances_of(request: Request) -> Instances:
 async def at_owner(group: str, name: str, request: Request, work: Work) -> Response:
     """Do `work` with the instance and the request's body if it is served here; else pass the request on."""
     body = await read_body(request)
-    passed = httpx.Request(
-        request.method, str(request.url), headers=dict(request.headers), content=body
-    )
     instances = instances_of(request)
-    found = await instances.find(group, name, passed, was_passed_on=PASSED_ON in request.headers)
+    scope = request.scope
+    passed = PassedRequest(
+        request.method, scope["raw_path"], scope["query_string"], request.headers, body
+    )
+    found = await instances.find(group, name, passed)
     if isinstance(found, Elsewhere):
         return Response(found.body, found.status, media_type=found.media_type)
     async with found.lock:

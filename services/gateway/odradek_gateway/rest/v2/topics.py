@@ -35,7 +35,7 @@ async def root(request: Request) -> Response:
 @router.get("/topics", response_model=list[str], responses=_ERRORS)
 async def list_topics(cluster: Cluster, request: Request) -> Response:
     """Names of all topics."""
-    topics = await cluster.admin.list_topics()
+    topics = await cluster.topics()
     return answer(sorted(topic.name for topic in topics), request)
 
 

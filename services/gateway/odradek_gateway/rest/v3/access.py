@@ -16,7 +16,6 @@ from odradek.admin.access import (
     PatternType,
     ResourceType,
 )
-from odradek_gateway.rest.errors import RestError
 from odradek_gateway.rest.parameters import Cluster
 from odradek_gateway.rest.request_bodies import JsonBody
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
@@ -80,28 +79,51 @@ _CREATE = JsonBody(CreateAclRequest)
 _CREATE_ALL = JsonBody(CreateAclsRequest)
 
 
+_Types = Annotated[ResourceTypeName | Literal["ANY"], Query()]
+_Patterns = Annotated[PatternTypeName | Literal["ANY", "MATCH"], Query()]
+_Operations = Annotated[OperationName | Literal["ANY"], Query()]
+_Permissions = Annotated[PermissionName | Literal["ANY"], Query()]
+_Any = Annotated[str, Query()]
+
+
 def acl_filter(
-    principal: Annotated[str | None, Query()] = None,
-    resource_type: Annotated[ResourceTypeName | Literal["ANY"] | None, Query()] = None,
-    resource_name: Annotated[str | None, Query()] = None,
-    pattern_type: Annotated[PatternTypeName | Literal["ANY", "MATCH"] | None, Query()] = None,
-    host: Annotated[str | None, Query()] = None,
-    operation: Annotated[OperationName | Literal["ANY"] | None, Query()] = None,
-    permission: Annotated[PermissionName | Literal["ANY"] | None, Query()] = None,
+    principal: _Any = "",
+    resource_type: _Types = "ANY",
+    resource_name: _Any = "",
+    pattern_type: _Patterns = "ANY",
+    host: _Any = "",
+    operation: _Operations = "ANY",
+    permission: _Permissions = "ANY",
 ) -> AclFilter:
     """Which entries, by query parameters; what is left out matches everything."""
     return AclFilter(
-        principal=principal or "",
-        resource_type=ResourceType[resource_type or "ANY"],
-        resource_name=resource_name or "",
-        pattern_type=PatternType[pattern_type or "ANY"],
-        host=host or "",
-        operation=AclOperation[operation or "ANY"],
-        permission=AclPermission[permission or "ANY"],
+        principal=principal,
+        resource_type=ResourceType[resource_type],
+        resource_name=resource_name,
+        pattern_type=PatternType[pattern_type],
+        host=host,
+        operation=AclOperation[operation],
+        permission=AclPermission[permission],
+    )
+
+
+def acl_filter_to_delete(
+    resource_type: _Types,
+    pattern_type: _Patterns,
+    operation: _Operations,
+    permission: _Permissions,
+    principal: _Any = "",
+    resource_name: _Any = "",
+    host: _Any = "",
+) -> AclFilter:
+    """As above, but the kinds must be told, if only as ANY: a filter that was forgotten deletes nothing."""
+    return acl_filter(
+        principal, resource_type, resource_name, pattern_type, host, operation, permission
     )
 
 
 Filter = Annotated[AclFilter, Depends(acl_filter)]
+FilterToDelete = Annotated[AclFilter, Depends(acl_filter_to_delete)]
 
 
 @router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
@@ -140,10 +162,8 @@ async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> R
 
 
 @router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
-async def delete_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[str, Any]:
-    """Delete by filter; at least one part of it must be given."""
-    if wanted == AclFilter():
-        raise RestError(400, 400, "name what to delete: an empty filter would match every entry")
+async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> dict[str, Any]:
+    """Delete by filter."""
     gone = await cluster.admin.delete_acls([wanted])
     return names.collection("Acl", [_acl(names, acl) for acl in gone], "acls")
 

@@ -38,10 +38,23 @@ class ConfigChange(msgspec.Struct):
     operation: Literal["SET", "DELETE"] = "SET"
 
 
+_Change = Annotated[
+    ConfigChange,
+    msgspec.Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"required": ["value"], "properties": {"value": {"type": "string"}}},
+                {"required": ["operation"], "properties": {"operation": {"const": "DELETE"}}},
+            ]
+        }
+    ),
+]
+
+
 class AlterConfigsRequest(msgspec.Struct):
     """Changes, all or none."""
 
-    data: Annotated[list[ConfigChange], msgspec.Meta(min_length=1)]
+    data: Annotated[list[_Change], msgspec.Meta(min_length=1)]
     validate_only: bool = False
 
 

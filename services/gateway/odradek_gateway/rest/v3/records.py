@@ -110,13 +110,14 @@ async def produce(
     _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
     answers = _answers(request, cluster, names, topic, count)
-    first = await anext(answers, b"")  # an error in the first record is an HTTP error
+    first = await anext(answers, None)  # if one bad record is all that came: an HTTP error
+    if first is None:
+        raise RestError(400, 400, "the body is empty; records are expected")
     return _DuplexResponse(_chain(first, answers), media_type=PLAIN)
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
+    yield first
     async for answer in rest:
         yield answer
 
@@ -131,7 +132,9 @@ async def _answers(
         while (item := await waiting.get()) is not None:
             told = item if isinstance(item, RecordFailure) else await outcome(item)
             if isinstance(told, RecordFailure):
-                if answered == 0 and waiting.empty() and told.status in (400, 413, 422):
+                await asyncio.sleep(0)
+                is_alone = reading.done() and waiting.qsize() == 1  # nothing but the end follows
+                if answered == 0 and is_alone and told.status in (400, 413, 422):
                     raise RestError(told.status, told.error_code, told.message)
                 body: dict[str, Any] = {"error_code": told.error_code, "message": told.message}
             else:

@@ -22,7 +22,7 @@ async def list_configs_of_all(names: InCluster, cluster: Cluster) -> dict[str, A
     """Configs of every topic."""
     data = [
         config_resource(names, "TopicConfig", c, "topics", t.name, "configs", topic_name=t.name)
-        for t in await cluster.admin.list_topics()
+        for t in await cluster.topics()
         for c in (await cluster.admin.describe_topic_configs(t.name)).values()
     ]
     return names.collection("TopicConfig", data, "topics", "-", "configs")

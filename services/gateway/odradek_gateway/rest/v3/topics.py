@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from odradek.admin.descriptions import TopicDescription
+from odradek_gateway.cluster_access import INTERNAL_TOPICS
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.parameters import TOPIC_PATTERN, Cluster, TopicName
 from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
@@ -57,7 +58,7 @@ _UPDATE = JsonBody(UpdatePartitionsRequest)
 @router.get("/topics", response_model=Collection[TopicResource], responses=ERRORS)
 async def list_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """All topics."""
-    topics = await cluster.admin.list_topics()
+    topics = await cluster.topics()
     return names.collection("Topic", [_topic(names, topic) for topic in topics], "topics")
 
 
@@ -133,7 +134,7 @@ def _topic(names: Names, topic: TopicDescription) -> dict[str, Any]:
         "metadata": names.metadata(*path),
         "cluster_id": names.cluster_id,
         "topic_name": topic.name,
-        "is_internal": topic.is_internal,
+        "is_internal": topic.is_internal or topic.name in INTERNAL_TOPICS,
         "replication_factor": max((len(p.replicas) for p in topic.partitions), default=0),
         "partitions_count": len(topic.partitions),
         "partitions": names.link(*path, "partitions"),

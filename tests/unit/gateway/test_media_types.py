@@ -1,0 +1,136 @@
+"""Content negotiation of v2 against a plain model of its table: 406, 415, q-values, defaults.
+
+The model reads headers that it wrote itself: it is given the list of (range, q), never the text.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek_gateway.rest.errors import RestError
+from odradek_gateway.rest.media_types import (
+    BINARY_V2,
+    JSON_V2,
+    LEGACY,
+    OFFERED_V2,
+    PLAIN,
+    V2,
+    accepted,
+    embedded_format,
+)
+
+OFFERS = (OFFERED_V2, (BINARY_V2, V2), (JSON_V2, V2))
+RANGES = [V2, BINARY_V2, JSON_V2, LEGACY, PLAIN, "*/*", "application/*", "text/*", "text/html"]
+ACCEPTS = st.lists(
+    st.tuples(st.sampled_from(RANGES), st.sampled_from([None, 0, 1, 5, 10, 500, 999, 1000])),
+    max_size=6,
+    unique_by=lambda item: item[0],
+)
+
+
+def model(ranges: list[tuple[str, int | None]], offered: tuple[str, ...]) -> str | None:
+    """RFC 9110, 12.5.1: of a type the most specific range counts; the best type wins, ties go to the server."""
+    if not ranges:
+        return offered[0]
+    quality: dict[str, Fraction] = {}
+    for name in offered:
+        major = name.split("/")[0]
+        for pattern in (name, f"{major}/*", "*/*"):
+            found = [q for text, q in ranges if text == pattern]
+            if found:
+                quality[name] = Fraction(1000 if found[0] is None else found[0], 1000)
+                break
+    wanted = [name for name in offered if quality.get(name, 0) > 0]
+    return max(wanted, key=lambda name: quality[name], default=None)  # the first of equals
+
+
+@st.composite
+def written(draw: st.DrawFn, ranges: list[tuple[str, int | None]]) -> str:
+    """As clients write it: spaces, capitals, other parameters, q in any form."""
+    parts = []
+    for name, q in ranges:
+        text = draw(st.sampled_from([name, name.upper(), name.title()]))
+        pad = draw(st.sampled_from(["", " ", "\t "]))
+        if draw(st.booleans()) and "*" not in name:
+            text += f"{pad};{pad}charset=utf-8"
+        if q is not None:
+            digits = draw(st.sampled_from([f"{q / 1000:.3f}", f"{q / 1000:g}"]))
+            text += f"{pad};{pad}{draw(st.sampled_from('qQ'))}={digits}"
+        parts.append(pad + text + pad)
+    return ",".join(parts)
+
+
+@given(st.data(), ACCEPTS, st.sampled_from(OFFERS))
+def test_the_best_offered_type_is_chosen_or_406(
+    data: st.DataObject, ranges: list[tuple[str, int | None]], offered: tuple[str, ...]
+) -> None:
+    header = data.draw(written(ranges)) if ranges else data.draw(st.sampled_from([None, ""]))
+    expected = model(ranges, offered)
+    if expected is None:
+        with pytest.raises(RestError) as refused:
+            accepted(header, offered)
+        assert (refused.value.status, refused.value.error_code) == (406, 406)
+    else:
+        assert accepted(header, offered) == expected
+
+
+@given(st.text(max_size=60))
+def test_any_text_in_accept_is_answered_or_406(header: str) -> None:
+    status = 200
+    try:
+        chosen = accepted(header, OFFERED_V2)
+        assert chosen in OFFERED_V2
+    except RestError as refused:
+        status = refused.status
+    assert status in (200, 406)
+
+
+@pytest.mark.parametrize("weight", ["nan", "inf", "-1", "2", "1.5", "0.1234", "", "x", "1e-3"])
+def test_a_weight_that_is_none_counts_for_nothing(weight: str) -> None:
+    with pytest.raises(RestError):
+        accepted(f"{V2};q={weight}", OFFERED_V2)
+
+
+CONTENT_TYPES = {  # what a produce request may come as
+    "application/vnd.kafka.binary.v2+json": "binary",
+    "application/vnd.kafka.json.v2+json": "json",
+    "application/vnd.kafka+json": "binary",
+    "application/json": "binary",
+}
+REFUSED = [
+    "application/vnd.kafka.avro.v2+json",
+    "application/vnd.kafka.protobuf.v2+json",
+    "application/vnd.kafka.jsonschema.v2+json",
+    "application/vnd.kafka.v2+json",
+    "application/octet-stream",
+    "text/plain",
+    "*/*",
+    "",
+]
+
+
+@given(
+    st.sampled_from([*CONTENT_TYPES, *REFUSED]),
+    st.sampled_from(["", ";charset=utf-8", " ; charset=UTF-8", ";q=0.1"]),
+    st.booleans(),
+)
+def test_content_type_names_the_embedded_format_or_415(
+    name: str, parameters: str, shouts: bool
+) -> None:
+    header = (name.upper() if shouts else name) + parameters
+    if name in CONTENT_TYPES:
+        assert embedded_format(header) == CONTENT_TYPES[name]
+        return
+    with pytest.raises(RestError) as refused:
+        embedded_format(header)
+    assert (refused.value.status, refused.value.error_code) == (415, 415)
+
+
+def test_without_a_content_type_a_produce_request_is_415() -> None:
+    with pytest.raises(RestError) as refused:
+        embedded_format(None)
+    assert refused.value.status == 415
