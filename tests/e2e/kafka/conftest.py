@@ -37,6 +37,16 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
+@pytest.fixture
+def three() -> Iterator[EmbeddedCluster]:
+    """Three controllers, three brokers, three replicas."""
+    settings = ("group.initial.rebalance.delay.ms=0", "default.replication.factor=3")
+    with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3, settings=settings)) as running:
+        running.start()
+        running.wait_ready()
+        yield running
+
+
 @pytest.fixture(scope="module")
 def guarded_ports() -> Iterator[dict[str, int]]:
     """The ports of a broker where KAFKA_SASL wants a login and nobody may do what no entry allows."""

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin
 
-from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from odradek.embedded.embedded_cluster import EmbeddedCluster
 
 TIMEOUT_S = 30.0
-
-
-@pytest.fixture
-def three() -> Iterator[EmbeddedCluster]:
-    settings = ("group.initial.rebalance.delay.ms=0", "default.replication.factor=3")
-    with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3, settings=settings)) as running:
-        running.start()
-        running.wait_ready()
-        yield running
 
 
 def create(cluster: EmbeddedCluster, topic: str, partitions: int) -> admin.AdminClient:
