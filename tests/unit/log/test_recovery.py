@@ -184,6 +184,36 @@ def test_the_log_ends_before_the_first_batch_with_a_wrong_bit(position_in_batch:
     assert broker.storage.size_bytes(broker.files(".log")[0]) == len(batches[0])
 
 
+@pytest.mark.parametrize("position_in_batch", [3, 16, 18, 22, 30, 60, 75])
+def test_damage_is_told_from_a_torn_write(position_in_batch: int) -> None:
+    """A killed process tears its last write only: a whole batch with a wrong CRC is the disk's doing."""
+    broker = memory_broker(CONFIG)
+    batches = [broker.append(2, value_bytes=50) for _ in range(3)]
+    at = len(batches[0]) + position_in_batch
+    path = broker.files(".log")[0]
+    damage(broker, path, lambda content: flip(content, at))
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert broker.report.power_loss == (US,), "the controller is told, as of lost bytes"
+    (told,) = broker.report.damage
+    dropped = len(batches[1]) + len(batches[2])
+    assert f"{path} is damaged at byte {len(batches[0])}; {dropped} bytes" in told
+    broker.kill_and_start()
+    assert broker.report.power_loss == (US,), "until a registration told of it"
+
+
+@pytest.mark.parametrize("left", [1, 11, 12, 40, -1])
+def test_a_torn_write_is_no_damage(left: int) -> None:
+    broker = memory_broker(CONFIG)
+    first, second = (broker.append(2, value_bytes=50) for _ in range(2))
+    end = len(first) + (left if left > 0 else len(second) + left)
+    damage(broker, broker.files(".log")[0], lambda content: content[:end])
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert (broker.report.power_loss, broker.report.damage) == ((), ())
+    assert broker.read_all() == first
+
+
 def test_a_cut_removes_the_segments_behind_it_and_is_told() -> None:
     broker = memory_broker(CONFIG)
     history(broker)

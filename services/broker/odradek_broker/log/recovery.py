@@ -42,7 +42,7 @@ from odradek_broker.log.segments.segment import (
 from odradek_broker.log.segments.swap import complete_swaps
 from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
-from odradek_protocol.records.batch_header import HEADER_BYTES
+from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +59,8 @@ class Recovery:
     scanned_bytes: int = 0
     cut_bytes: int = 0
     lost_bytes: bool = False
+    damage: str = ""
+    """Where the log was damaged and ends now, for people; "" = it was not."""
     _segments: list[Segment] = field(default_factory=list)
     _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
     _scan_start: int = 0
@@ -77,7 +79,7 @@ class Recovery:
         active = self._segments[-1]
         end = Offset(active.end_offset)
         vouched = max(self.high_watermark or 0, self.recovery_point or 0)
-        self.lost_bytes = end < vouched
+        self.lost_bytes = end < vouched or bool(self.damage)
         epochs = self._epochs(start, end)
         start = self._log_start_of_epochs(epochs, start, end)
         producers, snapshots = self._producers(names, end)
@@ -118,12 +120,14 @@ class Recovery:
             if self.is_power_loss and (is_last or bases[number + 1] > trusted):
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
                     self.storage.remove(segment.path(suffix))
-            is_whole = self._open_segment(segment, size_bytes, trusted)
+            is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             self._segments.append(segment)
             is_hole = not is_last and segment.end_offset != bases[number + 1]
             if not is_whole or is_hole:
                 self._remove_from(bases[number + 1 :])
                 break
+        if self.damage:
+            self.damage += f"; {self.cut_bytes} bytes from there on are dropped"
         if not self._segments:
             segment = Segment(self.storage, self.directory, self.log_start_offset or 0)
             segment.create()
@@ -136,17 +140,38 @@ class Recovery:
             return (1 << 63) - 1
         return self.recovery_point if self.recovery_point is not None else 0
 
-    def _open_segment(self, segment: Segment, size_bytes: int, trusted: int) -> bool:
+    def _open_segment(
+        self, segment: Segment, size_bytes: int, trusted: int, *, is_last: bool
+    ) -> bool:
         """Open one; false if the log must end in it because what follows is damaged."""
         whole_bytes = segment.complete(size_bytes)
         if segment.end_offset > trusted or whole_bytes < size_bytes:
             self._scan(segment, size_bytes, max(trusted, segment.base_offset))
         if segment.size_bytes < size_bytes:
             self.cut_bytes += size_bytes - segment.size_bytes
+            if not (is_last and self._is_torn(segment, size_bytes)):
+                self._note_damage(segment)
             segment.file().truncate(segment.size_bytes)
             segment.file().sync()
             return False
         return True
+
+    def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
+        """Whether what follows is one batch whose write was cut short, and nothing else."""
+        prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
+        if len(prefix) < LENGTH_PREFIX_BYTES:
+            return True
+        batch_length = int.from_bytes(prefix[LENGTH_PREFIX_BYTES - 4 :], "big")
+        return segment.size_bytes + LENGTH_PREFIX_BYTES + batch_length > size_bytes
+
+    def _note_damage(self, segment: Segment) -> None:
+        """A process that was killed leaves whole writes and one torn one: all else, the disk did.
+
+        After a power loss any unsynced page may be gone; that is told by the restart class.
+        """
+        if not self.is_power_loss:
+            path = segment.path(Suffix.LOG)
+            self.damage = f"{path} is damaged at byte {segment.size_bytes}"
 
     def _scan(self, segment: Segment, size_bytes: int, trusted: int) -> None:
         """Read all from `trusted` on; the segment ends before the first batch that is not right."""

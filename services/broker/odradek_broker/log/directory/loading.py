@@ -41,6 +41,8 @@ class LoadReport:
     cut_bytes: int
     power_loss: tuple[TopicIdPartition, ...]
     stray: tuple[str, ...]
+    damage: tuple[str, ...] = ()
+    """A sentence for each log that was damaged on disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class DirectoryLoad:
             raise self.health.fail(f"listing {self.path}", error) from error
         trusted: dict[TopicIdPartition, Offset] = {}
         kept_watermarks: dict[TopicIdPartition, Offset] = {}
+        kept_ends: dict[TopicIdPartition, Offset] = {}
 
         def recover(found: FoundPartition) -> Recovery:
             recovery = Recovery(
@@ -92,6 +95,7 @@ class DirectoryLoad:
                 raise self.health.fail(f"opening {found.path}", error) from error
             trusted[found.id] = loaded.recovery_point
             kept_watermarks[found.id] = loaded.high_watermark
+            kept_ends[found.id] = Offset(loaded.segments[-1].end_offset)
             add(found, loaded)
             self._done += 1
             if on_progress is not None:
@@ -108,7 +112,10 @@ class DirectoryLoad:
         lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
         lost += [found.id for found, r in zip(partitions, recoveries, strict=True) if r.lost_bytes]
         if lost:
-            remembered = kept_watermarks | {p: Offset(vouched[p]) for p in lost}
+            beyond = {p: Offset(kept_ends.get(p, 0) + 1) for p in lost}
+            remembered = kept_watermarks | {
+                p: max(Offset(vouched.get(p, 0)), beyond[p]) for p in lost
+            }
             self._forget_recovery_points(trusted, remembered)
         return LoadReport(
             partitions=len(partitions),
@@ -116,6 +123,7 @@ class DirectoryLoad:
             cut_bytes=sum(r.cut_bytes for r in recoveries),
             power_loss=tuple(lost),
             stray=tuple(self._stray),
+            damage=tuple(r.damage for r in recoveries if r.damage),
         )
 
     def _find(self) -> list[FoundPartition]:
