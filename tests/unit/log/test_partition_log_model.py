@@ -86,12 +86,15 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(self.broker.log.high_watermark, self.end))
+        high_watermark = self.broker.log.high_watermark
+        offset = data.draw(st.integers(high_watermark, self.end))
         self.broker.log.truncate_to(Offset(offset))
         dropped = [b for b in self.stored if b.end_offset > offset]
         self.stored = [b for b in self.stored if b.end_offset <= offset]
         self.end = min([offset, *(b.base_offset for b in dropped if b.base_offset < offset)])
         self.durable = min(self.durable, self.end)
+        # A loss is remembered as the high watermark of before, which may lie within a later batch.
+        self.torn |= self.end < high_watermark
 
     @rule(ahead=st.integers(0, 50))
     def reset(self, ahead: int) -> None:
