@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.cluster.cluster import LinkState
     from odradek.consumer.consumer import Consumer
     from odradek.consumer.consumer_record import ConsumerRecord
+    from odradek.consumer.group_options import GroupOptions
     from odradek.consumer.options import ConsumerOptions
     from odradek.errors import OdradekError
     from odradek.offsets import OffsetAndTimestamp
@@ -52,6 +53,7 @@ _HOMES: Final = {
     "Consumer": "odradek.consumer.consumer",
     "ConsumerOptions": "odradek.consumer.options",
     "ConsumerRecord": "odradek.consumer.consumer_record",
+    "GroupOptions": "odradek.consumer.group_options",
     "DeliveryFuture": "odradek.producer.delivery",
     "LinkState": "odradek.cluster.cluster",
     "NewTopic": "odradek.admin.descriptions",
@@ -79,6 +81,7 @@ __all__ = [
     "ConsumerOptions",
     "ConsumerRecord",
     "DeliveryFuture",
+    "GroupOptions",
     "LinkState",
     "NewTopic",
     "OdradekError",

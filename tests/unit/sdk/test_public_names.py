@@ -24,6 +24,7 @@ NAMES = [
     "ConsumerOptions",
     "ConsumerRecord",
     "DeliveryFuture",
+    "GroupOptions",
     "LinkState",
     "NewTopic",
     "OdradekError",

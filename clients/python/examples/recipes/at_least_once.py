@@ -1,0 +1,45 @@
+"""At least once: every order is shipped; if this program dies in the middle, some are handled again.
+
+The usual way, for what is harmless when repeated or is checked elsewhere. The offsets are committed *after* the records
+were processed. A program that comes back begins at the last commit, so it meets what it had not committed again.
+Without commits of its own, `auto_commit` does the same at intervals.
+
+    python at_least_once.py [TOPIC] [FILE]     appends a line to FILE for each order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from odradek import Client, GroupOptions
+from odradek.errors import OdradekError
+
+BATCH_RECORDS = 25
+
+
+async def main(topic: str, path: str) -> None:
+    options = GroupOptions(group=f"at-least-once.{topic}", auto_commit=False)
+    shipped = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    async with (
+        Client() as client,
+        client.consumer(topic, group=options, auto_offset_reset="earliest") as consumer,
+    ):
+        while True:
+            for record in await consumer.getmany(max_records=BATCH_RECORDS):
+                await ship(shipped, record.value)
+            try:
+                await consumer.commit()  # last: what is committed is done
+            except OdradekError as error:
+                print(f"handled again by the next owner: {error}", file=sys.stderr)
+
+
+async def ship(shipped: int, order: bytes) -> None:
+    """What must happen."""
+    os.write(shipped, order + b"\n")
+    await asyncio.sleep(0.001)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(sys.argv[1:] or ["orders", "orders-shipped.txt"])))

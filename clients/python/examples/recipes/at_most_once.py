@@ -1,0 +1,45 @@
+"""At most once: each reminder is sent once or, if this program dies in the middle, not at all.
+
+For what must not happen twice and may be missed: reminders, samples, a sound. The offsets are committed *before*
+the records are processed. A program that comes back goes on behind them, whatever became of the processing.
+
+    python at_most_once.py [TOPIC] [FILE]     appends a line to FILE for each reminder
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from odradek import Client, GroupOptions
+from odradek.errors import OdradekError
+
+BATCH_RECORDS = 25
+
+
+async def main(topic: str, path: str) -> None:
+    options = GroupOptions(group=f"at-most-once.{topic}", auto_commit=False)
+    sent = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    async with (
+        Client() as client,
+        client.consumer(topic, group=options, auto_offset_reset="earliest") as consumer,
+    ):
+        while True:
+            records = await consumer.getmany(max_records=BATCH_RECORDS)
+            try:
+                await consumer.commit()  # first: whoever reads on, reads on behind these
+            except OdradekError:
+                continue  # not ours any more: somebody else is handed them
+            for record in records:
+                await send_reminder(sent, record.value)
+
+
+async def send_reminder(sent: int, reminder: bytes) -> None:
+    """What must not happen twice."""
+    os.write(sent, reminder + b"\n")
+    await asyncio.sleep(0.001)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(sys.argv[1:] or ["reminders", "reminders-sent.txt"])))

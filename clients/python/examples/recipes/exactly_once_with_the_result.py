@@ -1,0 +1,92 @@
+"""Exactly once: the offset is kept with the result, in one transaction of the result's own store.
+
+For results in a database or a file. Each batch of payments changes balances and the offset to go on at, all together or
+not at all; on start, and whenever the group hands a partition over, reading begins at the offset that the *store*
+names. The group only shares the partitions out: its committed offsets are not used. A program that was taken for
+dead and still writes finds that its offset has moved, and its transaction changes nothing.
+
+    python exactly_once_with_the_result.py [TOPIC] [DATABASE]     payments are b"ACCOUNT AMOUNT"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import Sequence
+
+from odradek import Client, Consumer, ConsumerRecord, GroupOptions, TopicPartition
+
+BATCH_RECORDS = 25
+TABLES = """
+    CREATE TABLE IF NOT EXISTS balances (account TEXT PRIMARY KEY, amount INTEGER, payments INTEGER);
+    CREATE TABLE IF NOT EXISTS offsets (topic TEXT, part INTEGER, next INTEGER, PRIMARY KEY (topic, part));
+"""
+
+
+class Overtaken(Exception):
+    """Another program goes on with this partition."""
+
+
+class Ledger:
+    """Balances, and the offsets up to which payments are in them."""
+
+    def __init__(self, path: str) -> None:
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.executescript(TABLES)
+
+    def next_offset(self, partition: TopicPartition) -> int:
+        """Where to go on; 0 at first."""
+        row = self._database.execute(
+            "SELECT next FROM offsets WHERE topic = ? AND part = ?",
+            (partition.topic, partition.partition),
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def apply(self, records: Sequence[ConsumerRecord]) -> None:
+        """All of them, or none. Raises Overtaken."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            for record in records:
+                partition = TopicPartition(str(record.topic), record.partition)
+                if self.next_offset(partition) > record.offset:
+                    raise Overtaken(f"{partition} is past {record.offset}")
+                account, amount = record.value.decode().split()
+                self._database.execute(
+                    "INSERT INTO balances VALUES (?, ?, 1) ON CONFLICT (account) DO UPDATE SET "
+                    "amount = amount + excluded.amount, payments = payments + 1",
+                    (account, int(amount)),
+                )
+                self._database.execute(
+                    "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)",
+                    (*partition, record.offset + 1),
+                )
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+
+
+async def main(topic: str, path: str) -> None:
+    ledger = Ledger(path)
+
+    def go_on(partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            consumer.seek(partition, ledger.next_offset(partition))
+
+    options = GroupOptions(group=f"exactly-once.{topic}", auto_commit=False, on_assign=go_on)
+    async with Client() as client:
+        consumer: Consumer = client.consumer(topic, group=options)
+        async with consumer:
+            while True:
+                records = await consumer.getmany(max_records=BATCH_RECORDS)
+                try:
+                    ledger.apply(records)
+                except Overtaken:
+                    go_on(consumer.assignment())
+                await asyncio.sleep(0.02)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(sys.argv[1:] or ["payments", "ledger.sqlite"])))

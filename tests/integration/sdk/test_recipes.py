@@ -1,0 +1,171 @@
+"""Each recipe is killed in the middle, several times, and keeps exactly what it promises."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.integration.sdk.test_examples import EXAMPLES
+
+pytestmark = pytest.mark.timeout(240)
+RECIPES = EXAMPLES / "recipes"
+RECORDS = 2_000
+PARTITIONS = 2
+KILLS = 4
+BATCH_RECORDS = 25
+TIMEOUT_S = 90.0
+Count = Callable[[], int]
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that takes a member that is silent for a second out."""
+    plan = ClusterPlan(
+        brokers=1,
+        controllers=1,
+        data_dir=tmp_path_factory.mktemp("recipes"),
+        settings=(
+            "group.consumer.session.timeout.ms=1000",
+            "group.consumer.heartbeat.interval.ms=200",
+        ),
+    )
+    with EmbeddedCluster(plan) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster.bootstrap
+
+
+async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:
+    """Numbers as keys, `ACCOUNT AMOUNT` or a number as values; each record `times` times."""
+    async with Client(bootstrap) as client:
+        await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
+        async with client.producer() as producer:
+            for number in range(RECORDS):
+                for _ in range(times):
+                    value = b"%d" % number if times > 1 else b"%d %d" % (number % 7, number)
+                    await producer.send(topic, value, key=b"%d" % number)
+
+
+def killed_again_and_again(
+    bootstrap: str, recipe: str, topic: str, path: Path, count: Count, records: int
+) -> None:
+    """Run it; kill it in the middle several times; then let it finish: until it does nothing more for a while."""
+    for kill in range(KILLS + 1):
+        with running(bootstrap, recipe, topic, path) as program:
+            before = count()
+            aim = records if kill == KILLS else min(records, before + records // (KILLS + 2))
+            last_change_s, last = time.monotonic(), before
+            began_s = last_change_s
+            while (now := count()) < aim:
+                assert program.poll() is None, f"{recipe} ended with {program.returncode}"
+                if now != last:
+                    last, last_change_s = now, time.monotonic()
+                if kill == KILLS and now > before and time.monotonic() - last_change_s > 3:
+                    break
+                assert time.monotonic() - began_s < TIMEOUT_S, f"{now} of {aim} after {kill} kills"
+                time.sleep(0.01)  # another process's state
+            if kill < KILLS:
+                assert count() < records, "it was done before it could be killed"
+
+
+@contextlib.contextmanager
+def running(bootstrap: str, recipe: str, topic: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    program = subprocess.Popen(
+        [sys.executable, str(RECIPES / recipe), topic, str(path)],
+        env={**os.environ, "ODRADEK_BOOTSTRAP": bootstrap},
+        text=True,
+    )
+    try:
+        yield program
+    finally:
+        program.kill()  # SIGKILL
+        program.wait()
+
+
+def lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def rows(path: Path, query: str) -> list[tuple[int, ...]]:
+    with contextlib.closing(sqlite3.connect(path, timeout=30)) as database:
+        try:
+            return database.execute(query).fetchall()
+        except sqlite3.OperationalError:  # its tables are not there yet
+            return []
+
+
+async def test_at_most_once_never_doubles(impatient: str, topic: str, tmp_path: Path) -> None:
+    await fill(impatient, topic)
+    path = tmp_path / "sent"
+    killed_again_and_again(
+        impatient, "at_most_once.py", topic, path, lambda: len(lines(path)), RECORDS
+    )
+    times = Counter(lines(path))
+    assert set(times.values()) == {1}
+    lost = RECORDS - len(times)
+    assert 0 < lost <= KILLS * BATCH_RECORDS, "what was in hand at a kill, and no more"
+
+
+async def test_at_least_once_never_loses(impatient: str, topic: str, tmp_path: Path) -> None:
+    await fill(impatient, topic)
+    path = tmp_path / "shipped"
+    killed_again_and_again(
+        impatient, "at_least_once.py", topic, path, lambda: len(set(lines(path))), RECORDS
+    )
+    times = Counter(lines(path))
+    assert len(times) == RECORDS
+    assert 0 < sum(times.values()) - RECORDS <= KILLS * BATCH_RECORDS
+    assert max(times.values()) <= KILLS + 1
+
+
+async def test_the_offset_kept_with_the_result_is_exactly_once(
+    impatient: str, topic: str, tmp_path: Path
+) -> None:
+    await fill(impatient, topic)
+    path = tmp_path / "ledger"
+
+    def payments() -> int:
+        return sum(n for (n,) in rows(path, "SELECT payments FROM balances"))
+
+    killed_again_and_again(
+        impatient, "exactly_once_with_the_result.py", topic, path, payments, RECORDS
+    )
+    expected = {
+        str(account): (
+            sum(range(account, RECORDS, 7)),
+            len(range(account, RECORDS, 7)),
+        )
+        for account in range(7)
+    }
+    found = rows(path, "SELECT account, amount, payments FROM balances")
+    assert {account: (amount, count) for account, amount, count in found} == expected
+    assert sum(n for (n,) in rows(path, "SELECT next FROM offsets")) == RECORDS
+
+
+async def test_an_idempotent_consumer_counts_each_event_once(
+    impatient: str, topic: str, tmp_path: Path
+) -> None:
+    await fill(impatient, topic, times=2)
+    path = tmp_path / "totals"
+
+    def events() -> int:
+        return sum(n for (n,) in rows(path, "SELECT events FROM total"))
+
+    killed_again_and_again(impatient, "idempotent_consumer.py", topic, path, events, RECORDS)
+    assert rows(path, "SELECT events, amount FROM total") == [(RECORDS, sum(range(RECORDS)))]
+
+
+def test_every_recipe_has_a_line_in_the_readme() -> None:
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"`recipes/{path.name}`" in readme for path in RECIPES.glob("*.py"))
