@@ -16,6 +16,7 @@ BENCHES = {
     "sdk": ["tests.bench.bench_sdk"],
     "sdk-rf3": ["tests.bench.bench_sdk", "--replicas", "3", "--records", "1000000"],
     "quorum": ["tests.bench.bench_quorum"],
+    "gateway": ["tests.bench.bench_gateway"],
 }
 START_UP_ROUNDS = 7
 

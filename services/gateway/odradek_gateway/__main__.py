@@ -6,6 +6,7 @@ import os
 import sys
 
 from odradek_runtime.arguments import parse_arguments
+from odradek_runtime.jwt_tokens import JwksRefused
 from odradek_runtime.lifecycle import EXIT_USAGE, run_process
 from odradek_runtime.logs import configure_logs
 from odradek_runtime.settings import SettingsError, load_settings
@@ -26,8 +27,9 @@ def main() -> int:
             assignments=arguments.assignments,
         )
         configure_logs(level=settings.log_level, bound={"gateway": settings.listen})
+        settings.check(insecure=arguments.insecure)
         process = GatewayProcess(settings)
-    except SettingsError as error:
+    except (SettingsError, JwksRefused) as error:
         print(f"odradek gateway: {error}", file=sys.stderr)
         return EXIT_USAGE
     return run_process(

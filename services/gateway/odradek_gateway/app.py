@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from odradek import errors
 from odradek_gateway.admin import health
+from odradek_gateway.admin.cluster_metrics import ClusterMetrics
+from odradek_gateway.admin.request_metrics import RequestMetrics
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import (
@@ -68,9 +71,10 @@ Asgi = Callable[..., Awaitable[None]]
 class Limits:
     """ASGI middleware: at most so many requests at work, security headers on every answer."""
 
-    def __init__(self, app: Asgi, *, requests_max: int) -> None:
+    def __init__(self, app: Asgi, *, requests_max: int, metrics: RequestMetrics) -> None:
         self._app = app
         self._requests_max = requests_max
+        self._metrics = metrics
         self._at_work = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -79,8 +83,12 @@ class Limits:
             await self._app(scope, receive, send)
             return
 
+        began_s, status = time.perf_counter(), 0
+
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
             await send(message)
 
@@ -91,12 +99,16 @@ class Limits:
                 headers={"Retry-After": "1"},
             )
             await busy(scope, receive, send_with_headers)
+            self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
             return
         self._at_work += 1
+        self._metrics.at_work.inc()
         try:
             await self._app(scope, receive, send_with_headers)
         finally:
             self._at_work -= 1
+            self._metrics.at_work.dec()
+            self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
 
 
 class _Application(FastAPI):
@@ -109,8 +121,13 @@ class _Application(FastAPI):
         return self.openapi_schema
 
 
-def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Instances) -> FastAPI:
-    """The application for one gateway process."""
+def create_app(
+    settings: GatewaySettings,
+    cluster: ClusterAccess,
+    instances: Instances,
+    authentication: Callable[..., Asgi] | None = None,
+) -> FastAPI:
+    """The application for one gateway process; `authentication` wraps it where callers are asked who they are."""
     app = _Application(
         title="Odradek REST gateway",
         version="0.1.0",
@@ -123,7 +140,13 @@ def create_app(settings: GatewaySettings, cluster: ClusterAccess, instances: Ins
         app.add_exception_handler(kind, on_rest_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_invalid)
-    app.add_middleware(Limits, requests_max=settings.requests_max)
+    app.state.cluster_metrics = ClusterMetrics(cluster)
+    app.state.request_metrics = RequestMetrics()
+    if authentication is not None:
+        app.add_middleware(authentication)
+    app.add_middleware(
+        Limits, requests_max=settings.requests_max, metrics=app.state.request_metrics
+    )
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(TimeoutError, on_timeout)
     app.add_exception_handler(Exception, on_fault)

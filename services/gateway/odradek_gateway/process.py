@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
-import uvicorn
-
-from odradek_gateway.app import create_app
+from odradek.cluster.endpoints import parse_bootstrap
+from odradek_gateway.app import Asgi, create_app
+from odradek_gateway.auth.auth_settings import BASIC, BEARER
+from odradek_gateway.auth.authentication import Authentication
+from odradek_gateway.auth.basic_logins import BasicLogins
+from odradek_gateway.auth.caller_access import CallerAccesses
+from odradek_gateway.auth.http_server import HttpServer
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.lifecycle import StopRequest, announce_ready
 from odradek_runtime.listeners import ListenerAddress, open_port
 from odradek_runtime.logs import event_log
@@ -20,18 +29,52 @@ _log = event_log(__name__)
 _CONNECTIONS_MAX = 20_000
 
 
-class _Server(uvicorn.Server):
-    """Signals are the process's, not the server's."""
-
-    def install_signal_handlers(self) -> None:
-        """None."""
-
-
 class GatewayProcess:
     """`run` is its life."""
 
     def __init__(self, settings: GatewaySettings) -> None:
+        """Raises JwksRefused."""
         self._settings = settings
+        self._tokens: TokenVerifier | None = None
+        if BEARER in settings.authentication_methods:
+            self._tokens = TokenVerifier(
+                TokenRules(
+                    jwks=Path(settings.jwks),
+                    issuer=settings.jwt_issuer,
+                    audience=settings.jwt_audience,
+                    algorithms=settings.jwt_algorithms,
+                    principal_claim=settings.jwt_principal_claim,
+                    leeway_s=settings.jwt_leeway_ms / 1000,
+                )
+            )
+
+    @contextlib.asynccontextmanager
+    async def _accesses(self, cluster: ClusterAccess) -> AsyncIterator[CallerAccesses | None]:
+        """None where callers are not asked who they are: the gateway acts as itself."""
+        if not self._settings.authentication_methods:
+            yield None
+            return
+        accesses = CallerAccesses(cluster, self._settings)
+        try:
+            yield accesses
+        finally:
+            await accesses.close()
+
+    def _authentication(self, accesses: CallerAccesses | None) -> Callable[[Asgi], Asgi] | None:
+        settings = self._settings
+        if accesses is None:
+            return None
+        logins = None
+        if BASIC in settings.authentication_methods:
+            logins = BasicLogins(
+                accesses.transport,
+                parse_bootstrap(settings.bootstrap),
+                mechanism=settings.basic_mechanism,
+                cache_ms=settings.basic_cache_ms,
+            )
+        return lambda app: Authentication(
+            app, settings=settings, accesses=accesses, tokens=self._tokens, logins=logins
+        )
 
     async def run(self, stop: StopRequest) -> None:
         """Serve until `stop` is set; requests at work end first."""
@@ -39,22 +82,12 @@ class GatewayProcess:
         host, port = settings.host_and_port
         listening = open_port(ListenerAddress(name="HTTP", host=host, port=port))
         bound_port: int = listening.getsockname()[1]
-        url = settings.advertised_url or f"http://{host}:{bound_port}"
-        async with ClusterAccess(settings, url=url) as cluster:
-            instances = Instances(cluster)
-            app = create_app(settings, cluster, instances)
-            server = _Server(
-                uvicorn.Config(
-                    app,
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    server_header=False,
-                    limit_concurrency=_CONNECTIONS_MAX,
-                    timeout_keep_alive=75,
-                    timeout_graceful_shutdown=settings.shutdown_timeout_ms // 1000,
-                )
-            )
+        scheme = "https" if settings.http_ssl_certificate else "http"
+        url = settings.advertised_url or f"{scheme}://{host}:{bound_port}"
+        async with ClusterAccess(settings, url=url) as cluster, self._accesses(cluster) as accesses:
+            instances = Instances(cluster, accesses=accesses, tls=_tls_to_others(settings))
+            app = create_app(settings, cluster, instances, self._authentication(accesses))
+            server = HttpServer(app, settings, connections_max=_CONNECTIONS_MAX)
             serving = asyncio.create_task(_serve(server, listening), name="http")
             stopping = asyncio.create_task(stop.wait(), name="stop")
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
@@ -68,5 +101,14 @@ class GatewayProcess:
             _log.info("Stopped", reason=stop.reason)
 
 
-async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
+async def _serve(server: HttpServer, listening: socket.socket) -> None:
     await server.serve(sockets=[listening])
+
+
+def _tls_to_others(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """To the other gateways: whom to trust, and our own certificate."""
+    if not settings.http_ssl_certificate:
+        return None
+    context = ssl.create_default_context(cafile=settings.http_ssl_ca or None)
+    context.load_cert_chain(settings.http_ssl_certificate, settings.http_ssl_key)
+    return context

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from odradek_gateway.auth.auth_settings import AuthSettings
 from odradek_runtime.settings import setting
 
 ENV_PREFIX: Final = "ODRADEK_GATEWAY_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
+class GatewaySettings(AuthSettings):
     """All settings of one gateway process."""
 
     bootstrap: str = setting(
@@ -21,7 +22,7 @@ class GatewaySettings:
     )
     listen: str = setting("listen", "host:port of the HTTP listener.", default="127.0.0.1:8082")
     advertised_url: str = setting(
-        "advertised.url", "How other gateways reach this one; empty: http://LISTEN.", default=""
+        "advertised.url", "How other gateways reach this one; empty: http(s)://LISTEN.", default=""
     )
     log_level: str = setting(
         "log.level",
@@ -79,3 +80,10 @@ class GatewaySettings:
         """Of the HTTP listener."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+    def check(self, *, insecure: bool) -> None:
+        """Raise SettingsError for what single settings cannot show."""
+        self.check_auth(
+            shows_certificate=bool(self.ssl_ca and self.ssl_certificate and self.ssl_key)
+        )
+        self.refuse_open(self.host_and_port[0], insecure=insecure)

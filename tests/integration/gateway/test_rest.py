@@ -161,27 +161,7 @@ def test_another_clusters_id_is_404(gateway: Gateway) -> None:
     assert gateway.http.get("/v3/clusters/other/topics").status_code == 404
 
 
-def test_metrics_have_the_names_that_dashboards_read(gateway: Gateway) -> None:
-    gateway.topic("metrics")
-    text = gateway.http.get("/metrics").text
-    for name in (
-        "kafka_brokers 1.0",
-        'kafka_topic_partitions{topic="metrics"} 2.0',
-        'kafka_topic_partition_current_offset{partition="0",topic="metrics"} 0.0',
-        'kafka_topic_partition_under_replicated_partition{partition="0",topic="metrics"} 0.0',
-    ):
-        assert name in text
-
-
 def test_every_answer_has_security_headers_and_no_open_cors(gateway: Gateway) -> None:
     told = gateway.http.get("/topics", headers={"origin": "http://evil.example"})
     assert told.headers["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in told.headers
-
-
-def test_every_route_has_a_response_schema(gateway: Gateway) -> None:
-    paths = gateway.http.get("/openapi.json").json()["paths"]
-    assert len(paths) > 20
-    for path, operations in paths.items():
-        for method, operation in operations.items():
-            assert operation["responses"], f"{method} {path}"

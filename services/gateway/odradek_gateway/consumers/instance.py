@@ -53,6 +53,7 @@ class InstanceSpec:
 
     group: str
     name: str
+    principal: str = ""  # whose it is; empty: nobody was asked
     format: str = "binary"
     auto_offset_reset: str = "latest"
     auto_commit: bool = True
@@ -117,7 +118,7 @@ def _bad(message: str) -> RestError:
     return RestError(422, BAD_CONSUMER_CONFIG, message)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
     """Served here; one request at a time, as the API's users expect of a consumer."""
 

@@ -7,6 +7,7 @@ answer, this one takes the instance over and goes on at the committed offsets.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from urllib.parse import quote
 import httpx
 
 from odradek.errors import OdradekError
+from odradek_gateway.auth.caller import Caller, current_caller
+from odradek_gateway.auth.caller_access import CallerAccesses, on_behalf_of
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
 from odradek_gateway.consumers.instance_registry import InstanceRegistry
@@ -62,13 +65,27 @@ class PassedRequest(NamedTuple):
 class Instances:
     """One a process."""
 
-    def __init__(self, cluster: ClusterAccess) -> None:
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        *,
+        accesses: CallerAccesses | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`accesses` are there where callers are asked who they are; `tls` is for the other gateways."""
         self._cluster = cluster
+        self._accesses = accesses
         self._local: dict[tuple[str, str], Instance] = {}
         self._taking_over = asyncio.Lock()
         self.registry = InstanceRegistry(cluster.client, cluster.producer, url=cluster.url)
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), verify=tls or True
+        )
         self._sweeping: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """How many are served here."""
+        return len(self._local)
 
     async def close(self) -> None:
         """Leave all groups, at their committed offsets; the instances stay registered."""
@@ -85,6 +102,7 @@ class Instances:
             self._sweeping = asyncio.create_task(self._sweep(), name="idle consumer instances")
         if len(self._local) >= self._cluster.settings.consumer_instances_max:
             raise RestError(429, 42901, "this gateway serves as many instances as it may")
+        spec = replace(spec, principal=current_caller().principal)
         if not spec.name:
             spec = replace(spec, name=f"rest-consumer-{uuid.uuid4()}")
         if self.registry.find(spec.group, spec.name) is not None:
@@ -92,7 +110,7 @@ class Instances:
         registered = await self.registry.register(spec)
         if registered.owner != self._cluster.url:
             raise RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
-        self._local[(spec.group, spec.name)] = Instance(self._cluster.client, spec)
+        self._local[(spec.group, spec.name)] = self._instance(spec)
         return spec
 
     async def find(self, group: str, name: str, request: PassedRequest) -> Instance | Elsewhere:
@@ -109,6 +127,8 @@ class Instances:
             raise RestError(
                 404, CONSUMER_INSTANCE_NOT_FOUND, f"there is no consumer instance {name} in {group}"
             )
+        if known.spec.principal != current_caller().principal:
+            raise RestError(403, 40301, f"consumer instance {name} in {group} is somebody else's")
         local = self._local.get((group, name))
         if known.owner == self._cluster.url and local is not None:
             local.used_at_s = time.monotonic()
@@ -122,6 +142,15 @@ class Instances:
                 return passed_on
         return await self._take_over(group, name)
 
+    def _instance(self, spec: InstanceSpec) -> Instance:
+        """Acting as whom it belongs to."""
+        if self._accesses is None:
+            return Instance(self._cluster.client, spec)
+        access = self._accesses.of(Caller(principal=spec.principal, host=current_caller().host))
+        instance = Instance(access.client, spec)
+        access.users.add(instance)
+        return instance
+
     async def _pass_on(self, owner: str, request: PassedRequest) -> Elsewhere | None:
         """Its answer; None when it cannot be reached."""
         headers = {
@@ -129,6 +158,9 @@ class Instances:
             for key, value in request.headers.items()
             if key.lower() in ("content-type", "accept", "authorization")
         }
+        caller = current_caller()
+        if caller.principal and "authorization" not in headers:  # a certificate cannot be passed on
+            headers |= on_behalf_of(caller)
         try:
             told = await self._http.request(
                 request.method,
@@ -153,7 +185,7 @@ class Instances:
             if registered.owner != self._cluster.url:
                 raise RestError(503, 50301, "another gateway has just taken the instance over")
             _log.info("Took a consumer instance over", group=group, instance=name)
-            instance = Instance(self._cluster.client, registered.spec)
+            instance = self._instance(registered.spec)
             self._local[(group, name)] = instance
             return instance
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 from fastapi import Request
 
+from odradek_gateway.auth.caller import ACCESS
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
@@ -76,8 +77,8 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def cluster_of(request: Request) -> ClusterAccess:
-    """The process's access to the cluster (a dependency of routes)."""
-    cluster = request.app.state.cluster
+    """The access to the cluster as the caller, or as the gateway where nobody is asked (a dependency of routes)."""
+    cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster
 

@@ -1,0 +1,209 @@
+"""ASGI middleware: finds out who calls, refuses who does not say, and acts as the caller from there on.
+
+The first that fits counts, of the ways that `authentication.methods` has:
+
+  1. `odradek-on-behalf-of`, from another gateway that passes a request on: believed only of a peer
+     whose certificate stands in `delegation.principals`; anybody else is refused.
+  2. `Authorization: Bearer`, a signed token; `Authorization: Basic`, a name and password that a broker
+     believes. A header that is wrong is refused, whatever certificate there is.
+  3. The certificate of the connection.
+
+Refusals are 401 with WWW-Authenticate, 403 or 429, in the usual error body, and lines in the audit
+log. Liveness and readiness are told to everybody.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+from fastapi.responses import JSONResponse
+
+from odradek.admin.access import AclFilter
+from odradek.errors import AuthenticationFailed, AuthorizationFailed, OdradekError
+from odradek_gateway.auth.auth_settings import BASIC, BEARER, MTLS
+from odradek_gateway.auth.basic_logins import BasicLogins
+from odradek_gateway.auth.caller import ACCESS, Caller, enter
+from odradek_gateway.auth.caller_access import CallerAccesses
+from odradek_gateway.auth.rate_limits import RateLimits
+from odradek_gateway.rest.errors import error_body
+from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
+from odradek_runtime.jwt_tokens import TokenRefused, TokenVerifier
+from odradek_runtime.logs import event_log
+
+CERTIFICATE: Final = "odradek.certificate"
+"""Where the HTTP server puts the peer's certificate (DER) in a scope."""
+ON_BEHALF_OF: Final = b"odradek-on-behalf-of"
+ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
+_PUBLIC: Final = frozenset({"/livez", "/readyz", "/_health"})
+_METRICS: Final = "/metrics"
+_NOTHING: Final = AclFilter(principal="-", resource_name="-")
+"""Asked for to learn whether the caller may DESCRIBE the cluster, which is what metrics tell of."""
+_REALM: Final = 'realm="odradek"'
+_NAME_CHARACTERS_MAX: Final = 255
+_PASSWORD_CHARACTERS_MAX: Final = 1024
+Asgi = Callable[..., Awaitable[None]]
+_audit = event_log("odradek_gateway.audit")
+
+
+class Refused(Exception):
+    """Answered with this status. `reason` is for the audit log, `message` for the caller."""
+
+    def __init__(
+        self, status: int, error_code: int, message: str, *, reason: str, retry_after_s: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+        self.message = message
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Authentication:
+    """See above. `tokens` and `logins` are there where their method is."""
+
+    def __init__(
+        self,
+        app: Asgi,
+        *,
+        settings: GatewaySettings,
+        accesses: CallerAccesses,
+        tokens: TokenVerifier | None,
+        logins: BasicLogins | None,
+    ) -> None:
+        self._app = app
+        self._methods = frozenset(settings.authentication_methods)
+        self._delegates = frozenset(settings.delegation_principals)
+        self._accesses = accesses
+        self._tokens = tokens
+        self._logins = logins
+        per_second = settings.requests_per_second_max
+        self._requests = (
+            RateLimits(per_second=per_second, burst=10 * per_second) if per_second else None
+        )
+        per_minute = settings.failed_logins_per_minute_max
+        self._failures = RateLimits(per_second=per_minute / 60, burst=per_minute)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """See the class."""
+        if scope["type"] != "http" or scope["path"] in _PUBLIC:
+            await self._app(scope, receive, send)
+            return
+        host = str(scope["client"][0]) if scope.get("client") else ""
+        try:
+            caller = await self._identified(scope, host)
+            self._bounded(caller)
+        except Refused as refused:
+            await self._refuse(refused, scope, host)(scope, receive, send)
+            return
+        enter(caller)
+        async with self._accesses.lease(caller) as access:
+            if scope["path"] == _METRICS:
+                try:
+                    await access.admin.describe_acls(_NOTHING)
+                except AuthorizationFailed as error:
+                    denied = Refused(403, 40301, str(error), reason=str(error))
+                    await self._refuse(denied, scope, host)(scope, receive, send)
+                    return
+            scope[ACCESS] = access
+            await self._app(scope, receive, send)
+
+    async def _identified(self, scope: dict[str, Any], host: str) -> Caller:
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in (b"authorization", ON_BEHALF_OF, ON_BEHALF_OF_HOST):
+                if name in headers:
+                    raise _unauthorized(f"two {name.decode()} headers")
+                headers[name] = value
+        certificate = principal_of_certificate(scope.get(CERTIFICATE))
+        if ON_BEHALF_OF in headers or ON_BEHALF_OF_HOST in headers:
+            return self._passed_on(certificate, headers, host)
+        if b"authorization" in headers:
+            principal = await self._by_header(headers[b"authorization"].decode("latin-1"), host)
+        elif MTLS in self._methods and certificate != ANONYMOUS:
+            principal = certificate
+        else:
+            raise _unauthorized("no credentials")
+        return Caller(principal=principal, host=host)
+
+    def _passed_on(self, peer: str, headers: dict[bytes, bytes], host: str) -> Caller:
+        if peer == ANONYMOUS or peer not in self._delegates:
+            raise Refused(403, 40301, "Forbidden", reason=f"{peer} is not in delegation.principals")
+        principal = unquote(headers.get(ON_BEHALF_OF, b"").decode("latin-1"))
+        if not principal.startswith("User:") or not 5 < len(principal) <= 1024:
+            raise Refused(403, 40301, "Forbidden", reason=f"{peer} passes nobody on")
+        told = headers.get(ON_BEHALF_OF_HOST, b"").decode("latin-1")
+        return Caller(principal=principal, host=told or host)
+
+    async def _by_header(self, header: str, host: str) -> str:
+        wait_s = self._failures.wait_s(host)
+        if wait_s:
+            raise _too_many("too many failed logins", wait_s)
+        scheme, _, rest = header.partition(" ")
+        try:
+            if scheme.lower() == "bearer" and self._tokens is not None and BEARER in self._methods:
+                return self._tokens.principal(rest.strip())
+            if scheme.lower() == "basic" and self._logins is not None and BASIC in self._methods:
+                return await self._by_password(rest.strip())
+        except (TokenRefused, AuthenticationFailed) as refused:
+            self._failures.take(host)
+            raise _unauthorized(str(refused)) from None
+        except OdradekError as error:
+            raise Refused(
+                503, 50302, "No broker answers.", reason=str(error), retry_after_s=1
+            ) from None
+        raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
+
+    async def _by_password(self, encoded: str) -> str:
+        assert self._logins is not None
+        try:
+            text = base64.b64decode(encoded, validate=True).decode()
+        except (binascii.Error, ValueError):
+            raise AuthenticationFailed("malformed Basic credentials") from None
+        user, colon, password = text.partition(":")
+        if (
+            not colon
+            or not 0 < len(user) <= _NAME_CHARACTERS_MAX
+            or not 0 < len(password) <= _PASSWORD_CHARACTERS_MAX
+        ):
+            raise AuthenticationFailed("malformed Basic credentials")
+        return await self._logins.principal(user, password)
+
+    def _bounded(self, caller: Caller) -> None:
+        if self._requests is not None and (wait_s := self._requests.take(caller.principal)):
+            raise _too_many(f"{caller.principal} asks too often", wait_s)
+
+    def _refuse(self, refused: Refused, scope: dict[str, Any], host: str) -> JSONResponse:
+        _audit.warning(
+            "Refused",
+            status=refused.status,
+            reason=refused.reason,
+            host=host,
+            request=f"{scope['method']} {scope['path'][:200]}",
+        )
+        response = JSONResponse(
+            error_body(refused.status, refused.message, refused.error_code), refused.status
+        )
+        if refused.status == 401:
+            for method, challenge in ((BEARER, "Bearer"), (BASIC, "Basic")):
+                if method in self._methods:
+                    charset = ', charset="UTF-8"' if method == BASIC else ""
+                    response.headers.append("WWW-Authenticate", f"{challenge} {_REALM}{charset}")
+            if "www-authenticate" not in response.headers:
+                response.headers["WWW-Authenticate"] = f"Mutual {_REALM}"
+        if refused.retry_after_s:
+            response.headers["Retry-After"] = str(refused.retry_after_s)
+        return response
+
+
+def _unauthorized(reason: str) -> Refused:
+    return Refused(401, 40101, "Unauthorized", reason=reason)
+
+
+def _too_many(reason: str, wait_s: int) -> Refused:
+    return Refused(429, 42901, "Too Many Requests", reason=reason, retry_after_s=wait_s)

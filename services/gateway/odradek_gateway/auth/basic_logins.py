@@ -1,0 +1,108 @@
+"""A name and a password, proved to a broker by SCRAM: the gateway stores no password and no hash of one.
+
+A proof costs thousands of rounds of hashing and two messages, so one that succeeded holds for a short
+time, kept under an HMAC of name and password with a key of this process. Who asks with the same pair
+meanwhile waits for the proof that is under way; at most PROOFS_MAX are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from odradek.errors import AuthenticationFailed, BrokersUnavailable, InvalidConfig, OdradekError
+from odradek.transports.methods import AUTHENTICATE
+from odradek.transports.sasl_login import log_in
+from odradek.transports.security import SaslCredentials
+from odradek.transports.transport import Transport
+
+PROOFS_MAX: Final = 8
+CACHED_MAX: Final = 10_000
+_KEY: Final = os.urandom(32)
+
+
+class BasicLogins:
+    """For the event loop. `endpoints` are brokers, any of which knows every user."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        endpoints: Sequence[str],
+        *,
+        mechanism: str,
+        cache_ms: int,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._endpoints = tuple(endpoints)
+        self._mechanism = mechanism
+        self._cache_s = cache_ms / 1000
+        self._clock_s = clock_s
+        self._proved: OrderedDict[bytes, float] = OrderedDict()  # until when, soonest first
+        self._under_way: dict[bytes, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(PROOFS_MAX)
+        self._next = 0
+
+    async def principal(self, user: str, password: str) -> str:
+        """`User:` and the name.
+
+        Raises:
+            AuthenticationFailed: no broker believes it.
+            BrokersUnavailable: none answers.
+        """
+        pair = hmac.digest(_KEY, f"{len(user)}:{user}{password}".encode(), "sha256")
+        now_s = self._clock_s()
+        until_s = self._proved.get(pair)
+        if until_s is None or now_s >= until_s:
+            await self._proof(pair, user, password)
+        return f"User:{user}"
+
+    async def _proof(self, pair: bytes, user: str, password: str) -> None:
+        task = self._under_way.get(pair)
+        if task is None:
+            task = asyncio.create_task(self._prove(user, password), name="basic login")
+            self._under_way[pair] = task
+            task.add_done_callback(lambda done: self._finished(pair, done))
+        await asyncio.shield(task)  # others may wait for it: who goes does not end it
+
+    def _finished(self, pair: bytes, done: asyncio.Task[None]) -> None:
+        del self._under_way[pair]
+        if done.cancelled() or done.exception() is not None:
+            self._proved.pop(pair, None)
+            return
+        now_s = self._clock_s()
+        self._proved[pair] = now_s + self._cache_s
+        self._proved.move_to_end(pair)
+        while self._proved:
+            oldest = next(iter(self._proved))
+            if len(self._proved) <= CACHED_MAX and self._proved[oldest] > now_s:
+                break
+            del self._proved[oldest]
+
+    async def _prove(self, user: str, password: str) -> None:
+        try:
+            credentials = SaslCredentials(
+                username=user, password=password, mechanism=self._mechanism
+            )
+        except InvalidConfig as error:
+            raise AuthenticationFailed(str(error)) from None
+        last: OdradekError | None = None
+        async with self._room:
+            for _ in self._endpoints:
+                self._next = (self._next + 1) % len(self._endpoints)
+                endpoint = self._endpoints[self._next]
+                try:
+                    await log_in(
+                        self._transport.open(endpoint, AUTHENTICATE), endpoint, credentials
+                    )
+                    return
+                except AuthenticationFailed:
+                    raise
+                except OdradekError as error:
+                    last = error
+        raise BrokersUnavailable(tried=list(self._endpoints), last_error=last, waited_s=0)

@@ -1,0 +1,141 @@
+"""Access to the cluster as a caller: every call to a broker says on whose behalf it is.
+
+All callers share one set of connections; what differs is the `odradek-on-behalf-of` of their calls and
+streams, so each has a client and a producer of its own. They are kept while requests or consumer
+instances use them, and after that until there are too many: then the longest idle one goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from odradek.client import Client
+from odradek.transports.grpc_transport import GrpcTransport
+from odradek.transports.security import TlsOptions
+from odradek.transports.transport import Method, Stream
+from odradek_gateway.auth.caller import Caller
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.settings import GatewaySettings
+
+_CLOSE_S: Final = 5.0
+_SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all that may stand in a header, but %
+
+
+def on_behalf_of(caller: Caller) -> dict[str, str]:
+    """The headers by which a gateway says for whom it speaks, to a broker or to another gateway."""
+    return {
+        "odradek-on-behalf-of": quote(caller.principal, safe=_SAFE),
+        "odradek-on-behalf-of-host": caller.host,
+    }
+
+
+class OnBehalfOf:
+    """A transport whose calls name a caller. Its connections are those of `shared`."""
+
+    def __init__(self, shared: GrpcTransport, caller: Caller) -> None:
+        self._shared = shared
+        self._metadata = tuple(on_behalf_of(caller).items())
+
+    async def call(
+        self, endpoint: str, method: Method[Any, Any], request: Any, *, timeout_s: float
+    ) -> Any:
+        """See Transport."""
+        return await self._shared.call(
+            endpoint, method, request, timeout_s=timeout_s, metadata=self._metadata
+        )
+
+    def open(self, endpoint: str, method: Method[Any, Any]) -> Stream[Any, Any]:
+        """See Transport."""
+        return self._shared.open(endpoint, method, metadata=self._metadata)
+
+    async def close(self) -> None:
+        """The connections are shared; the streams end with who opened them."""
+
+
+class CallerAccess(ClusterAccess):
+    """The cluster as one caller sees it; stopping is the process's affair."""
+
+    def __init__(self, process: ClusterAccess, shared: GrpcTransport, caller: Caller) -> None:
+        self.settings = process.settings
+        self.url = process.url
+        self.caller = caller
+        self.client = Client(process.settings.bootstrap, transport=OnBehalfOf(shared, caller))
+        self.producer = self.client.producer(
+            acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
+        )
+        self.requests = 0
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._process = process
+        self._long_polls = process._long_polls
+
+    @property
+    def is_stopping(self) -> bool:  # type: ignore[override]  # a field there, the process's here
+        """See ClusterAccess."""
+        return self._process.is_stopping
+
+
+class CallerAccesses:
+    """One access for each caller that there is; `process` is the gateway's own."""
+
+    def __init__(self, process: ClusterAccess, settings: GatewaySettings) -> None:
+        self._process = process
+        self._accesses_max = settings.callers_max
+        self.transport = GrpcTransport(
+            TlsOptions(ca=settings.ssl_ca, cert=settings.ssl_certificate, key=settings.ssl_key)
+        )
+        self._known: OrderedDict[Caller, CallerAccess] = OrderedDict()  # longest idle first
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @contextlib.asynccontextmanager
+    async def lease(self, caller: Caller) -> AsyncIterator[CallerAccess]:
+        """For one request."""
+        access = self.of(caller)
+        access.requests += 1
+        try:
+            yield access
+        finally:
+            access.requests -= 1
+            self._trim()
+
+    def of(self, caller: Caller) -> CallerAccess:
+        """The access of that caller; put who keeps it beyond the request into its `users`."""
+        access = self._known.get(caller)
+        if access is None:
+            access = self._known[caller] = CallerAccess(self._process, self.transport, caller)
+        self._known.move_to_end(caller)
+        return access
+
+    async def close(self) -> None:
+        """All of them, and the connections."""
+        for caller in list(self._known):
+            self._drop(caller)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_CLOSE_S)
+        await self.transport.close()
+
+    def _trim(self) -> None:
+        if len(self._known) <= self._accesses_max:
+            return
+        for caller, access in list(self._known.items()):
+            if len(self._known) <= self._accesses_max:
+                return
+            if not access.requests and not access.users:
+                self._drop(caller)
+
+    def _drop(self, caller: Caller) -> None:
+        task = asyncio.create_task(self._end(self._known.pop(caller)), name="caller leaves")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _end(self, access: CallerAccess) -> None:
+        await access.producer.close(_CLOSE_S)
+        await access.client.close()

@@ -1,0 +1,104 @@
+"""The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and a bound on silence.
+
+A connection that has not sent the whole head of its first request within FIRST_REQUEST_S_MAX is
+closed (slowloris); a TLS handshake counts towards it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from odradek_gateway.auth.authentication import CERTIFICATE
+from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.server_tls import server_context
+from odradek_runtime.tls import TlsFiles
+
+FIRST_REQUEST_S_MAX: Final = 10.0
+_Base: Any = AutoHTTPProtocol  # httptools' protocol where that is installed, else h11's
+
+
+class _Protocol(_Base):  # type: ignore[misc]
+    """One connection."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Note who is there, and expect a request soon."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_S_MAX, transport.abort)
+        self._first_request_timer = timer
+        self.app: Any = _Introduced(self.app, certificate, timer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is waited for any more."""
+        self._first_request_timer.cancel()
+        super().connection_lost(exc)
+
+
+class _Introduced:
+    """The application, told of the connection's certificate."""
+
+    __slots__ = ("_app", "_certificate", "_timer")
+
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        certificate: bytes | None,
+        timer: asyncio.TimerHandle,
+    ) -> None:
+        self._app = app
+        self._certificate = certificate
+        self._timer = timer
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        self._timer.cancel()
+        if self._certificate is not None:
+            scope[CERTIFICATE] = self._certificate
+        await self._app(scope, receive, send)
+
+
+class _Config(uvicorn.Config):
+    """With a context of our own."""
+
+    def __init__(self, app: Any, *, settings: GatewaySettings, **options: Any) -> None:
+        super().__init__(app, http=_Protocol, **options)
+        self._settings = settings
+
+    def load(self) -> None:
+        """Raises OSError, ssl.SSLError for files that cannot be used."""
+        super().load()
+        if self._settings.http_ssl_certificate:
+            certificate, key, ca = self._settings.http_tls_paths
+            self.ssl = server_context(
+                TlsFiles(certificate=certificate, key=key, ca=ca),
+                client_auth=self._settings.http_ssl_client_auth,
+            )
+
+
+class HttpServer(uvicorn.Server):
+    """Signals are the process's, not the server's."""
+
+    def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
+        super().__init__(
+            _Config(
+                app,
+                settings=settings,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=bool(settings.forwarded_allow_ips),
+                forwarded_allow_ips=settings.forwarded_allow_ips or None,
+                limit_concurrency=connections_max,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=settings.shutdown_timeout_ms // 1000,
+            )
+        )
+
+    def install_signal_handlers(self) -> None:
+        """None."""
