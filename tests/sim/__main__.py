@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.sim.planted.bugs import BUGS
+from tests.sim.planted.elsewhere import ELSEWHERE
+from tests.sim.planted.schedules import SCHEDULES
 from tests.sim.regressions import REGRESSIONS
 from tests.sim.simulation import Result, run_seed
 
@@ -153,21 +155,26 @@ def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
     """Plant each bug and count the seeds until it is found."""
     table = Table(title="Planted bugs")
     for name in ("#", "bug", "seeds", "found by"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     all_found = True
     for number in numbers:
+        if number in ELSEWHERE:
+            found = ELSEWHERE[number]
+            table.add_row(str(number), found.name, "", f"{found.module}: {found.plant}")
+            continue
         bug = BUGS[number]
+        schedule = SCHEDULES[number].__name__ if number in SCHEDULES else ""
         with bug.planted():
             for seed in range(seeds_max):
                 result = run_seed(seed)
                 if result.violations:
-                    found = result.violations[0].name
-                    table.add_row(str(number), bug.name, str(seed + 1), found)
+                    by = "; ".join(filter(None, (result.violations[0].name, schedule)))
+                    table.add_row(str(number), bug.name, str(seed + 1), by)
                     break
             else:
-                where = "directed schedule" if bug.is_rare else "[red]nothing[/red]"
+                where = schedule or "[red]nothing[/red]"
                 table.add_row(str(number), bug.name, f"> {seeds_max}", where)
-                all_found = all_found and bug.is_rare
+                all_found = all_found and bool(schedule)
     console.print(table)
     return all_found
 
@@ -189,7 +196,8 @@ def main() -> int:
         console.print(result.trace or f"digest {result.digest:08x}", markup=False)
         return 1 if result.violations else 0
     if options.planted is not None:
-        return 0 if hunt(options.planted or list(BUGS), options.seeds, console) else 1
+        numbers = options.planted or sorted(BUGS.keys() | ELSEWHERE.keys())
+        return 0 if hunt(numbers, options.seeds, console) else 1
     began = time.monotonic()
     seeds = list(range(options.first, options.first + options.seeds))
     seeds += [seed for seed in REGRESSIONS if seed not in seeds]

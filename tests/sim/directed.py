@@ -11,14 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from odradek_broker.coordination.coordinator_host import java_hash
 from odradek_broker.partition.leader import Leader
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.broker_process import BrokerProcess, Hosted
 from tests.sim.clients import Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
+from tests.sim.groups.classic_member import TOPICS
+from tests.sim.groups.population import GROUPS_TOPIC
 from tests.sim.history import History
-from tests.sim.scheduler import MS, SECOND, Scheduler
+from tests.sim.scheduler import MS, Scheduler
+
+CONSUMED = tuple(NewTopic(name=name, partition_count=1, replication_factor=1) for name in TOPICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,10 @@ class Stage:
         replicas: tuple[int, ...] = (1, 2, 3),
         min_insync_replicas: int = 2,
         durability: str = "replicated",
+        has_groups: bool = False,
     ) -> None:
         self.scheduler = Scheduler(seed=1)
-        self.cluster = Cluster(self.scheduler)
+        self.cluster = Cluster(self.scheduler, has_groups=has_groups)
         self.history: History[TopicIdPartition] = History()
         self.cluster.start()
         self.cluster.create_topics(
@@ -54,7 +60,8 @@ class Stage:
                     ("min.insync.replicas", str(min_insync_replicas)),
                     ("durability", durability),
                 ),
-            )
+            ),
+            *((GROUPS_TOPIC, *CONSUMED) if has_groups else ()),
         )
         self.until(lambda: len(self.isr) == 3)
         self.until(lambda: all(self.partition in self.life(b).hosted for b in (1, 2, 3)))
@@ -131,6 +138,19 @@ class Stage:
     def isr(self) -> tuple[int, ...]:
         return self.state.isr if self.state is not None else ()
 
+    def coordinator_of(self, group_id: str) -> int:
+        """As the controllers have it; -1 while nobody coordinates."""
+        topic = self.cluster.log.image.topic(GROUPS_TOPIC.name)
+        if topic is None:
+            return -1
+        return topic.partitions[java_hash(group_id) % len(topic.partitions)].leader
+
+    def close(self) -> None:
+        """Unwind what runs, where coordinators did."""
+        for node in self.cluster.brokers.values():
+            if node.life is not None:
+                node.life.close()
+
     def life(self, broker_id: int) -> BrokerProcess:
         life = self.cluster.brokers[broker_id].life
         assert life is not None
@@ -163,6 +183,3 @@ class Stage:
             and life is not None
             and life.broker_epoch == broker.broker_epoch
         )
-
-
-LAG_MS = 3_000 + SECOND // MS

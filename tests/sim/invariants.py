@@ -1,4 +1,4 @@
-"""What must hold after each event (I1-I10), told with what only the simulator can see.
+"""What must hold after each event (I1-I11), told with what only the simulator can see.
 
 The oracle knows every disk, the committed metadata, and what was ever exposed or acknowledged. A
 partition whose promise is suspended (`suspend`) lost more copies at once than its durability
@@ -198,6 +198,18 @@ class Invariants:
         if age_us > LEASE_US_MAX:
             self.fail(
                 "I10", f"broker {broker.broker_id} answers {age_us // MS} ms after its lease began"
+            )
+
+    def coordinator_begins(self, broker: BrokerProcess, hosted: Hosted | None) -> None:
+        """I11: a coordinator knows all of its log, or the next one would know better."""
+        if hosted is None or hosted.replica.role is not Role.LEADER:
+            return  # it is about to hear of that
+        replica = hosted.replica
+        if replica.high_watermark < replica.log_end:
+            self.fail(
+                "I11",
+                f"broker {broker.broker_id} coordinates {hosted.partition.partition} from "
+                f"{replica.high_watermark} records, its log has {replica.log_end}",
             )
 
     # --- metadata --------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class Stream:
         self.on_closed: list[Callable[[], None] | None] = [None, None]
         self._is_gone = [False, False]  # this end knows
         self._has_gap = [False, False]  # what this end sends arrives no more
+        self._has_lost = [False, False]  # nor does what it sent: some of it was lost on the way
         self._last_us = [0, 0]
         network.opened(self)
 
@@ -175,10 +176,10 @@ class Stream:
 
     def _arrive(self, side: int, message: Any) -> None:
         sender, target = self.ends[side], self.ends[1 - side]
-        if self._has_gap[side] and sender.is_alive:
+        if self._has_lost[side] or (self._has_gap[side] and sender.is_alive):
             return
         if not self.network.is_open(sender.node_id, target.node_id):
-            self._has_gap[side] = True
+            self._has_gap[side] = self._has_lost[side] = True
             self.notice_silence()
             return
         target.deliver(self._deliver, side, message)

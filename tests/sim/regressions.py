@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 REGRESSIONS: tuple[int, ...] = (
+    1188,  # a coordinator loaded anew without what it had written and not yet seen committed
     278,  # a leader waited for ever for a refused replica (now also a directed schedule)
 )

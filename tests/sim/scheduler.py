@@ -74,6 +74,7 @@ class Process:
         self.node_id = node_id
         self.is_alive = True
         self.stalled_until_us = 0
+        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     @property
     def is_running(self) -> bool:
@@ -87,10 +88,21 @@ class Process:
         """Run it now, after the stall, or never."""
         if not self.is_alive:
             return
-        if self.scheduler.now_us < self.stalled_until_us:
-            self.scheduler.at(self.stalled_until_us, self.deliver, action, *args)
+        if self._waiting or self.scheduler.now_us < self.stalled_until_us:
+            if not self._waiting:
+                self.scheduler.at(self.stalled_until_us, self._wake)
+            self._waiting.append((action, args))  # in order, however often it is stopped again
             return
         action(*args)
+
+    def _wake(self) -> None:
+        while self._waiting and self.is_alive:
+            if self.scheduler.now_us < self.stalled_until_us:
+                self.scheduler.at(self.stalled_until_us, self._wake)
+                return
+            action, args = self._waiting[0]
+            action(*args)
+            self._waiting.popleft()
 
     def stall(self, duration_us: int) -> None:
         """SIGSTOP, a collection of garbage, a virtual machine that is moved."""

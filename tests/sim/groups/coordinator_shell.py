@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard
 from odradek_broker.groups import messages as gm
+from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.outcomes import (
     FetchWant,
@@ -24,7 +25,13 @@ from odradek_broker.replication.outcomes import (
 )
 from odradek_broker.replication.partition_service import OFFSET_EARLIEST, LeadershipWatcher
 from odradek_broker.settings import BrokerSettings
-from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
+from odradek_protocol.identity import (
+    NO_OFFSET,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicIdPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.records import iter_headers
@@ -93,7 +100,23 @@ class CoordinatorShell:
             gm.CommitOffsets: self.coordinator.commit,
             gm.FetchOffsets: self.coordinator.fetch_offsets,
         }
+        self._watch_loads()
         self.loop.spawn(self.coordinator.run())
+
+    def _watch_loads(self) -> None:
+        """I11: a shard begins with all that is in its log, committed."""
+        host = self.coordinator._host
+        load = host._load
+
+        async def watched(hosted: HostedShard[GroupShard]) -> bool:
+            is_loaded = await load(hosted)
+            if is_loaded:
+                found = self._find(hosted.partition)
+                self.scheduler.counters["coordinator loads"] += 1
+                self.broker.cluster.invariants.coordinator_begins(self.broker, found)
+            return is_loaded
+
+        host._load = watched  # type: ignore[method-assign]
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -171,6 +194,10 @@ class CoordinatorShell:
     def may_answer(self, topic: str, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> bool:
         hosted = self._find(partition)
         return hosted is not None and self.broker.clients.passes_gate(hosted, leader_epoch)
+
+    def log_end(self, topic: str, partition: PartitionIndex) -> Offset:
+        hosted = self._find(partition)
+        return NO_OFFSET if hosted is None else hosted.replica.log_end
 
     def produce(
         self,

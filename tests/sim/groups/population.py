@@ -6,7 +6,12 @@ from typing import Final
 
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_metadata_quorum.controller.requests import NewTopic
-from odradek_protocol.identity import GroupId, TopicIdPartition, TopicPartition
+from odradek_protocol.identity import (
+    GroupId,
+    PartitionIndex,
+    TopicIdPartition,
+    TopicPartition,
+)
 from tests.sim.cluster import Cluster
 from tests.sim.groups.classic_member import TOPICS, ClassicMember
 from tests.sim.groups.consumer_member import ConsumerMember
@@ -66,6 +71,18 @@ class Observer(Member):
         self._loop.spawn(read())
 
     has_read_all = False
+
+
+class Alone(Member):
+    """A consumer that assigns itself its partitions, and keeps its offsets with a group's name."""
+
+    async def _live(self) -> None:
+        self.positions = self.positions or {TopicPartition(TOPICS[0], PartitionIndex(0)): 0}
+        await self.commit("", None, -1)
+        await self.pause(100, 300)
+
+    async def leave(self) -> None:
+        """It is in no group."""
 
 
 class Population:

@@ -9,9 +9,7 @@ from odradek_broker.coordination.hosted_shard import HostedShard
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.consumer_group import ConsumerGroup
 from odradek_broker.groups.group_kind import GroupKind
-from odradek_protocol.identity import NO_LEADER_EPOCH
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.client_shell import ClientShell
 from tests.sim.groups.coordinator_shell import CoordinatorShell
 from tests.sim.planted.bug import Bug, replace_in
 
@@ -51,13 +49,8 @@ def _answers_before_replication(stack: ExitStack) -> None:
     replace_in(stack, HostedShard, "take", take)
 
 
-def _writes_in_any_epoch(stack: ExitStack) -> None:
-    original = ClientShell.produce_here
-
-    def produce_here(self: ClientShell, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{**kwargs, "expected_leader_epoch": NO_LEADER_EPOCH})
-
-    replace_in(stack, ClientShell, "produce_here", produce_here)
+def _loads_what_is_committed(stack: ExitStack) -> None:
+    replace_in(stack, CoordinatorShell, "log_end", lambda self, *_: 0)
 
 
 GROUP_BUGS = (
@@ -67,11 +60,20 @@ GROUP_BUGS = (
         plant=_commit_of_an_old_generation,
     ),
     Bug(number=20, name="group state lost at coordinator move", plant=_state_lost_at_a_move),
-    Bug(number=32, name="coordinator answers past its lease", plant=_answers_without_lease),
+    Bug(
+        number=32,
+        name="coordinator answers past its lease",
+        plant=_answers_without_lease,
+        is_rare=True,
+    ),
     Bug(
         number=33,
         name="coordinator answers before replication",
         plant=_answers_before_replication,
     ),
-    Bug(number=34, name="coordinator writes in any epoch", plant=_writes_in_any_epoch),
+    Bug(
+        number=34,
+        name="coordinator reloads without its own last writes",
+        plant=_loads_what_is_committed,
+    ),
 )

@@ -1,7 +1,8 @@
 """The coordinators of one internal topic: a state machine on each of its partitions that this broker leads.
 
-Loading reads the partition from its start to the watermark, once the watermark has passed all that earlier leaders
-wrote, and replays it; at most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load.
+Loading reads the whole partition and replays it, once the watermark has passed its end: what earlier leaders wrote, and
+what a broken shard of our own wrote and could not see committed, may still be committed, and then the next coordinator
+replays it. At most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load.
 """
 
 from __future__ import annotations
@@ -164,10 +165,13 @@ class CoordinatorHost(Generic[Shard]):
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
         """Whether all of it could be read."""
+        log_end = self._partitions.log_end(self.topic, hosted.partition)
         ends = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_LATEST)
         starts = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_EARLIEST)
         if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
             return False  # the watermark is behind the epoch's start, or leadership went
+        if ends.offset < log_end:
+            return False
         offset, end = starts.offset, ends.offset
         while offset < end:
             if hosted.state is not ShardState.LOADING:

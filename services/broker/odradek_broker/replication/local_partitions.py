@@ -31,6 +31,7 @@ from odradek_broker.replication.partition_table import INTERNAL_TOPICS, Partitio
 from odradek_protocol.identity import (
     NO_BROKER,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     BrokerId,
     LeaderEpoch,
     Offset,
@@ -362,6 +363,11 @@ class LocalPartitions:
         return host is not None and host.replica.may_answer(
             leader_epoch, lease_until_ms=self._lease.until_ms, now_ms=boottime_ms()
         )
+
+    def log_end(self, topic: Topic, partition: PartitionIndex) -> Offset:
+        """See PartitionService."""
+        host = self.find(topic, partition)
+        return NO_OFFSET if host is None else host.replica.log_end
 
     # --- metadata --------------------------------------------------------------------------------
 

@@ -156,6 +156,9 @@ class PartitionService(Protocol):
         """Whether an answer of that epoch may leave now, for answers of another shape
         (coordinators)."""
 
+    def log_end(self, topic: Topic, partition: PartitionIndex) -> Offset:
+        """Where the next record goes, committed or not; NO_OFFSET if there is no replica here."""
+
     # --- metadata --------------------------------------------------------------------------------
 
     @property

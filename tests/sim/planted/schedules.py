@@ -1,0 +1,278 @@
+"""Schedules for planted bugs that chance rarely meets.
+
+Each is a story that ends well; with its bug planted it must not. `SCHEDULES` tells whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Role
+from odradek_broker.partition.events import FollowerSession
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.sim.client_shell import Answer, FetchCall
+from tests.sim.directed import Stage
+from tests.sim.groups.group_history import GroupHistory, check_groups
+from tests.sim.groups.population import CLASSIC, Alone, Observer
+from tests.sim.invariants import LEASE_US_MAX
+from tests.sim.network import Stream
+from tests.sim.scheduler import SECOND, Process
+
+
+def late_copy_of_an_isr_expansion() -> None:
+    """Broker 3 leaves, joins, leaves again; a copy of the proposal to join comes after that."""
+    stage = Stage()
+    stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.join()
+    stage.until(lambda: len(stage.isr) == 3)
+    join = next(copy for copy in proposals if copy.adds(3))
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5)
+    join.deliver()
+    stage.run(1_000)
+    assert stage.isr == (1, 2), "a proposal of an older partition epoch was taken"
+
+
+def expansion_that_names_a_lost_life() -> None:
+    """The proposal that broker 3 joins is under way while its machine loses power and returns."""
+    stage = Stage()
+    producer = stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    kept = stage.log_end(3)
+    stage.until(lambda: stage.log_end(1) > kept + 10)
+    stage.run(200)
+    stage.cut_off(1, (101, 102, 103))  # the leader cannot tell
+    stage.cluster.network.cut -= {(1, 3), (3, 1), (2, 3), (3, 2)}
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.until(lambda: any(copy.adds(3) for copy in proposals))
+    producer.is_stopped = True
+    stage.lose_power(3, keep=kept)
+    stage.cluster.brokers[3].start()
+    stage.cut_off(3, (1, 2))
+    assert stage.state.leader == 1
+    stage.until(lambda: stage.is_live(3) and 3 not in stage.isr, limit_ms=2_400)
+    assert stage.state.leader == 1, "the schedule took too long"
+    next(copy for copy in proposals if copy.adds(3)).deliver()
+    stage.run(100)
+    assert 3 not in stage.isr, "a proposal that names an earlier life was taken"
+
+
+def ack_of_a_lost_life() -> None:
+    """What broker 3 acknowledged before its machine lost power comes after its new life attached."""
+    stage = Stage()
+    producer = stage.produce()
+    stage.until(lambda: stage.log_end(3) > 20)
+    producer.is_stopped = True
+    stage.run(2_000)
+    end = stage.log_end(1)
+    assert stage.log_end(3) == end
+    session = next(s for s, _ in stage.life(1).replication._followers.values() if s.broker_id == 3)
+    ack = fx.SendAck(
+        session_id=session.session_id,
+        leader_epoch=stage.hosted(3).replica.leader_epoch,
+        ack_to=end,
+    )
+    stage.lose_power(3, keep=end - 10)
+    kept = stage.cluster.brokers[3].disk.logs[stage.partition].log_end
+    stage.cluster.brokers[3].start()
+    stage.cluster.network.extra_delay_us[(1, 3)] = 800_000  # Data comes late
+    stage.until(lambda: _attached(stage) is not None and stage.is_live(3))
+    assert _attached(stage) != session
+    stage.life(1).replication._from_follower(session, stage.partition, ack)
+    assert stage.log_end(3) == kept, "the schedule took too long"
+    stage.run(50)
+    stage.cluster.network.extra_delay_us.clear()
+    stage.until(lambda: len(stage.isr) == 3)
+    assert stage.log_end(3) == end
+
+
+def expansion_that_is_refused_for_now() -> None:
+    """Broker 3 is fenced for a moment when it is to join; a copy of the proposal comes later.
+
+    The leader must not forget the refused proposal, or the copy lets a replica in that lacks what
+    was shown meanwhile; nor may it wait for that replica for ever.
+    """
+    stage = Stage()
+    stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.run(200)
+    proposals = stage.keep_copies("handle_alter_partition")
+    stage.held.add("handle_alter_partition")
+    stage.join()
+    stage.until(lambda: any(copy.adds(3) for copy in proposals))
+    late = next(copy for copy in proposals if copy.adds(3))
+    stage.life(3).process.stall(8 * SECOND)
+    stage.cluster.network.process_stalled(stage.life(3).process, 8 * SECOND)
+    stage.until(lambda: stage.cluster.log.image.brokers[3].fenced)
+    stage.held.clear()  # the leader asks again, and is refused
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5, limit_ms=4_000)
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.is_live(3))
+    late.deliver()
+    stage.run(200)
+    assert stage.isr == (1, 2), "a proposal that was withdrawn was taken"
+
+
+def _attached(stage: Stage) -> FollowerSession | None:
+    return stage.leading(1)._followers[3].session
+
+
+def cut_to_the_epochs_end() -> None:
+    """KIP-101: broker 2 has more than the new leader, and knows of less than was acknowledged.
+
+    It must cut what is more, and nothing below: it is in the ISR, and may be elected next.
+    """
+    stage = Stage(replicas=(1, 3, 2))
+    stage.produce()
+    first, second, third = (lambda b=b: stage.hosted(b).replica for b in (1, 2, 3))
+    stage.until(lambda: first().high_watermark > 10)
+    stage.cluster.network.extra_delay_us[(1, 3)] = 60_000
+    stage.until(
+        lambda: (
+            first().high_watermark > second().high_watermark
+            and second().log_end > third().log_end >= first().high_watermark
+        )
+    )
+    shown = first().high_watermark
+    stage.cut_off(1, (2, 3))  # nor does anything arrive that is on its way
+    stage.cluster.brokers[1].crash()
+    stage.until(lambda: third().role is Role.LEADER)
+    more = second().log_end
+    assert more > third().log_end
+    stage.until(lambda: second().log_end < more)
+    assert second().log_end >= shown
+
+
+def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
+    """A leader alone below the minimum shows nothing more, so that the ELR member may lead."""
+    stage = Stage()
+    stage.produce(acks=1)
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.cluster.brokers[2].crash()
+    stage.until(lambda: stage.isr == (1,))
+    assert stage.state.elr == (2,)
+    shown = stage.hosted(1).replica.high_watermark
+    stage.run(2_000)
+    assert stage.hosted(1).replica.high_watermark == shown
+    assert stage.log_end(1) > shown + 5
+    assert stage.hosted(1).replica.is_under_min_isr
+
+
+def snapshot_of_a_controller_that_was_behind() -> None:
+    """A broker follows two feeds; the one that was cut off comes back with an old snapshot."""
+    stage = Stage()
+    producer = stage.produce()
+    log, life = stage.cluster.log, stage.life(1)
+    behind, ahead = (c for c in stage.cluster.controllers if c != log.leader_id)
+    life.open_feed_of(behind)
+    stage.run(100)
+    stage.cut_off(behind, [c for c in stage.cluster.controllers if c != behind])
+    stage.cluster.brokers[3].crash()
+    stage.until(lambda: 3 not in stage.isr)
+    log.trim()
+    stage.cluster.brokers[3].start()
+    life.open_feed_of(ahead)
+    stage.until(lambda: len(stage.isr) == 3 and life.image.offset == log.image.offset)
+    before = life.image.offset
+    assert before >= log.trimmed
+    stage.cluster.network.cut = set()
+    stage.until(lambda: stage.cluster.controllers[behind].applied == len(log.entries))
+    stage.run(100)
+    assert life.image.offset >= before, "the image went back"
+    producer.is_stopped = True
+
+
+def answer_that_was_allowed_before_a_stall() -> None:
+    """The machine of a leader stands still between reading for a fetch and writing the answer."""
+    stage = Stage()
+    stage.produce()
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
+    life = stage.life(1)
+    stream = Stream(stage.cluster.network, Process(stage.scheduler, 299), life.process)
+    answers: list[Answer] = []
+    stream.on_message[0] = answers.append
+    call = FetchCall(call_id=1, partition=stage.partition, offset=0, leader_epoch=-1)
+    life.clients._fetch(stream, call)
+    life.process.stall(4 * SECOND)
+    stage.run(6_000)
+    assert ErrorCode.NONE not in [answer.error_code for answer in answers]
+    assert stage.state.leader != 1
+
+
+def power_lost_by_the_only_other_member() -> None:
+    """Below the minimum, broker 2 loses records with its power: it is electable no more.
+
+    Had it only been killed, it would stay eligible (ELR) and might lead when broker 1 dies.
+    """
+    stage = Stage()
+    producer = stage.produce()
+    stage.cut_off(3, (1, 2))
+    stage.until(lambda: stage.isr == (1, 2))
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 30)
+    producer.is_stopped = True
+    stage.run(1_000)
+    stage.lose_power(2, keep=stage.log_end(2) - 10)
+    stage.cluster.network.extra_delay_us[(1, 2)] = 60_000_000  # nothing brings them back
+    stage.cluster.brokers[2].start()
+    stage.until(lambda: stage.is_live(2))
+    assert stage.isr == (1,)
+    stage.cluster.brokers[1].crash()
+    stage.until(lambda: stage.cluster.log.image.brokers[1].fenced)
+    stage.run(2_000)
+    assert stage.state.leader == -1, "a replica that lost acknowledged records leads"
+    stage.cluster.brokers[1].start()
+    stage.until(lambda: stage.state.leader == 1)
+
+
+def coordinator_that_is_cut_off() -> None:
+    """Only an administrator still reaches the coordinator; commits go on at another.
+
+    Within its lease the old one may tell what was committed, after that nothing. (With members it
+    would soon fall silent anyway: it takes them out, and cannot write that.)
+    """
+    stage = Stage(has_groups=True)
+    history = GroupHistory()
+    member = Alone(stage.cluster, history, 301, CLASSIC)
+    tool = Observer(stage.cluster, history, 302, CLASSIC)
+    member.start()
+    stage.until(lambda: member.last_commit_us > 0)
+    old = stage.coordinator_of(CLASSIC)
+    others = [node for node in (1, 2, 3, 101, 102, 103) if node != old]
+    stage.cut_off(old, [*others, 301])
+    stage.cut_off(302, [broker for broker in (1, 2, 3) if broker != old])
+    stage.until(lambda: stage.coordinator_of(CLASSIC) != old)
+    moved_us = stage.scheduler.now_us
+    tool.start()
+    stage.until(lambda: member.last_commit_us > moved_us)
+    stage.run(6_000)
+    assert stage.life(old).image.offset < stage.cluster.log.image.offset, "it must not know"
+    found = check_groups(history, observers=[tool.name], staleness_us=LEASE_US_MAX)
+    for client in (member, tool):
+        client.die()
+    stage.close()
+    assert not found, found
+
+
+SCHEDULES: dict[int, Callable[[], None]] = {
+    4: cut_to_the_epochs_end,
+    6: late_copy_of_an_isr_expansion,
+    16: snapshot_of_a_controller_that_was_behind,
+    22: power_lost_by_the_only_other_member,
+    23: expansion_that_names_a_lost_life,
+    24: ack_of_a_lost_life,
+    26: min_isr_that_sinks_while_a_leader_is_cut_off,
+    30: answer_that_was_allowed_before_a_stall,
+    31: expansion_that_is_refused_for_now,
+    32: coordinator_that_is_cut_off,
+}
