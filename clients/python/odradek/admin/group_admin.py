@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from odradek.cluster.backoff import Backoff
 from odradek.errors import OdradekError, error_code, error_of
 from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
 from odradek.transports import methods
@@ -15,6 +19,14 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 R = TypeVar("R")
+
+_COORDINATOR_S_MAX: Final = 10.0
+_BACKOFF: Final = Backoff(first_ms=20, most_ms=500)
+_COORDINATOR_MOVES: Final = {
+    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    int(ErrorCode.NOT_COORDINATOR),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +70,20 @@ class GroupAdmin:
     async def _call(self, method: Method[Any, R], request: Any) -> R:
         raise NotImplementedError("Admin has it")
 
+    async def _coordinate(self, method: Method[Any, R], request: Any) -> R:
+        """A call to a group's coordinator, repeated while there is none, as while it moves."""
+        deadline_s = time.monotonic() + _COORDINATOR_S_MAX
+        attempts = 0
+        while True:
+            response = await self._call(method, request)
+            if not _COORDINATOR_MOVES & _codes(response) or time.monotonic() >= deadline_s:
+                return response
+            attempts += 1
+            await asyncio.sleep(_BACKOFF.after(attempts, random.random()) / 1000)
+
     async def list_groups(self) -> list[GroupListing]:
         """All groups of the cluster, by name."""
-        response = await self._call(methods.LIST_GROUPS, pb.ListGroupsRequest())
+        response = await self._coordinate(methods.LIST_GROUPS, pb.ListGroupsRequest())
         _check(response.error_code, "listing groups")
         return sorted(
             (
@@ -78,7 +101,7 @@ class GroupAdmin:
     async def describe_group(self, group: str) -> GroupDescription:
         """One group. Raises when there is none of that name."""
         request = pb.DescribeGroupsRequest(group_ids=[group])
-        response = await self._call(methods.DESCRIBE_GROUPS, request)
+        response = await self._coordinate(methods.DESCRIBE_GROUPS, request)
         (one,) = response.groups
         _check(one.error_code, f"group {group!r}")
         return GroupDescription(
@@ -113,7 +136,7 @@ class GroupAdmin:
         request = pb.FetchOffsetsRequest(
             group_id=group, partitions=[_named(name) for name in names], member_epoch=-1
         )
-        response = await self._call(methods.GROUP_FETCH, request)
+        response = await self._coordinate(methods.GROUP_FETCH, request)
         _check(response.error_code, f"offsets of group {group!r}")
         return {
             TopicPartition(one.partition.topic, one.partition.partition): one.offset
@@ -132,7 +155,7 @@ class GroupAdmin:
             request.offsets.add(
                 partition=_named(as_partition(name)), offset=offset, leader_epoch=-1
             )
-        response = await self._call(methods.GROUP_COMMIT, request)
+        response = await self._coordinate(methods.GROUP_COMMIT, request)
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
             raise error_of(
                 ErrorCode.NON_EMPTY_GROUP, f"group {group!r}", "it has members; stop them first"
@@ -143,25 +166,31 @@ class GroupAdmin:
 
     async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
         """Delete groups without members, with all that they committed; each for itself."""
-        response = await self._call(
-            methods.DELETE_GROUPS, pb.DeleteGroupsRequest(group_ids=list(groups))
-        )
-        return {
-            one.group_id: error_of(one.error_code, f"group {one.group_id!r}")
-            if one.error_code
-            else None
-            for one in response.groups
-        }
+        outcomes: dict[str, OdradekError | None] = {}
+        for group in groups:
+            response = await self._coordinate(
+                methods.DELETE_GROUPS, pb.DeleteGroupsRequest(group_ids=[group])
+            )
+            for one in response.groups:
+                outcomes[group] = (
+                    error_of(one.error_code, f"group {group!r}") if one.error_code else None
+                )
+        return outcomes
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
         """Forget offsets, of topics that no member is subscribed to."""
         request = pb.DeleteOffsetsRequest(
             group_id=group, partitions=[_named(name) for name in as_partitions(partitions)]
         )
-        response = await self._call(methods.DELETE_OFFSETS, request)
+        response = await self._coordinate(methods.DELETE_OFFSETS, request)
         _check(response.error_code, f"group {group!r}")
         for one in response.offsets:
             _check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
+
+
+def _codes(response: Any) -> set[int]:
+    """The error codes in an answer, of all its groups."""
+    return {getattr(one, "error_code", 0) for one in (response, *getattr(response, "groups", ()))}
 
 
 def _check(code: int, subject: str) -> None:

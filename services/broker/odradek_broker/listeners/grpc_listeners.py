@@ -92,7 +92,7 @@ class GrpcListeners:
         self._is_registered = is_registered
         self._clients: dict[str, grpc.aio.Server] = {}
         self._replication: grpc.aio.Server | None = None
-        self.health: Health
+        self.health = Health()  # of no server, until bound
 
     def bind(self) -> dict[str, int]:
         """Take the ports; by listener's name. Raises ListenRefused."""

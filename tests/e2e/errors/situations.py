@@ -1,0 +1,367 @@
+"""What goes wrong for people: each function brings a situation about and returns what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek.errors import OdradekError
+from odradek_protocol.records.builder import BatchBuilder
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import broker_service_pb2_grpc
+
+Act = Callable[[EmbeddedCluster], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A row of the table. In `told`, `...` stands for what differs from case to case."""
+
+    name: str
+    told: str
+    act: Act
+
+
+SITUATIONS: list[Situation] = []
+
+
+def _row(name: str, told: str) -> Callable[[Act], Act]:
+    def add(act: Act) -> Act:
+        SITUATIONS.append(Situation(name, told, act))
+        return act
+
+    return add
+
+
+# --- clients ----------------------------------------------------------------------------------------
+
+
+@_row(
+    "a topic that does not exist",
+    "topic 'nosuch' does not exist; create it (`odradek topic create NAME`), or check the name",
+)
+def _unknown_topic(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "consume", "nosuch", "--from-beginning", "--exit-at-end")
+
+
+@_row("a partition that does not exist", "topic 'orders' has 1 partitions, not partition 7...")
+def _unknown_partition(cluster: EmbeddedCluster) -> str:
+    _topic(cluster, "orders")
+    return _cli(cluster, "produce", "orders", "--partition", "7", stdin="x\n")
+
+
+@_row(
+    "a record larger than the topic takes",
+    "...is larger than max.message.bytes (1000): send smaller batches, or raise it "
+    "for the topic...",
+)
+def _too_large(cluster: EmbeddedCluster) -> str:
+    _topic(cluster, "small", "--config", "max.message.bytes=1000")
+    return _cli(cluster, "produce", "small", stdin="x" * 2_000 + "\n")
+
+
+@_row("a record without a key for a compacted topic", "...without a key: the topic is compacted...")
+def _no_key(cluster: EmbeddedCluster) -> str:
+    _topic(cluster, "compacted", "--config", "cleanup.policy=compact")
+    return _cli(cluster, "produce", "compacted", stdin="x\n")
+
+
+@_row("a batch damaged on its way", "batch at byte 0: the CRC32C is wrong")
+def _wrong_crc(cluster: EmbeddedCluster) -> str:
+    _topic(cluster, "orders")
+    builder = BatchBuilder()
+    builder.append(None, b"value")
+    damaged = bytearray(builder.build())
+    damaged[-1] ^= 1
+    request = pb.ProduceRequest(acks=-1, timeout_ms=5_000)
+    request.partitions.add(topic="orders", partition=0, records=bytes(damaged))
+    with grpc.insecure_channel(cluster.bootstrap) as channel:
+        stub = broker_service_pb2_grpc.BrokerServiceStub(channel)
+        (answer,) = next(iter(stub.Produce(iter([request]), timeout=30))).partitions
+    return str(answer.error_message)
+
+
+@_row(
+    "no broker at the address",
+    "no broker was reachable for ... s, tried 127.0.0.1:1; last error: ...; check "
+    "that the brokers run...",
+)
+def _nobody_there(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "topic", "list", "--bootstrap", "127.0.0.1:1")
+
+
+@_row(
+    "a broker that advertises a name which does not resolve",
+    "broker 1 advertises the name 'nosuch.invalid:...', which does not resolve...set "
+    "advertised.listeners...",
+)
+def _unresolvable(_: EmbeddedCluster) -> str:
+    port = _free_port()
+    listeners = (
+        f"listeners=GRPC://127.0.0.1:{port},REPLICATION://127.0.0.1:0",
+        f"advertised.listeners=GRPC://nosuch.invalid:{port},REPLICATION://127.0.0.1:0",
+    )
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, settings=listeners)) as other:
+        other.start()
+        other.wait_ready()
+        _cli_at(f"127.0.0.1:{port}", "topic", "create", "t", "--partitions", "1")
+
+        async def produce() -> str:
+            async with (
+                Client(f"127.0.0.1:{port}") as client,
+                client.producer(delivery_timeout_ms=3_000) as producer,
+            ):
+                try:
+                    await producer.send_and_wait("t", b"v")
+                except OdradekError as error:
+                    return str(error)
+            return ""
+
+        return asyncio.run(produce())
+
+
+# --- administration -----------------------------------------------------------------------------------
+
+
+@_row(
+    "a topic's name with other characters",
+    "...'bad name': a topic's name has only ASCII letters, digits, '.', '_' and '-'",
+)
+def _bad_name(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "topic", "create", "bad name")
+
+
+@_row(
+    "a topic config that does not exist",
+    "...retention.hours is no topic config; did you mean retention.ms?",
+)
+def _bad_config(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "topic", "create", "t1", "--config", "retention.hours=1")
+
+
+@_row(
+    "a topic config with a value that cannot be",
+    "...retention.ms: 'abc' is not a whole number from -1",
+)
+def _bad_value(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "topic", "create", "t1", "--config", "retention.ms=abc")
+
+
+@_row(
+    "more replicas than brokers", "...replication factor 3 needs as many brokers, 1 are registered"
+)
+def _too_many_replicas(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "topic", "create", "t1", "--replicas", "3")
+
+
+@_row(
+    "a topic that exists already",
+    "...topic orders exists already; choose another name, or go on with the one that is there",
+)
+def _topic_exists(cluster: EmbeddedCluster) -> str:
+    _topic(cluster, "orders")
+    return _cli(cluster, "topic", "create", "orders")
+
+
+@_row("a group that does not exist", "...'nobody'...")
+def _unknown_group(cluster: EmbeddedCluster) -> str:
+    return _cli(cluster, "group", "describe", "nobody")
+
+
+# --- processes ----------------------------------------------------------------------------------------
+
+
+@_row(
+    "a setting that does not exist",
+    "...there is no setting num.partitons; did you mean num.partitions?",
+)
+def _unknown_setting(cluster: EmbeddedCluster) -> str:
+    return _broker(cluster, "num.partitons=3")
+
+
+@_row("a setting with a value that cannot be", "...node.id='x' is not valid...")
+def _bad_setting(cluster: EmbeddedCluster) -> str:
+    return _broker(cluster, "node.id=x")
+
+
+@_row(
+    "a port that is in use",
+    "port ... on 127.0.0.1 is in use (listener GRPC): stop what listens there..., or "
+    "set another port...",
+)
+def _port_in_use(cluster: EmbeddedCluster) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        return _broker(cluster, f"listeners=GRPC://127.0.0.1:{port},REPLICATION://127.0.0.1:0")
+
+
+@_row(
+    "an address beyond loopback without TLS",
+    "...is reachable from other machines, but there is no TLS: set "
+    "ssl.certificate.location...or listen on 127.0.0.1, or accept...--insecure",
+)
+def _no_tls(cluster: EmbeddedCluster) -> str:
+    return _broker(cluster, "listeners=GRPC://203.0.113.9:0,REPLICATION://127.0.0.1:0")
+
+
+@_row(
+    "a data directory of another cluster",
+    "... belongs to the cluster ..., this one is other: use the right data "
+    "directory, or format a new one",
+)
+def _other_cluster(cluster: EmbeddedCluster) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = _copy_of_data(cluster, Path(folder))
+        return _broker(cluster, f"log.dirs={copy}", "cluster.id=other")
+
+
+@_row(
+    "a data directory of another broker",
+    "... belongs to node 1, this one is 2: use the right data directory, or format a new one",
+)
+def _other_broker(cluster: EmbeddedCluster) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = _copy_of_data(cluster, Path(folder))
+        return _broker(cluster, f"log.dirs={copy}", "node.id=2")
+
+
+@_row(
+    "a data directory that another process holds",
+    "... is in use by the process ...: stop it, or use another data directory",
+)
+def _locked(cluster: EmbeddedCluster) -> str:
+    return _broker(cluster, f"log.dirs={cluster.broker_data_dir(1)}")
+
+
+@_row(
+    "a broker for another cluster than its controllers'",
+    "...broker 9 belongs to cluster other, this is cluster ...: point it at its own "
+    "controllers, or give it an empty data directory",
+)
+def _wrong_cluster(cluster: EmbeddedCluster) -> str:
+    endpoints = f"controller.rpc.endpoints=1@{cluster.describe()['controllers']}"
+    return _broker(cluster, "cluster.id=other", "node.id=9", endpoints)
+
+
+@_row(
+    "a controller's directory formatted again with another identity",
+    "... belongs to cluster ..., not other: use the directory or the cluster id that "
+    "belong together",
+)
+def _formatted_again(cluster: EmbeddedCluster) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("storage", "format", "--data-dir", folder, "--node-id", "1")
+        done = _run(cluster.bootstrap, *words, "--voters", "1@127.0.0.1:9095")
+        assert done.returncode == 0, done.stderr
+        return _cli(cluster, *words, "--voters", "1@127.0.0.1:9095", "--cluster-id", "other")
+
+
+@_row(
+    "a segment that was damaged on disk",
+    "A log was damaged on disk: replicas restore it, where there are any...is "
+    "damaged at byte ...; ... bytes from there on are dropped",
+)
+def _corrupt_segment(_: EmbeddedCluster) -> str:
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as other:
+        other.start()
+        other.wait_ready()
+        topic = ("topic", "create", "t", "--partitions", "1", "--config", "segment.bytes=1048576")
+        assert _run(other.bootstrap, *topic).returncode == 0
+        lines = "".join(f"{n:0100d}\n" for n in range(30_000))
+        assert _run(other.bootstrap, "produce", "t", stdin=lines).returncode == 0
+        other.brokers[1].kill()
+        segment = min((other.broker_data_dir(1) / "t-0").glob("*.log"))
+        with segment.open("r+b") as file:
+            file.seek(500_000)
+            file.write(b"\xff" * 16)
+        other.brokers[1].start()
+        other.wait_ready()
+        words = ("consume", "t", "--from-beginning", "--exit-at-end")
+        told = _run(other.bootstrap, *words, timeout_s=30)
+        return told.stderr + (other.data_dir / "broker-1.log").read_text()
+
+
+# --- how ----------------------------------------------------------------------------------------------
+
+
+def _cli(cluster: EmbeddedCluster, *words: str, stdin: str = "") -> str:
+    return _cli_at(cluster.bootstrap, *words, stdin=stdin, fails=True)
+
+
+def _cli_at(bootstrap: str, *words: str, stdin: str = "", fails: bool = False) -> str:
+    done = _run(bootstrap, *words, stdin=stdin)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr
+
+
+def _run(
+    bootstrap: str, *words: str, stdin: str = "", timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "odradek.cli.main", *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"ODRADEK_BOOTSTRAP": bootstrap, "COLUMNS": "1000"},
+        timeout=timeout_s,
+    )
+
+
+def _topic(cluster: EmbeddedCluster, name: str, *options: str) -> None:
+    done = _run(cluster.bootstrap, "topic", "create", name, "--partitions", "1", *options)
+    assert done.returncode == 0 or "exists already" in done.stderr, done.stderr
+
+
+def _broker(cluster: EmbeddedCluster, *changes: str) -> str:
+    """What a broker with these settings says on its way out."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "node.id": "1",
+            "cluster.id": cluster.cluster_id,
+            "log.dirs": folder,
+            "controller.rpc.endpoints": "1@127.0.0.1:1",
+            "listeners": "GRPC://127.0.0.1:0,REPLICATION://127.0.0.1:0",
+        }
+        settings |= dict(change.split("=", 1) for change in changes)
+        return _ended(
+            "odradek_broker",
+            [word for name, value in settings.items() for word in ("--set", f"{name}={value}")],
+        )
+
+
+def _ended(module: str, words: Sequence[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def _copy_of_data(cluster: EmbeddedCluster, folder: Path) -> Path:
+    copy = folder / "copy"
+    shutil.copytree(cluster.broker_data_dir(1), copy)
+    return copy
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
