@@ -93,7 +93,8 @@ class GrpcTransport:
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, _Connection] = {}
+        self._replaced: set[asyncio.Task[None]] = set()  # channels that are being closed
         self._is_closed = False
 
     async def call(
@@ -162,9 +163,11 @@ class GrpcTransport:
     async def close(self) -> None:
         """Close all channels; calls under way end."""
         self._is_closed = True
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close(CLOSE_GRACE_S)
+        connections, self._channels = list(self._channels.values()), {}
+        for connection in connections:
+            await connection.channel.close(CLOSE_GRACE_S)
+        if self._replaced:
+            await asyncio.wait(self._replaced)
 
     # --- logging in -------------------------------------------------------------------------------
 
@@ -185,12 +188,22 @@ class GrpcTransport:
             del self._sessions[endpoint]
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        channel = self._channels.get(endpoint)
-        if channel is None:
-            if self._is_closed:
-                raise ClientClosed("the client is closed")
-            channel = self._channels[endpoint] = self._new_channel(endpoint)
-        return channel
+        """The channel to an endpoint; a new one after its connection was lost.
+
+        gRPC would first dial the address that the name had then. A broker that comes back elsewhere (a
+        pod) leaves one behind where nobody answers, which costs as long as an attempt may take.
+        """
+        found = self._channels.get(endpoint)
+        if found is not None and not found.is_stale():
+            return found.channel
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        if found is not None:
+            closing = asyncio.ensure_future(found.channel.close(CONNECT_MS_MAX / 1000))
+            self._replaced.add(closing)
+            closing.add_done_callback(self._replaced.discard)
+        made = self._channels[endpoint] = _Connection(self._new_channel(endpoint))
+        return made.channel
 
     def _new_channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._tls is None:
@@ -202,6 +215,22 @@ class GrpcTransport:
         return grpc.aio.secure_channel(
             endpoint, grpc.ssl_channel_credentials(ca, key, cert), options=options
         )
+
+
+class _Connection:
+    """A channel, and when it was made."""
+
+    __slots__ = ("_made_s", "channel")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self._made_s = time.monotonic()
+
+    def is_stale(self) -> bool:
+        """Whether it is idle though it has had time to connect: its connection was lost."""
+        if time.monotonic() - self._made_s < CONNECT_MS_MAX / 1000:
+            return False
+        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
 
 class _GrpcStream:
