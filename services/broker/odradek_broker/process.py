@@ -18,6 +18,7 @@ from typing import Any, Final
 import grpc.aio
 
 from odradek_broker.broker_configs import describe_broker
+from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
 from odradek_broker.cluster.isr_proposals import IsrProposals
@@ -75,7 +76,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.admin_http import AdminHttp
-from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import (
     ListenerAddress,
@@ -83,6 +84,7 @@ from odradek_runtime.listeners import (
     refuse_open_without_tls,
 )
 from odradek_runtime.logs import event_log
+from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
@@ -112,6 +114,9 @@ class BrokerProcess:
         self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
+        self._catch_up = CatchUp(
+            self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms
+        )
         self._close_by_ms = 0
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
@@ -182,6 +187,7 @@ class BrokerProcess:
         try:
             self._bind()
             await self._serve_admin_http()
+            await self._open_for_probes()
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(work(), name=name)
@@ -201,6 +207,7 @@ class BrokerProcess:
         upkeep = self._upkeep
         return {
             "metadata feed": self._feed.run,
+            "probes": self._probes.run,
             "isr proposals": self._proposals.run,
             "tick": self._table.tick,
             "flush": upkeep.flush,
@@ -264,7 +271,7 @@ class BrokerProcess:
             metrics=self._metrics.render,
             liveness={"event loop": lambda: ""},
             readiness={
-                "serving": lambda: "" if self._is_ready else "still starting, or stopping",
+                "serving": self._why_not_ready,
                 "data directory": lambda: self._table.offline_reason,
             },
         )
@@ -274,6 +281,27 @@ class BrokerProcess:
                     name="METRICS", host=settings.metrics_host, port=settings.metrics_port
                 )
             )
+
+    async def _open_for_probes(self) -> None:
+        """Before the logs are opened: that it goes on is what the startup probe wants to know."""
+        settings, health = self._settings, self._grpc.health
+        self._probes = Probes(
+            health,
+            why_not_live=lambda: self._table.offline_reason,
+            why_not_ready=self._why_not_ready,
+        )
+        await self._probes.tell()
+        if settings.health_port >= 0:
+            self._ports["HEALTH"] = await health.open_for_probes(
+                settings.metrics_host, settings.health_port
+            )
+
+    def _why_not_ready(self) -> str:
+        if not self._is_ready:
+            return "still starting, or stopping"
+        if self._lease.until_ms < boottime_ms():
+            return "the active controller does not answer, or has fenced this broker"
+        return self._catch_up.why_not(self._feed.image, monotonic_ms())
 
     async def _live(self) -> None:
         await self._register_and_load()
@@ -428,18 +456,14 @@ class BrokerProcess:
             group_servicer.add_to(server, group)
             replication_servicer.add_to(server, replication)
 
-        if settings.health_port >= 0:
-            self._ports["HEALTH"] = await self._grpc.health.open_for_probes(
-                settings.metrics_host, settings.health_port
-            )
         self._grpc.add(for_clients, for_brokers)
         await self._grpc.start()
 
     async def _become_ready(self) -> None:
         self._may_serve_kafka.set()
         await self._serves_kafka.wait()
-        await self._grpc.health.set(is_live=True, is_ready=True)
         self._is_ready = True
+        await self._probes.tell()
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
@@ -539,7 +563,7 @@ class BrokerProcess:
         """Hand the leaderships over; whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
-        await self._grpc.health.set(is_live=True, is_ready=False)
+        await self._probes.tell()
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
         self._heartbeat.beat_now()

@@ -244,6 +244,14 @@ class BrokerSettings(CoordinatorSettings):
         unit="ms",
         minimum=100,
     )
+    readiness_catch_up_timeout_ms: int = setting(
+        "readiness.catch.up.timeout.ms",
+        "How long after its start a broker may call itself not ready because a replica of its is not"
+        " in sync yet: a rolling restart waits for that.",
+        default=300_000,
+        unit="ms",
+        minimum=0,
+    )
     pool_threads_max: int = setting(
         "background.threads",
         "Threads for syncs and cold reads.",
