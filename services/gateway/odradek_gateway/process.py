@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
@@ -91,6 +92,8 @@ class GatewayProcess:
             serving = asyncio.create_task(_serve(server, listening), name="http")
             stopping = asyncio.create_task(stop.wait(), name="stop")
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
+            gc.collect()
+            gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
             announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             cluster.stop()

@@ -23,7 +23,7 @@ CLIENTS = 8
 PARTITIONS = 6
 BATCH = 20
 JSON = {"content-type": "application/vnd.kafka.json.v2+json"}
-RETRIABLE = {50003, 50302, 42901}  # the error codes that say "send it again"
+RETRIABLE = {50003, 42901}  # the error codes that say "send it again"
 DEADLINE_S = 60.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 
 import httpx
@@ -23,7 +24,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
     plan = ClusterPlan(
         brokers=1,
         controllers=1,
-        gateways=2,
+        gateways=3,
         settings=(
             "group.consumer.session.timeout.ms=3000",
             "group.consumer.heartbeat.interval.ms=500",
@@ -47,7 +48,8 @@ def make_topic(gateway: httpx.Client, cluster: EmbeddedCluster, name: str, count
     body = {"topic_name": name, "partitions_count": 2, "replication_factor": 1}
     made = gateway.post(f"/v3/clusters/{cluster.cluster_id}/topics", json=body)
     assert made.status_code == 201, made.text
-    produce(gateway, name, 0, count)
+    if count:
+        produce(gateway, name, 0, count)
 
 
 def produce(gateway: httpx.Client, topic: str, start: int, count: int) -> None:
@@ -141,13 +143,62 @@ def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(
 ) -> None:
     make_topic(gateways[1], cluster, "survives", 60)
     base = make_instance(gateways[0], "g-survives", "one", "survives")
-    read_until(iter(cycle(gateways[:1])), base, 60)
+    assert sorted(read_until(cycle(gateways[:1]), base, 60)) == list(range(60))
     assert gateways[0].post(f"{base}/offsets", headers=V2).status_code == 200
     produce(gateways[1], "survives", 60, 40)
+    assert len(read_until(cycle(gateways[:1]), base, 40)) == 40  # handed out, never committed
     cluster.gateways[1].kill()
     try:
-        values = read_until(iter(cycle(gateways[1:])), base, 40)
-        assert sorted(values) == list(range(60, 100))
+        again = read_until(cycle(gateways[1:]), base, 40)
+        assert sorted(again) == list(range(60, 100)), (
+            "what was not committed comes again, and no more"
+        )
     finally:
         cluster.gateways[1].start()
         cluster.gateways[1].wait_ready(30)
+    produce(gateways[1], "survives", 100, 50)
+    rest = read_until(cycle(gateways), base, 50)
+    assert sorted(rest) == list(range(100, 150)), (
+        "the one that came back serves beside the new owner"
+    )
+
+
+def test_gateways_that_take_an_instance_over_at_once_agree_on_one(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[1], cluster, "race", 200)
+    base = make_instance(gateways[0], "g-race", "one", "race")
+    cluster.gateways[1].kill()
+    values: list[int] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+
+    def ask(gateway: httpx.Client) -> list[int]:
+        told = gateway.get(f"{base}/records?timeout=300&max_bytes=200", headers=ACCEPT_JSON)
+        if told.status_code != 200:
+            assert (told.status_code, told.json()["error_code"]) == (503, 50003), told.text
+            return []
+        return [record["value"]["n"] for record in told.json()]
+
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            while len(values) < 200:
+                assert time.monotonic() < deadline_s, f"only {len(values)} of 200 records came"
+                for part in threads.map(ask, gateways[1:] * 4):
+                    values += part
+    finally:
+        cluster.gateways[1].start()
+        cluster.gateways[1].wait_ready(30)
+    assert sorted(values) == list(range(200)), "two owners would have read records twice"
+
+
+def test_a_rebalance_does_not_outlast_the_timeout_of_a_read(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[0], cluster, "rebalance", 0)
+    first = make_instance(gateways[0], "g-rebalance", "m0", "rebalance")
+    for number in range(1, 5):  # each join moves partitions of the others
+        make_instance(gateways[number % 2], "g-rebalance", f"m{number}", "rebalance")
+        began_s = time.monotonic()
+        told = gateways[1].get(f"{first}/records?timeout=200", headers=ACCEPT_JSON)
+        assert (told.status_code, told.json()) == (200, [])
+        assert time.monotonic() - began_s < 10.0, "a session timeout, not 200 ms"

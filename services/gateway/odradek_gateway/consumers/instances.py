@@ -26,6 +26,7 @@ from odradek_gateway.consumers.instance_registry import InstanceRegistry
 from odradek_gateway.rest.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
     INSTANCE_EXISTS,
+    KAFKA_RETRIABLE_ERROR,
     RestError,
 )
 from odradek_runtime.logs import event_log
@@ -183,7 +184,9 @@ class Instances:
                 raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
             registered = await self.registry.register(known.spec)
             if registered.owner != self._cluster.url:
-                raise RestError(503, 50301, "another gateway has just taken the instance over")
+                raise RestError(
+                    503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over"
+                )
             _log.info("Took a consumer instance over", group=group, instance=name)
             instance = self._instance(registered.spec)
             self._local[(group, name)] = instance

@@ -62,7 +62,7 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
         case errors.BufferFull() | errors.ThrottlingQuotaExceeded():
             return RestError(429, 42901, str(error))
         case errors.BrokersUnavailable() | errors.ClientClosed():
-            return RestError(503, 50302, str(error))
+            return RestError(503, KAFKA_RETRIABLE_ERROR, str(error))
     if error.retriable:
         return RestError(503, KAFKA_RETRIABLE_ERROR, str(error))
     return RestError(500, KAFKA_ERROR, str(error))
