@@ -124,6 +124,7 @@ class BrokerMetrics:
             ("log_bytes", "Size of all logs", self._directory.size_bytes),
             ("disk_free_bytes", "Free space of the directory", self._directory.free_bytes()),
             ("log_directory_offline", "1: a disk error", int(bool(self._table.offline_reason))),
+            ("log_directory_full", "1: no room to write", int(self._directory.full is not None)),
         ):
             yield GaugeMetricFamily(PREFIX + name, doc, value=value)
 

@@ -57,6 +57,7 @@ from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.follower_links import FollowerLinks
 from odradek_broker.replication.follower_stream import FollowerIdentity
+from odradek_broker.replication.full_disk import FullDisk
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
@@ -173,6 +174,9 @@ class BrokerProcess:
             retention_interval_ms=settings.log_retention_check_interval_ms,
             compact_interval_ms=settings.log_cleaner_backoff_ms,
         )
+        self._full_disk = FullDisk(
+            table=self._table, directory=self._directory, on_change=self._directory_full
+        )
         self._topic_creation = TopicCreation(
             controllers=self._controllers,
             image=lambda: self._partitions.image,
@@ -216,6 +220,7 @@ class BrokerProcess:
             "sweep": upkeep.sweep,
             "compaction": upkeep.compact,
             "stalls": upkeep.watch_stalls,
+            "full disk": self._full_disk.run,
             "groups": self._groups.run,
             "kafka listeners": self._serve_kafka,
         }
@@ -551,6 +556,11 @@ class BrokerProcess:
                 f" (broker epoch {self._epoch} is stale): this process ends; find the other one"
             ),
         )
+
+    def _directory_full(self, is_full: bool) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cannot_write = is_full
+            self._heartbeat.beat_now()
 
     def _directory_offline(self, reason: str) -> None:
         if self._heartbeat is not None:

@@ -273,6 +273,21 @@ def test_a_broker_may_go_when_all_live_brokers_know_or_had_time() -> None:
     assert found.heartbeat(1, want_shutdown=True).may_shutdown
 
 
+def test_a_broker_that_cannot_write_leads_only_what_nobody_else_can_until_it_can_again() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), name="shared", min_insync_replicas="2")
+    found.create(assignments=((1,),), name="alone")
+    found.heartbeat(1, cannot_write=True)
+    assert found.state(name="shared").leader != 1
+    assert found.state(name="shared").isr == (2, 3)
+    assert found.state(name="alone").leader == 1, "what only it has it serves to readers"
+    assert not found.image.brokers[BrokerId(1)].fenced
+    found.heartbeat(1)
+    assert found.image.brokers[BrokerId(1)].is_live
+    found.kill(2, 3)
+    assert found.state(name="shared").leader in (-1, 2, 3), "it has not caught up yet"
+
+
 def test_a_broker_that_does_not_hear_does_not_hold_up_a_shutdown_for_long() -> None:
     found = cluster()
     found.create(partitions=3, replicas=3)

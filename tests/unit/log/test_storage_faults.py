@@ -11,13 +11,12 @@ import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.storage import StorageFailed, write_all
-from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_broker.log.storage import DiskFile, StorageFailed, StorageFull, write_all
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, memory_broker
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 
 
 class History:
@@ -74,12 +73,10 @@ def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callab
     return fault
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [("EIO", "once"), ("ENOSPC", "lasting"), ("ENOSPC", "short")]
-)
+@pytest.mark.parametrize("kind", ["once", "lasting", "short"])
 @pytest.mark.parametrize("after", ["kill", "power"])
 def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_synced(
-    code: str, kind: str, after: str
+    kind: str, after: str
 ) -> None:
     number = 0
     failed = 0
@@ -93,7 +90,7 @@ def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_syn
         broker.directory.on_failure = told.append
         history = History()
         first = storage.operations + number
-        storage.fault = failing(storage, number, ERRORS[code], kind)
+        storage.fault = failing(storage, number, errno.EIO, kind)
         try:
             history.act(broker)
         except StorageFailed as failure:
@@ -124,6 +121,102 @@ def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_syn
         broker.append(2)  # and life goes on
         assert broker.log.log_end_offset == end + 2
     assert failed > 60, f"only {failed} operations failed"
+
+
+def no_room(storage: MemoryStorage, number: int, kind: str) -> Callable[..., int | None]:
+    """A disk that has no room from the write or creation `number` on; `kind` short: but for one byte."""
+    state = {"left": number}
+
+    def fault(operation: str, path: Path) -> int | None:
+        if operation not in ("write", "create"):
+            return None
+        state["left"] -= 1
+        if state["left"] == 0 and operation == "write" and kind == "short":
+            return 1
+        if state["left"] <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return None
+
+    return fault
+
+
+@pytest.mark.parametrize("kind", ["whole", "short"])
+def test_a_disk_that_is_full_at_any_write_loses_nothing_and_is_written_again_when_it_has_room(
+    kind: str,
+) -> None:
+    number, full = 0, 0
+    while True:
+        number += 1
+        broker = memory_broker(CONFIG)
+        broker.checkpoint()
+        storage, health = broker.storage, broker.directory.health
+        assert isinstance(storage, MemoryStorage)
+        told: list[StorageFull] = []
+        health.on_full = told.append
+        history = History()
+        storage.fault = no_room(storage, number, kind)
+        try:
+            history.act(broker)
+        except StorageFailed as failure:
+            history.failure = failure
+        if history.failure is None and health.full is None:
+            break  # the history needs less room than that
+        full += 1
+        assert health.failure is None, number
+        assert told == [health.full], number
+        assert isinstance(history.failure, StorageFull | None), number
+        with pytest.raises(StorageFull):
+            broker.append()
+        storage.fault = None
+        health.has_room_again()
+        if not broker.log.is_intact:
+            broker.directory.reopen(broker.log)
+        everything, found = b"".join(history.appended), broker.read_all()
+        assert found in everything, number
+        if history.failure is not None and len(history.appended) < 11:
+            assert found == everything, number  # it was an append that had no room
+        assert broker.log.durable_end_offset >= 0
+        end = broker.log.log_end_offset
+        after = broker.append(2)
+        assert broker.log.log_end_offset == end + 2
+        broker.sync(full=True)
+        assert broker.log.durable_end_offset == end + 2
+        broker.kill_and_start()
+        assert broker.restart_class is RestartClass.PROCESS, number
+        assert broker.report is not None
+        assert not broker.report.power_loss, number
+        assert broker.read_all() == found + after, number
+    assert full > 30, f"only {full} writes found no room"
+
+
+def test_a_partition_is_made_once_there_is_room() -> None:
+    broker = memory_broker(CONFIG)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    number = 0
+    for number in range(1, 10):
+        storage.fault = no_room(storage, number, "whole")
+        try:
+            broker.directory.create(
+                TopicName("other"), TopicId(b"o" * 16), PartitionIndex(0), CONFIG
+            )
+            break
+        except StorageFull:
+            assert broker.directory.failure is None
+            storage.fault = None
+            broker.directory.health.has_room_again()
+    assert number == 5, "a directory, its metadata and a segment take room"
+    assert broker.directory.get(TopicId(b"o" * 16), PartitionIndex(0)) is not None
+
+
+def test_a_sync_that_finds_no_room_is_a_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fdatasync(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fdatasync", fdatasync)
+    with pytest.raises(OSError, match="sync failed") as raised:
+        DiskFile(-1).datasync()
+    assert raised.value.errno == errno.EIO
 
 
 def test_reads_go_on_after_a_failed_write() -> None:
@@ -198,7 +291,7 @@ def test_a_header_that_is_none_is_never_served() -> None:
     assert broker.directory.failure is not None
 
 
-def test_enospc_on_the_marker_itself_still_makes_the_next_start_class_power() -> None:
+def test_an_error_on_the_marker_itself_still_makes_the_next_start_class_power() -> None:
     broker = memory_broker(CONFIG)
     broker.checkpoint()
     storage = broker.storage
@@ -206,7 +299,7 @@ def test_enospc_on_the_marker_itself_still_makes_the_next_start_class_power() ->
 
     def fault(operation: str, path: Path) -> int | None:
         if operation in ("write", "create", "rename"):
-            raise OSError(errno.ENOSPC, "injected")
+            raise OSError(errno.EIO, "injected")
         return None
 
     storage.fault = fault

@@ -9,7 +9,14 @@ import pytest
 
 from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition import events
-from odradek_broker.partition.effects import AnswerProduce, Append, HighWatermarkMoved
+from odradek_broker.partition.effects import (
+    AnswerProduce,
+    Append,
+    HighWatermarkMoved,
+    Role,
+    SendAttach,
+    SendDetach,
+)
 from odradek_broker.partition.events import ProducerBatch
 from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -203,3 +210,35 @@ def test_data_is_due_only_in_the_session_that_is_attached() -> None:
     assert replica.data_due(session("2/102/2")) is None
     tell(replica, "data-sent session=2/102/1 end_offset=10 high_watermark=6")
     assert replica.data_due(session("2/102/1")) is None
+
+
+def test_a_leader_without_room_refuses_and_leads_on() -> None:
+    replica, producers = leader()
+    assert [type(effect) for effect in produce(replica, 1)] == [Append]
+    (answer,) = replica.step(events.AppendRefused(), 0)
+    assert answer.request_id == 1
+    assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.role is Role.LEADER
+    assert replica.log_end == 0
+    written(replica, producers, 0)  # the same batch again, when there is room
+    answers = replicate(replica, 1)
+    assert [a.error_code for a in answers if isinstance(a, AnswerProduce)] == [ErrorCode.NONE]
+
+
+def test_a_follower_without_room_asks_for_the_same_again_later() -> None:
+    replica, _ = leader()
+    tell(replica, "partition-changed leader=2 leader_epoch=6 partition_epoch=11 isr=1,2")
+    tell(replica, "session-ready leader=2 session_id=7")
+    tell(
+        replica,
+        "attached-received session_id=7 leader_epoch=6 attach_seq=1 high_watermark=0 log_start=0",
+    )
+    data = "data-received session_id=7 leader_epoch=6 base_offset=0 end_offset=1 high_watermark=0"
+    (append,) = tell(replica, f"{data} log_start=0 epochs=6@0")
+    assert isinstance(append, Append)
+    (detach,) = replica.step(events.AppendRefused(), 0)
+    assert isinstance(detach, SendDetach)
+    assert replica.log_end == 0
+    (attach,) = replica.step(events.Tick(), 1_000)
+    assert isinstance(attach, SendAttach)
+    assert attach.log_end == 0

@@ -94,6 +94,7 @@ class Heartbeat:
         self.image_offset = -1
         self.want_fence = True
         self.want_shutdown = False
+        self.cannot_write = False
         self.offline_directories: tuple[bytes, ...] = ()
         self.active_controller: ControllerId | None = None
         self._broker_id = broker_id
@@ -145,6 +146,7 @@ class Heartbeat:
                     image_offset=self.image_offset,
                     want_fence=self.want_fence,
                     want_shutdown=self.want_shutdown,
+                    cannot_write=self.cannot_write,
                     loop_age_ms=loop_age_ms,
                     offline_directories=self.offline_directories,
                 )

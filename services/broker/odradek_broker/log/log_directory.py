@@ -10,7 +10,8 @@
 
 The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
 the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
-write or sync it is offline: `failure` says why, the next start is class POWER.
+write or sync it is offline: `failure` says why, the next start is class POWER. Without room it is `full`
+and may only be read, until `look_for_room` finds some and `health.has_room_again` is called.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.recovery import Recovery
 from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
@@ -51,6 +53,7 @@ from odradek_broker.log.storage import (
     File,
     Storage,
     StorageFailed,
+    StorageFull,
 )
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -71,6 +74,7 @@ FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
 FLUSHES_AT_ONCE_MAX: Final = 64
+ROOM_BYTES_MIN: Final = 8 << 20  # free, before a full directory is written again
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -129,6 +133,7 @@ class LogDirectory:
         self.health = DirectoryHealth()
         self.flush_total_bytes_max = FLUSH_TOTAL_BYTES_MAX
         self.on_failure: Callable[[StorageFailed], None] | None = None
+        self.room_bytes_min = ROOM_BYTES_MIN
         self._storage = storage
         self._lock: File | None = lock
         self._boot_id = boot_id
@@ -294,7 +299,7 @@ class LogDirectory:
 
         Raises StorageFailed. A namesake with another id must have been deleted before.
         """
-        self.health.check()
+        self.health.check_room()
         key = (topic_id, partition)
         assert key not in self._logs, key
         path = self.path / f"{topic}-{partition}"
@@ -305,7 +310,9 @@ class LogDirectory:
             segment = Segment(self._storage, path, 0)
             segment.create()
         except OSError as error:
-            raise self.health.fail(f"creating {path}", error) from error
+            with contextlib.suppress(OSError):
+                self._storage.remove_tree(path)
+            raise self.health.fail_to_write(f"creating {path}", error) from error
         loaded = LoadedLog(
             segments=[segment],
             epochs=LeaderEpochs(),
@@ -318,6 +325,28 @@ class LogDirectory:
         )
         found = FoundPartition(path, topic, TopicIdPartition(topic_id, partition))
         return self._add(found, config, loaded, is_new=True, cleaned_offset=Offset(0))
+
+    def reopen(self, log: PartitionLog) -> PartitionLog:
+        """Open a log anew whose files a full disk left half-way through a cut (waits: pool).
+
+        As after a crash at that moment. `log` must not be used any more. Raises StorageFailed.
+        """
+        log.close()
+        recovery = Recovery(
+            storage=self._storage,
+            directory=log.directory,
+            recovery_point=self._recovery_points.get(log.id),
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            is_clean=False,
+            is_power_loss=False,
+        )
+        try:
+            loaded = recovery.run()
+        except OSError as error:
+            raise self.health.fail_to_write(f"opening {log.directory}", error) from error
+        found = FoundPartition(log.directory, log.topic, log.id)
+        return self._add(found, log.config, loaded, is_new=True, cleaned_offset=log.cleaned_offset)
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Rename a partition's directory out of the way; `take_removals` gives it up later.
@@ -353,6 +382,15 @@ class LogDirectory:
         """Of all logs, without indexes."""
         return sum(log.size_bytes for log in self._logs.values())
 
+    @property
+    def full(self) -> StorageFull | None:
+        """Why nothing may be written; None while there is room."""
+        return self.health.full
+
+    def look_for_room(self) -> bool:
+        """Whether a full directory may be written again (a system call)."""
+        return self.free_bytes() >= self.room_bytes_min
+
     def free_bytes(self) -> int:
         """What may still be written to the file system (a system call)."""
         return self._storage.free_bytes(self.path)
@@ -370,7 +408,8 @@ class LogDirectory:
     def finish_checkpoint(self, job: CheckpointJob) -> None:
         """Raises StorageFailed if the job failed."""
         if job.error is not None:
-            raise self.health.fail(f"writing checkpoints of {self.path}", job.error) from job.error
+            what = f"writing checkpoints of {self.path}"
+            raise self.health.fail_to_write(what, job.error) from job.error
 
     def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
         """Logs that want a full sync, by unsynced bytes or age: the neediest first, 64 at most.

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
@@ -35,11 +36,11 @@ from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_ti
 from odradek_broker.log.log_values import AppendInfo, LoadedLog
 from odradek_broker.log.producers.producer_state import PRODUCER_IDLE_MS_MAX, ProducerStates
 from odradek_broker.log.producers.replay import fold_batch, part
-from odradek_broker.log.segments.batch_walk import Header, header_at
+from odradek_broker.log.segments.batch_walk import Header, headers_of
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import DirectoryHealth, Storage
+from odradek_broker.log.storage import DirectoryHealth, Storage, StorageFull
 from odradek_broker.log.sync_progress import SyncProgress
 from odradek_protocol.identity import (
     LeaderEpoch,
@@ -75,6 +76,7 @@ class PartitionLog:
         "epochs",
         "high_watermark",
         "id",
+        "is_intact",
         "log_end_offset",
         "log_start_offset",
         "on_sync_finished",
@@ -130,6 +132,7 @@ class PartitionLog:
         self.high_watermark = loaded.high_watermark
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.on_sync_finished: Callable[[PartitionLog], None] | None = None
+        self.is_intact = True  # false: a full disk stopped a cut half-way; it must be opened anew
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -143,29 +146,20 @@ class PartitionLog:
         rise from `log_end_offset` on (compaction leaves gaps), epochs never fall. The buffer
         belongs to the log afterwards: it is kept for readers of the tail unless `retain` is false,
         so nobody may change it. Rolls segments, enters new leader epochs, notes producers and
-        transactions. Raises StorageFailed; then nothing of it counts as written. CorruptBatch, and
-        nothing is written, if the bytes are no whole batches.
+        transactions. Raises StorageFailed, and nothing of it counts as written (with StorageFull,
+        nothing is, if `is_intact`); CorruptBatch, and nothing is written, if these are no batches.
         """
-        self._health.check()
+        self._health.check_room()
         assert not self._is_cutting, self.id
-        size_bytes = len(batches)
-        headers: list[Header] = []
-        position, next_offset, newest_ms = 0, int(self.log_end_offset), -1
-        while position < size_bytes:
-            header = header_at(batches, position)
-            assert header.base_offset >= next_offset, (header, next_offset)
-            headers.append(header)
-            position += header.size_bytes
-            next_offset = header.base_offset + header.last_offset_delta + 1
-            if header.max_timestamp_ms > newest_ms:
-                newest_ms = header.max_timestamp_ms
-        assert headers, size_bytes
-        assert position == size_bytes, (position, size_bytes)
+        headers, newest_ms = headers_of(batches, self.log_end_offset)
         base_offset = Offset(headers[0].base_offset)
         try:
             self._append_runs(batches, headers)
         except OSError as error:
-            raise self._health.fail(f"writing {self.directory}", error) from error
+            failure = self._health.fail_to_write(f"writing {self.directory}", error)
+            if isinstance(failure, StorageFull):
+                self._undo_append(base_offset)
+            raise failure from error
         if self._progress.since_ms is None:
             self._progress.since_ms = now_ms
         if retain:
@@ -173,7 +167,18 @@ class PartitionLog:
             self._recent.keep(self._tail, base_offset, self.log_end_offset, kept)
         elif self._tail:
             self._recent.forget(self._tail)
-        return AppendInfo(base_offset, self.log_end_offset, newest_ms, size_bytes)
+        return AppendInfo(base_offset, self.log_end_offset, newest_ms, len(batches))
+
+    def _undo_append(self, base_offset: Offset) -> None:
+        """Take back what reached the files of an append that had no room."""
+        try:
+            self._segments.active.undo_write()
+        except OSError as error:
+            raise self._health.fail(f"cutting {self.directory}", error) from error
+        if self.log_end_offset > base_offset:  # it went on into a second segment
+            self.is_intact = False
+            self.truncate_to(base_offset)
+            self.is_intact = True
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
         """Write the batches in runs that each go into one segment."""
@@ -216,12 +221,8 @@ class PartitionLog:
 
     def _roll(self) -> None:
         """Close the active segment, which has batches, and begin the next. Raises OSError."""
-        old = self._segments.active
-        old.seal()
-        segment = Segment(self._storage, self.directory, old.end_offset)
-        segment.create()
+        old = self._segments.begin_next(self._storage, self.directory)
         self._progress.rolled(old, self.producers)
-        self._segments.add(segment)
         self._segments.use(old, may_drop=self._progress.may_drop)
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
@@ -273,10 +274,7 @@ class PartitionLog:
         except OSError as error:
             raise self._health.fail(f"opening segments of {self.directory}", error) from error
         job = SyncJob(
-            storage=self._storage,
-            directory=self.directory,
-            lock=self._jobs_lock,
-            is_current=self._currency(),
+            **self._job_basics(),
             end_offset=self.log_end_offset,
             size_bytes=self._segments.active.size_bytes,
             files=files,
@@ -297,8 +295,12 @@ class PartitionLog:
         else:
             self._is_cutting = False
         if job.error is not None:
-            raise self._health.fail(f"syncing {self.directory}", job.error) from job.error
+            fail = self._health.fail if is_sync else self._health.fail_to_write
+            self.is_intact &= is_sync  # nobody knows how far a cut came
+            raise fail(f"syncing {self.directory}", job.error) from job.error
         if isinstance(job, SyncJob):
+            if job.no_room is not None:  # for indexes; the batches are durable
+                self._health.fail_to_write(f"writing indexes in {self.directory}", job.no_room)
             if job.is_current():
                 self._progress.synced(job, self.log_end_offset)
             if self.on_sync_finished is not None:
@@ -313,7 +315,8 @@ class PartitionLog:
     def sync_at_close(self) -> bool:
         """Sync in full here, also while a sync is under way that nobody will finish any more.
 
-        False if a cut is under way: what the log holds then, only the next start can tell.
+        False if a cut is under way (what the log holds then, only the next start can tell), and if
+        there was no room for all of it.
         """
         if self._is_cutting:
             return False
@@ -322,12 +325,17 @@ class PartitionLog:
         job = self.begin_sync(full=True)
         if job is not None:
             self._run_here(job)
-        return True
+        return self.is_intact and (job is None or job.full)
 
-    def _currency(self) -> Callable[[], bool]:
-        """Whether the log was not cut since now."""
+    def _job_basics(self) -> dict[str, Any]:
+        """What every job has; it is current until the log is cut."""
         generation = self._generation
-        return lambda: self._generation == generation
+        return {
+            "storage": self._storage,
+            "directory": self.directory,
+            "lock": self._jobs_lock,
+            "is_current": lambda: self._generation == generation,
+        }
 
     # --- cutting --------------------------------------------------------------------------------
 
@@ -341,10 +349,7 @@ class PartitionLog:
             return self.begin_reset(offset)
         self._begin_cut()
         return TruncateJob(
-            storage=self._storage,
-            directory=self.directory,
-            lock=self._jobs_lock,
-            is_current=self._currency(),
+            **self._job_basics(),
             offset=min(offset, self.log_end_offset),
             segments=self._segments.all,
             epochs=LeaderEpochs.from_entries(self.epochs.entries()),
@@ -355,10 +360,7 @@ class PartitionLog:
         """Drop the whole log and start again, empty, at `start_offset` (Snapshotless)."""
         self._begin_cut()
         return ResetJob(
-            storage=self._storage,
-            directory=self.directory,
-            lock=self._jobs_lock,
-            is_current=self._currency(),
+            **self._job_basics(),
             start_offset=start_offset,
             segments=self._segments.all,
             lower_recovery_point=partial(self._lower_recovery_point, self.id),
@@ -501,10 +503,7 @@ class PartitionLog:
         return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms`, with its own timestamp (pool: may wait).
-
-        Raises StorageFailed.
-        """
+        """The first record at or after it, with its own time (pool: waits). Raises StorageFailed."""
         return find_timestamp(
             self._storage, self._health, self._segments.all, timestamp_ms, self.log_start_offset
         )
@@ -542,9 +541,12 @@ class PartitionLog:
         )
         if not count:
             return 0
-        try:
-            if roll_first:
+        if roll_first:
+            try:
                 self._roll()
+            except OSError as error:
+                raise self._health.fail_to_write(f"rolling {self.directory}", error) from error
+        try:
             gone = self._segments.all[:count]
             self._segments.retire(gone, due_ms=now_ms + self.config.file_delete_delay_ms)
         except OSError as error:
@@ -562,7 +564,7 @@ class PartitionLog:
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
         """A compaction pass, if one is due: let the pool run its slices, and call
         `install_compacted` after each, until it is done. One at a time."""
-        if self._is_cutting:
+        if self._is_cutting or self._health.full is not None:
             return None
         return begin_compaction(self, self._storage, self._segments.all, now_ms=now_ms)
 
@@ -570,7 +572,8 @@ class PartitionLog:
         """Put the segments that a slice made ready in place. Raises StorageFailed."""
         self._health.check()
         if job.error is not None:
-            raise self._health.fail(f"compacting {self.directory}", job.error) from job.error
+            failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)
+            raise failure from job.error
         due_ms = now_ms + self.config.file_delete_delay_ms
         try:
             if job.install(self._segments, is_cutting=self._is_cutting, due_ms=due_ms):

@@ -7,10 +7,15 @@ Errors: all methods raise plain `OSError`. The log turns the first one that hits
 a rename into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
 this process's life (REPLICATION.md R11): after a failed fdatasync the kernel may have dropped the
 dirty pages and marked them clean, so a second one that succeeds proves nothing.
+
+A full disk is no failed one. Where a write finds no room nothing that was written before is in doubt:
+it becomes `StorageFull`, whoever wrote undoes what reached the file, and the directory takes nothing more
+until there is room again (`DirectoryHealth.has_room_again`). A sync that finds no room is a failed sync.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,6 +27,7 @@ from typing import Final, Protocol
 from odradek_protocol.records.batch_header import ByteBuffer
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageFailed(Exception):
@@ -29,6 +35,13 @@ class StorageFailed(Exception):
 
     Never retried. The message names the directory, what was tried and the operating system's
     error; the remedy is a human's (space, a disk) or a restart.
+    """
+
+
+class StorageFull(StorageFailed):
+    """There was no room for a write: nothing of it counts, and nothing else is lost.
+
+    The directory is read-only until there is room; the remedy is space.
     """
 
 
@@ -131,10 +144,10 @@ class DiskFile:
         os.ftruncate(self._fd, size_bytes)
 
     def datasync(self) -> None:
-        os.fdatasync(self._fd)
+        _sync(os.fdatasync, self._fd)
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        _sync(os.fsync, self._fd)
 
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_size
@@ -182,7 +195,7 @@ class DiskStorage:
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync(os.fsync, fd)
         finally:
             os.close(fd)
 
@@ -201,6 +214,16 @@ class DiskStorage:
 
     def process_id(self) -> int:
         return os.getpid()
+
+
+def _sync(sync: Callable[[int], None], fd: int) -> None:
+    """What a sync found no room for is lost, as with any other error of a sync."""
+    try:
+        sync(fd)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise OSError(errno.EIO, f"sync failed: {error.strerror}") from error
+        raise
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:
@@ -227,6 +250,10 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
         file.truncate(0)
         write_all(file, content, 0)
         file.sync()
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(0)  # a full disk needs the room
+        raise
     finally:
         file.close()
     storage.rename(temporary, path)
@@ -236,20 +263,35 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
 class DirectoryHealth:
     """Whether a data directory may still be written; shared by all that lies in it.
 
-    Falls once, never rises in this process's life. `on_failure` is called once, at that moment and
-    in whatever thread met the error.
+        WRITABLE <--> FULL        no room, and room again
+        either    --> FAILED      once, for the rest of this process's life
+
+    `on_failure` is called once, `on_full` each time that the room ends; both at that moment, and in
+    whatever thread met the error.
     """
 
-    __slots__ = ("failure", "on_failure")
+    __slots__ = ("failure", "full", "on_failure", "on_full")
 
     def __init__(self) -> None:
         self.failure: StorageFailed | None = None
+        self.full: StorageFull | None = None
         self.on_failure: Callable[[StorageFailed], None] | None = None
+        self.on_full: Callable[[StorageFull], None] | None = None
 
     def check(self) -> None:
         """Raise the first failure, if there was one."""
         if self.failure is not None:
             raise self.failure
+
+    def check_room(self) -> None:
+        """`check`, for what needs room: raises StorageFull too."""
+        self.check()
+        if self.full is not None:
+            raise self.full
+
+    def has_room_again(self) -> None:
+        """Somebody looked: writes may be tried."""
+        self.full = None
 
     def fail(self, what: str, error: OSError) -> StorageFailed:
         """Take note of a failed write, sync or rename; returns what to raise."""
@@ -259,3 +301,14 @@ class DirectoryHealth:
             if self.on_failure is not None:
                 self.on_failure(failure)
         return failure
+
+    def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
+        """`fail`, or StorageFull if there was only no room: the caller undoes what was written."""
+        if error.errno not in NO_ROOM or self.failure is not None:
+            return self.fail(what, error)
+        full = StorageFull(f"{what}: {error.strerror or error}")
+        if self.full is None:
+            self.full = full
+            if self.on_full is not None:
+                self.on_full(full)
+        return full

@@ -37,7 +37,7 @@ class Role(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """Write the batches: of request `request_id`, stamped with the two fields, or, when it is None,
-    of the DataReceived just handed in, as they are. Answer: Appended or StorageFailed, at once.
+    of the DataReceived just handed in, as they are. Answer at once: Appended, AppendRefused or StorageFailed.
 
     A follower's `base_offset` below its log end: the log is empty and is to begin there instead,
     because the leader's log begins within the first of these batches."""

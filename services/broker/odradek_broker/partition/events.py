@@ -138,6 +138,11 @@ class StorageFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRefused:
+    """The disk is full: nothing of the Append was written, and the log is as it was (P14)."""
+
+
 # --- from followers, at the leader ---------------------------------------------------------------
 
 
@@ -314,6 +319,7 @@ Event: TypeAlias = (
     | LogReset
     | LogStartAdvanced
     | StorageFailed
+    | AppendRefused
     | AttachReceived
     | DetachReceived
     | AckReceived

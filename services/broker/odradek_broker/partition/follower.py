@@ -279,6 +279,13 @@ class Follower:
     def on_append_failed(self) -> None:
         self._appending = None
 
+    def on_append_refused(self, now_ms: int) -> list[Effect]:
+        """No room: ask for the same again later; until then the leader is not to push."""
+        self._appending = None
+        self._retry_later(now_ms)
+        assert self._session_id is not None, "data without a session"
+        return [SendDetach(session_id=self._session_id)]
+
     def on_synced(self) -> list[Effect]:
         """Our position moved, with durability=fsync (R6)."""
         effects: list[Effect] = []

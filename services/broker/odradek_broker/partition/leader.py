@@ -216,7 +216,7 @@ class Leader:
         return effects
 
     def on_append_failed(self) -> list[Effect]:
-        """The write failed: how much of it reached the file is unknown."""
+        """The write failed, or there was no room for it."""
         event, self._appending = self._appending, None
         return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
 

@@ -397,6 +397,12 @@ class Replica:
         assert self._following is not None, f"{event} while {self.role}"
         return self._following.on_appended(event.end_offset)
 
+    def _on_append_refused(self, event: events.AppendRefused, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_append_failed()
+        assert self._following is not None, f"{event} while {self.role}"
+        return self._following.on_append_refused(now_ms)
+
     def _on_synced(self, event: events.Synced, now_ms: int) -> Sequence[Effect]:
         self._log.synced(event.durable_end)
         if self._leading is not None:
@@ -503,6 +509,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Replica, Any, int], Sequence[Effect]]
     events.PartitionRemoved: Replica._on_removed,
     events.ProduceRequested: Replica._on_produce,
     events.Appended: Replica._on_appended,
+    events.AppendRefused: Replica._on_append_refused,
     events.Synced: Replica._on_synced,
     events.Truncated: Replica._on_cut,
     events.LogReset: Replica._on_cut,

@@ -62,5 +62,9 @@ class Surroundings(Protocol):
     def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
         """Hand a proposal to the controller's client."""
 
-    def storage_failed(self, reason: str) -> None:
-        """Take the directory offline; tells the hosts in a later turn of the loop."""
+    def storage_failed(self, failure: Exception | str) -> None:
+        """Take the directory offline, unless it is only full; tells the hosts in a later turn of the loop."""
+
+    @property
+    def storage_problem(self) -> str:
+        """Why nothing can be written here; "" while it can."""

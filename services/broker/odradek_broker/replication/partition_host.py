@@ -20,6 +20,7 @@ from typing import Any, Final
 from odradek_broker.log.log_config import Durability, TimestampKind
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
 from odradek_broker.log.storage import StorageFailed as LogFailed
+from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect, Role
@@ -272,7 +273,7 @@ class PartitionHost:
         try:
             self.log.finish(job)
         except LogFailed as failure:
-            self._shared.storage_failed(str(failure))
+            self._shared.storage_failed(failure)
             return
         if self.is_removed or self.is_failed:
             return
@@ -314,9 +315,12 @@ class PartitionHost:
                 counters.append_bytes += info.size_bytes
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
-        except LogFailed as failure:
-            self._shared.storage_failed(str(failure))
-            self.failed(str(failure))  # the core waits for this answer, before any other event
+        except LogFailed as failure:  # the core waits for the answer, before any other event
+            if isinstance(failure, StorageFull) and self.log.is_intact:
+                self._do(self.replica.step(ev.AppendRefused(), boottime_ms()))
+                return
+            self._shared.storage_failed(failure)
+            self.failed(str(failure))
             return
         self._appended_bytes += info.size_bytes
         self._above_watermark.append((info.end_offset, self._appended_bytes))
@@ -332,7 +336,7 @@ class PartitionHost:
         try:
             job = self.log.begin_sync()
         except LogFailed as failure:
-            self._shared.storage_failed(str(failure))
+            self._shared.storage_failed(failure)
             return
         if job is not None:
             self._sync_wanted = False
@@ -375,14 +379,15 @@ class PartitionHost:
         try:
             job = begin()
         except LogFailed as failure:
-            self._shared.storage_failed(str(failure))
+            self._shared.storage_failed(failure)
             return
 
         def finish() -> None:
             try:
                 self.log.finish(job)
             except LogFailed as failure:
-                self._shared.storage_failed(str(failure))
+                self._shared.storage_failed(failure)
+                self.failed(str(failure))
                 return
             if not self.is_removed:
                 self.step(done)
@@ -410,7 +415,7 @@ class PartitionHost:
 
     def _send_attach(self, effect: fx.SendAttach) -> None:
         stream = self._shared.follower_stream(effect.session_id)
-        if stream is not None:
+        if stream is not None and not self._shared.storage_problem:  # else: asked again, later
             stream.send_attach(self, effect)
 
     def _send_detach(self, effect: fx.SendDetach) -> None:
@@ -432,6 +437,7 @@ class PartitionHost:
             return
         if effect.error_code is not ErrorCode.NONE:
             self._shared.counters.produce_errors += 1
+        is_storage_error = effect.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         self._shared.counters.produce_latencies.observe(perf_counter() - produce.began_s)
         produce.on_done(
             ProduceOutcome(
@@ -440,6 +446,7 @@ class PartitionHost:
                 produce.log_append_time_ms if effect.error_code is ErrorCode.NONE else -1,
                 self.log.log_start_offset,
                 effect.leader_epoch,
+                self._shared.storage_problem if is_storage_error else "",
             )
         )
 
@@ -461,7 +468,8 @@ class PartitionHost:
         self._notify()
 
     def _partition_failed(self, effect: fx.PartitionFailed) -> None:
-        self._shared.storage_failed(effect.reason)
+        if self.log.is_intact:  # else the disk is full, and this replica is made again
+            self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:
         for watcher in tuple(self.watchers):

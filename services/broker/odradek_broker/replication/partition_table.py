@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.log.log_config import Durability, LogConfig
 from odradek_broker.log.log_directory import LogDirectory
-from odradek_broker.log.storage import StorageFailed
+from odradek_broker.log.storage import StorageFailed, StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
@@ -183,7 +184,7 @@ class PartitionTable:
             else:
                 log.config = self.log_config(topic)
         except StorageFailed as failure:
-            self.storage_failed(str(failure))
+            self.storage_failed(failure)
             return None
         host = PartitionHost(
             topic=topic,
@@ -198,24 +199,16 @@ class PartitionTable:
         return host
 
     def _remove(self, topic_id: TopicId, index: PartitionIndex) -> None:
-        host = self.by_id.pop((topic_id, index), None)
-        if host is None:
-            return
-        if self.by_name.get((host.topic, index)) is host:
-            del self.by_name[host.topic, index]
-        assert self.links is not None
-        self.links.follow(host, NO_BROKER)
-        was_leader = host.is_leader
-        host.removed()
-        if was_leader:
-            self._resigned(host)
-        self._delete(topic_id, index)
+        host = self.by_id.get((topic_id, index))
+        if host is not None:
+            self._forget((topic_id, index), host)
+            self._delete(topic_id, index)
 
     def _delete(self, topic_id: TopicId, index: PartitionIndex) -> None:
         try:
             self._directory.delete(topic_id, index)
         except StorageFailed as failure:
-            self.storage_failed(str(failure))
+            self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
         """The log settings of a topic: its own, the cluster's, ours."""
@@ -270,22 +263,54 @@ class PartitionTable:
 
         self._proposals.propose(partition, effect, is_urgent=growth >= 0, on_answer=answered)
 
-    def storage_failed(self, reason: str) -> None:
-        """Take the directory offline, once; replicas hear of it in a later turn."""
-        if self.offline_reason:
+    @property
+    def storage_problem(self) -> str:
+        """Why nothing can be written here: the directory is offline, or full; "" while it can."""
+        full = self._directory.full
+        return self.offline_reason or (str(full) if full is not None else "")
+
+    def storage_failed(self, failure: Exception | str) -> None:
+        """Take the directory offline, once; replicas hear of it in a later turn.
+
+        A full disk passes (full_disk.py).
+        """
+        if self.offline_reason or isinstance(failure, StorageFull):
             return
-        self.offline_reason = reason
+        self.offline_reason = reason = str(failure)
         _log.error("The data directory is offline until the broker restarts", reason=reason)
         self._on_offline(reason)
         self._loop.call_soon(self._fail_all, reason)
 
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(self.storage_failed, str(failure))
+            self._loop.call_soon_threadsafe(self.storage_failed, failure)
 
     def _fail_all(self, reason: str) -> None:
         for host in list(self.by_id.values()):
             host.failed(reason)
+
+    async def remake_broken(self) -> None:
+        """Make those replicas anew that a full disk broke, or did not let begin. Raises StorageFailed."""
+        for key, host in list(self.by_id.items()):
+            if host.is_failed and not host.log.is_intact:
+                self._forget(key, host)
+                await self.pool.call(partial(self._directory.reopen, host.log))
+        for state in self.image.partitions():
+            is_here = (state.topic_id, state.partition) in self.by_id
+            if self._broker_id in state.replicas and not is_here:
+                self._feed(state)
+
+    def _forget(self, key: tuple[bytes, int], host: PartitionHost) -> None:
+        """A replica is no longer here, or no longer this object."""
+        del self.by_id[key]
+        if self.by_name.get((host.topic, host.partition.partition)) is host:
+            del self.by_name[host.topic, host.partition.partition]
+        assert self.links is not None
+        self.links.follow(host, NO_BROKER)
+        was_leader = host.is_leader
+        host.removed()
+        if was_leader:
+            self._resigned(host)
 
     # --- coordinators ----------------------------------------------------------------------------
 
@@ -346,7 +371,7 @@ class PartitionTable:
             try:
                 host.log.apply_retention(now_ms=now_ms)
             except StorageFailed as failure:
-                self.storage_failed(str(failure))
+                self.storage_failed(failure)
                 return
             if host.log.log_start_offset > before:
                 host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))

@@ -56,7 +56,7 @@ class Upkeep:
                 try:
                     job = log.begin_sync(full=True)
                 except StorageFailed as failure:
-                    self._table.storage_failed(str(failure))
+                    self._table.storage_failed(failure)
                     return
                 if job is not None:
                     synced = asyncio.Event()
@@ -69,13 +69,14 @@ class Upkeep:
             await asyncio.sleep(self._checkpoint_interval_s)
             if self._directory.failure is not None:
                 return
+            if self._directory.full is not None:
+                continue
             job = self._directory.begin_checkpoint()
             await self._table.pool.call(job.run)
             try:
                 self._directory.finish_checkpoint(job)
             except StorageFailed as failure:
-                self._table.storage_failed(str(failure))
-                return
+                self._table.storage_failed(failure)  # a full disk has room again one day
 
     async def retain(self) -> None:
         """Take out segments that may leave; `sweep` removes their files later."""
@@ -97,7 +98,7 @@ class Upkeep:
                     for segment in host.log.take_retired(now_ms=wall_ms()):
                         await pool.call(segment.remove_files)
             except StorageFailed as failure:
-                self._table.storage_failed(str(failure))
+                self._table.storage_failed(failure)
             except OSError as error:  # what is not needed any more: worth a word, no more
                 _log.warning("Could not remove a file that left the log", reason=str(error))
 
@@ -110,7 +111,7 @@ class Upkeep:
                     try:
                         await self._compact(host)
                     except StorageFailed as failure:
-                        self._table.storage_failed(str(failure))
+                        self._table.storage_failed(failure)
 
     async def _compact(self, host: PartitionHost) -> None:
         job = host.log.begin_compaction(now_ms=wall_ms())

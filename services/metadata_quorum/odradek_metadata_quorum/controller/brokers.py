@@ -178,7 +178,11 @@ def _proven_class(request: RegisterRequest, before: BrokerState | None) -> Resta
 
 
 def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> HeartbeatResponse:
-    """Take note of a heartbeat and do what it asks for: fence, unfence, let go."""
+    """Take note of a heartbeat and do what it asks for: fence, unfence, let go.
+
+    A broker that cannot write is, to its partitions, one that is about to stop: it leads only what nobody else
+    can lead, and leaves each ISR that stays at its minimum without it.
+    """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return HeartbeatResponse(
@@ -190,8 +194,11 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
     broker = work.image.brokers[request.broker_id]
     _note_offline_directories(work, broker, request)
     broker = work.image.brokers[request.broker_id]
-    if not broker.fenced and request.want_shutdown and not broker.in_shutdown:
+    leaves = request.want_shutdown or request.cannot_write
+    if not broker.fenced and leaves and not broker.in_shutdown:
         _begin_shutdown(work, broker, now_ms)
+    elif broker.in_shutdown and not leaves:
+        _end_shutdown(work, broker)
     elif not broker.fenced and request.want_fence:
         fence(work, (request.broker_id,))
     elif broker.fenced and _may_unfence(work, broker, request, now_ms):
@@ -328,6 +335,18 @@ def _begin_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> None:
     )
     memory = work.memory(broker.broker_id)
     memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, now_ms
+
+
+def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
+    """A broker that could not write can again."""
+    work.write(
+        BrokerRegistrationChange(
+            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_shutdown=False
+        )
+    )
+    work.memory(broker.broker_id).shutdown_offset = None
+    leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
+    work.settle_all(leaderless, changes_max=work.settings.partitions_per_batch_max)
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:

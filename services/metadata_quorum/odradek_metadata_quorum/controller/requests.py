@@ -59,6 +59,7 @@ class HeartbeatRequest:
     image_offset: int = -1
     want_fence: bool = False
     want_shutdown: bool = False
+    cannot_write: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
 
 

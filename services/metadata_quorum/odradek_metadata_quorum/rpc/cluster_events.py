@@ -78,6 +78,6 @@ class ClusterEvents:
                 broker_id=record.broker_id,
             )
         if record.in_shutdown:
-            _log.info("A broker shuts down", broker_id=record.broker_id)
+            _log.info("A broker shuts down, or cannot write", broker_id=record.broker_id)
         if record.offline_directory_ids:
             _log.warning("A broker lost a directory", broker_id=record.broker_id)

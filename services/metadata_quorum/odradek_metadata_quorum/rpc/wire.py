@@ -78,6 +78,7 @@ def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
         image_offset=message.image_offset,
         want_fence=message.want_fence,
         want_shutdown=message.want_shutdown,
+        cannot_write=message.cannot_write,
         offline_directory_ids=tuple(map(DirectoryId, message.offline_directories)),
     )
 

@@ -38,7 +38,7 @@ from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import NO_ROOM, File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset
 from odradek_protocol.records.attributes import (
     COMPRESSION_MASK,
@@ -208,6 +208,10 @@ class CompactJob:
             new.write_indexes(sync=True)
             new.rename_files(Suffix.SWAP.value)
             self.storage.sync_directory(self.directory)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                new.remove_files()  # the disk is full: what it holds of this is wanted for others
+            raise
         finally:
             new.close()
         self.ready.append(CompactedRun(old=run, new=new))

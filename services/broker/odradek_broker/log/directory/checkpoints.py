@@ -92,6 +92,11 @@ class OffsetCheckpoint:
             self.was_lost = True
         return dict(self._offsets)
 
+    def get(self, partition: TopicIdPartition) -> Offset | None:
+        """What the file says of one partition."""
+        with self._lock:
+            return self._offsets.get(partition)
+
     def ticket(self) -> int:
         """To be taken before the offsets are gathered."""
         return self._ticket

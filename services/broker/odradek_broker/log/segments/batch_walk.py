@@ -73,6 +73,26 @@ def header_at(buffer: ByteBuffer, position: int) -> Header:
     return header
 
 
+def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int]:
+    """The headers of whole batches whose offsets rise from `next_offset` on, and the newest time, ms.
+
+    Raises CorruptBatch.
+    """
+    headers: list[Header] = []
+    size_bytes, position, newest_ms = len(batches), 0, -1
+    while position < size_bytes:
+        header = header_at(batches, position)
+        assert header.base_offset >= next_offset, (header, next_offset)
+        headers.append(header)
+        position += header.size_bytes
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        if header.max_timestamp_ms > newest_ms:
+            newest_ms = header.max_timestamp_ms
+    assert headers, size_bytes
+    assert position == size_bytes, (position, size_bytes)
+    return headers, newest_ms
+
+
 def walk_headers(
     file: File, position: int, end: int, *, window_bytes: int = WINDOW_BYTES
 ) -> Iterator[tuple[int, Header]]:

@@ -163,6 +163,10 @@ class Segment:
         """Put whole batches at the end of the file; then `note` each of them."""
         write_all(self.file(), data, self.size_bytes)
 
+    def undo_write(self) -> None:
+        """Cut off what was written after the last batch that was noted."""
+        self.file().truncate(self.size_bytes)
+
     def note(self, header: Header, interval_bytes: int) -> None:
         """The next batch of the file has this header: count it, index it when one is due."""
         offsets, times = self._offsets, self._times

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment, Suffix
+from odradek_broker.log.storage import Storage
 
 CLOSED_OPEN_MAX: Final = 3
 
@@ -69,6 +71,16 @@ class SegmentList:
             oldest.close()
             if may_drop(oldest):
                 oldest.drop_indexes()
+
+    def begin_next(self, storage: Storage, directory: Path) -> Segment:
+        """Begin a new active segment where the old one ends, which is returned. Raises OSError, and
+        nothing has changed then."""
+        old = self.active
+        segment = Segment(storage, directory, old.end_offset)
+        segment.create()
+        old.seal()
+        self.add(segment)
+        return old
 
     def add(self, segment: Segment) -> None:
         """A new active segment."""

@@ -1,0 +1,155 @@
+"""The disk of one broker fills up under load, and has room again: no restart, and no record lost (P14).
+
+The broker's data directory is a small tmpfs of its own; a file that is none of its business takes the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.builder import BatchBuilder
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tests.e2e.faults.cluster_faults import leader_of, new_topic, wait_for_full_isr
+from tests.e2e.faults.conftest import Report
+from tests.e2e.faults.workload import PROBE, SETTLE_S_MAX, read_all, under_load, verify
+
+VICTIM = 1
+DISK_BYTES = 48 << 20
+LEFT_BYTES = 256 << 10
+RECORDS_BETWEEN = 500  # a partition's
+GAP_S_MAX = 15.0  # what no machine is slow enough for
+_POLL_S = 0.1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The root of a cluster whose broker `VICTIM` has a small disk of its own."""
+    disk = tmp_path / "cluster" / f"broker-{VICTIM}"
+    disk.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        if os.geteuid() != 0 and "CI" not in os.environ:
+            pytest.skip("only root may mount a small disk")
+        pytest.fail(f"{' '.join(command)}: {mounted.stderr}: a full disk needs one (CAP_SYS_ADMIN)")
+    try:
+        yield disk.parent
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@asynccontextmanager
+async def cluster_on(root: Path) -> AsyncIterator[EmbeddedCluster]:
+    plan = ClusterPlan(brokers=3, controllers=1, data_dir=root)
+    with EmbeddedCluster(plan) as cluster:
+        cluster.start()
+        await asyncio.to_thread(cluster.wait_ready)
+        yield cluster
+
+
+def fill(disk: Path) -> Path:
+    """Take the room but for a little; the file that takes it."""
+    filler = disk / "filler"
+    stats = os.statvfs(disk)
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, stats.f_bavail * stats.f_frsize - LEFT_BYTES)
+    return filler
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    deadline_s = time.monotonic() + SETTLE_S_MAX
+    while not await condition():
+        assert time.monotonic() < deadline_s, f"not within {SETTLE_S_MAX:.0f} s: {what}"
+        await asyncio.sleep(_POLL_S)
+
+
+async def answer_to_large_record(endpoint: str, topic: str, partition: int) -> tuple[int, str]:
+    """Error code and message for a record that there is no room for, straight from the broker."""
+    builder = BatchBuilder()
+    builder.append(None, PROBE + bytes(2 * LEFT_BYTES))
+    request = pb.ProduceRequest(request_id=1, acks=1, timeout_ms=2_000)
+    request.partitions.add(topic=topic, partition=partition, records=bytes(builder.build()))
+    async with grpc.aio.insecure_channel(endpoint) as channel, asyncio.timeout(SETTLE_S_MAX):
+        call = BrokerServiceStub(channel).Produce()
+        await call.write(request)
+        answer = await call.read()
+        assert isinstance(answer, pb.ProduceResponse), answer
+        return answer.partitions[0].error_code, answer.partitions[0].error_message
+
+
+async def fill_and_heal(client: Client, cluster: EmbeddedCluster, report: Report) -> None:
+    """One round."""
+    victim, disk = cluster.brokers[VICTIM], cluster.broker_data_dir(VICTIM)
+    endpoint = cluster.bootstrap.split(",")[VICTIM - 1]
+    topic, alone = await new_topic(client), await new_topic(client, replicas=1)
+    await wait_for_full_isr(client, topic)
+    own = (await led_by(client, alone, VICTIM))[0]
+    async with client.producer(acks="all") as producer:
+        await producer.send_and_wait(alone, b"kept", partition=own)
+
+    async def leads_nothing() -> bool:
+        return not await led_by(client, topic, VICTIM)
+
+    async with under_load(client, topic, partitions=3) as load:
+        load.begin_gap()
+        filler = fill(disk)
+        await until(leads_nothing, "the full broker gives its leaderships away")
+        await load.progress(RECORDS_BETWEEN)
+        gap_s = load.longest_gap_s
+        code, message = await answer_to_large_record(endpoint, alone, own)
+        assert ErrorCode(code) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "No space left" in message, message
+        assert await leader_of(client, alone, own) == VICTIM
+        read = [
+            value for place, value in await read_all(client, alone, 3) if place.partition == own
+        ]
+        assert read == [b"kept"], "what only the full broker has can be read"
+        filler.unlink()
+        await wait_for_full_isr(client, topic)
+        await load.progress(RECORDS_BETWEEN)
+    await verify(client, topic, load)
+    async with client.producer(acks="all") as producer:
+        await producer.send_and_wait(alone, b"again", partition=own)
+    assert victim.is_running
+    report(gap_s=round(gap_s, 2), acknowledged=len(load.acknowledged))
+    assert gap_s < GAP_S_MAX
+
+
+async def led_by(client: Client, topic: str, broker_id: int) -> list[int]:
+    """The partitions that a broker leads."""
+    described = await client.admin.describe_topic(topic)
+    return [p.partition for p in described.partitions if p.leader_id == broker_id]
+
+
+async def test_a_full_disk_moves_leaders_serves_reads_and_heals_without_a_restart(
+    small_disk: Path, report: Report
+) -> None:
+    async with cluster_on(small_disk) as cluster:
+        pid = cluster.brokers[VICTIM].pid
+        async with Client(cluster.bootstrap) as client:
+            await fill_and_heal(client, cluster, report)
+        log = cluster.brokers[VICTIM].log_path.read_text()
+        assert "The data directory is full" in log
+        assert "The data directory has room again" in log
+        assert cluster.brokers[VICTIM].pid == pid
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_disk_that_is_full_five_times(small_disk: Path, report: Report) -> None:
+    async with cluster_on(small_disk) as cluster, Client(cluster.bootstrap) as client:
+        for _ in range(5):
+            await fill_and_heal(client, cluster, report)
