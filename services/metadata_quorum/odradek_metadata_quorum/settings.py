@@ -12,6 +12,7 @@ from odradek_protocol.metadata.config_definition import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
+from odradek_runtime.node_settings import NodeSettings
 from odradek_runtime.settings import SettingsError, setting, specs_of
 
 ENV_PREFIX: Final = "ODRADEK_QUORUM_"
@@ -21,7 +22,7 @@ _CLUSTER_DEFAULT: Final = " A cluster's first start makes it the default of all 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumProcessSettings:
+class QuorumProcessSettings(NodeSettings):
     """Everything that can be set in a controller process."""
 
     node_id: int = setting(
@@ -55,34 +56,6 @@ class QuorumProcessSettings:
         "its disk should not come back unseen.",
         default=False,
     )
-    metrics_host: str = setting(
-        "metrics.host", "Address of /metrics, /livez and /readyz.", default="127.0.0.1"
-    )
-    metrics_port: int = setting(
-        "metrics.port",
-        "Port of /metrics, /livez and /readyz; 0: any free one, -1: none.",
-        default=0,
-        minimum=-1,
-        maximum=65535,
-    )
-    health_port: int = setting(
-        "health.port",
-        "Port of gRPC health without TLS, on metrics.host, for probes; 0: any free one, -1: none.",
-        default=-1,
-        minimum=-1,
-        maximum=65535,
-    )
-    log_level: str = setting(
-        "log.level",
-        "Least level of the process's own log.",
-        default="INFO",
-        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-    )
-    ssl_certificate: str = setting(
-        "ssl.certificate.location", "Certificate of this node, PEM.", default=""
-    )
-    ssl_key: str = setting("ssl.key.location", "Its private key, PEM.", default="")
-    ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")
 
     session_ms: int = setting(
         "broker.session.timeout.ms",

@@ -107,34 +107,6 @@ class BrokerSettings(CoordinatorSettings):
         parse=parse_listeners,
     )
     rack: str = setting("broker.rack", "Rack or zone of this broker.", default="")
-    metrics_host: str = setting(
-        "metrics.host", "Address of /metrics, /livez and /readyz.", default="127.0.0.1"
-    )
-    metrics_port: int = setting(
-        "metrics.port",
-        "Port of /metrics, /livez and /readyz; 0: any free one, -1: none.",
-        default=0,
-        minimum=-1,
-        maximum=65535,
-    )
-    health_port: int = setting(
-        "health.port",
-        "Port of gRPC health without TLS, on metrics.host, for probes; 0: any free one, -1: none.",
-        default=-1,
-        minimum=-1,
-        maximum=65535,
-    )
-    log_level: str = setting(
-        "log.level",
-        "Least level of the process's own log.",
-        default="INFO",
-        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-    )
-    ssl_certificate: str = setting(
-        "ssl.certificate.location", "Certificate of this node, PEM.", default=""
-    )
-    ssl_key: str = setting("ssl.key.location", "Its private key, PEM.", default="")
-    ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")
     ssl_client_auth: str = setting(
         "ssl.client.auth",
         "Whether clients of SSL listeners must show a certificate. requested: they need not, but those"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
+from odradek_runtime.node_settings import NodeSettings
 from odradek_runtime.settings import setting
 
 _HOUR_MS: Final = 3_600_000
@@ -19,7 +20,7 @@ def _policies(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(NodeSettings):
     """Topics and their logs."""
 
     # --- topics --------------------------------------------------------------------------------
