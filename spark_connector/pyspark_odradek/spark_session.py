@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
@@ -42,8 +42,12 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
     problem = missing()
     if problem is not None:
         raise SparkUnavailable(problem)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {name.replace("__", "."): value for name, value in config.items()}
+    master = settings.setdefault("spark.master", os.environ.get("MASTER") or "local[*]")
+    # PYSPARK_DRIVER_PYTHON is what Spark itself starts planners with, on the driver's machine.
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if variable not in os.environ:
+            os.environ[variable] = _python(master)
     from pyspark.sql import SparkSession
 
     builder = (
@@ -52,11 +56,16 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
     )
-    if not os.environ.get("MASTER") and "spark__master" not in config:
-        builder = builder.config("spark.master", "local[*]")
-    for name, value in config.items():
-        builder = builder.config(name.replace("__", "."), value)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@cache
+def _python(master: str) -> str:
+    from pyspark_odradek.worker_python import worker_python
+
+    return worker_python(master)
 
 
 def _missing_python() -> str | None:

@@ -34,11 +34,7 @@ class Environment:
 
     def variables(self) -> dict[str, str]:
         """For processes of both sides: our own packages come from this tree, by PYTHONPATH."""
-        return os.environ | {
-            "PYTHONPATH": os.pathsep.join(_source_roots()),
-            "PYSPARK_PYTHON": str(self.python),
-            "PYSPARK_DRIVER_PYTHON": str(self.python),
-        }
+        return os.environ | {"PYTHONPATH": os.pathsep.join(_source_roots())}
 
 
 def make(root: Path) -> Environment:

@@ -48,17 +48,26 @@ def cpu_by_kind() -> dict[str, float]:
 
 
 def session(side: str, jars: str) -> SparkSession:
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName(f"bench {side}")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
-    )
+    """Settings are the same; ours comes from the connector's own helper, which also chooses the workers' Python."""
+    settings = {
+        "spark.app.name": f"bench {side}",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.master": "local[2]",
+    }
     if side == "kafka":
-        builder = builder.config("spark.jars", ",".join(str(p) for p in Path(jars).glob("*.jar")))
-    spark = builder.getOrCreate()
+        settings["spark.jars"] = ",".join(str(p) for p in Path(jars).glob("*.jar"))
+        builder = SparkSession.builder
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+    else:
+        from pyspark_odradek import session as our_session
+
+        spark = our_session(**settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
