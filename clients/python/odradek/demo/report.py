@@ -89,6 +89,7 @@ def _print_counts(console: Console, outcome: Outcome) -> None:
         ("longest pause in acknowledgements", f"{log.longest_pause_s:.2f} s"),
         ("produced", f"{log.count / outcome.produce_s:,.0f} records/s (paced)"),
         ("consumed", f"{read.read / max(outcome.consume_s, 1e-9):,.0f} records/s"),
+        ("memory of the largest broker", f"{outcome.broker_resident_bytes / 1e6:,.0f} MB"),
         ("SHA-256 sent", outcome.read_back.source_sha256()),
         ("SHA-256 read", outcome.read_back.sha256()),
     ]

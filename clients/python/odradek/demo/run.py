@@ -82,6 +82,8 @@ class Outcome:
     values: list[bytes]
     group: GroupOutcome
     pipeline: PipelineOutcome
+    broker_resident_bytes: int
+    """Memory of the largest broker at the end."""
 
     def faults(self) -> list[str]:
         """Why the demo failed; empty when all is well."""
@@ -171,6 +173,7 @@ async def run_demo(
         values=values,
         group=group,
         pipeline=pipeline_outcome,
+        broker_resident_bytes=max(broker.resident_bytes for broker in cluster.brokers.values()),
     )
 
 

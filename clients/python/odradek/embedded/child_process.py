@@ -46,6 +46,16 @@ class ChildProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the running process (RSS); 0 where /proc does not tell."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        found = next((line for line in status.splitlines() if line.startswith("VmRSS:")), "")
+        return int(found.split()[1]) * 1024 if found else 0
+
     def start(self) -> None:
         """Start it; does not wait until it serves."""
         assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
