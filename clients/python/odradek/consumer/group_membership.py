@@ -27,7 +27,14 @@ from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.consumer.group_options import GroupListener, GroupOptions
-from odradek.errors import OdradekError, error_code, error_of
+from odradek.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    OdradekError,
+    UnsupportedOperation,
+    error_code,
+    error_of,
+)
 from odradek.partitions import TopicPartition
 from odradek.transports.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -47,6 +54,7 @@ _TRANSIENT: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNRELEASED_INSTANCE_ID,
 )
+_HOPELESS: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 _log = logging.getLogger(__name__)
 
 
@@ -151,6 +159,9 @@ class GroupMembership:
                     GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=_CALL_S
                 )
                 code = error_code(told.error_code)
+            except _HOPELESS as error:
+                self._reader.fail(error)
+                return
             except OdradekError as error:
                 _log.warning("no answer for the group %s: %s", self.options.group, error)
                 told, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -122,7 +122,10 @@ class KafkaListeners:
         if not self._settings.security_protocol(name).endswith("SSL"):
             return None
         assert self._tls is not None, "checked by the settings"
-        return server_context(self._tls, client_auth=self._settings.ssl_client_auth)
+        who_logs_in = self._settings.security_protocol(name).startswith("SASL")
+        return server_context(
+            self._tls, client_auth="none" if who_logs_in else self._settings.ssl_client_auth
+        )
 
 
 class _Listener:

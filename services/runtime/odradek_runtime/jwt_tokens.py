@@ -1,0 +1,173 @@
+"""Bearer tokens: JWTs (RFC 7519) signed by a key of a JWKS file, and what a token must say.
+
+Checked of each: signature by the key that its `kid` names, with an algorithm that is both allowed and
+of that key's kind (never `none`, never HMAC: a public key is no secret), `exp`, `nbf`, `iss`, `aud`, and
+the claim that says who it is. The file is read again when it has changed, looked at once a second at
+most; one that cannot be read leaves the keys that there were. No URL is ever fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jwt
+
+from odradek_runtime.logs import event_log
+
+ALGORITHMS: Final = {
+    "RS256": "RSA",
+    "RS384": "RSA",
+    "RS512": "RSA",
+    "PS256": "RSA",
+    "PS384": "RSA",
+    "PS512": "RSA",
+    "ES256": "EC",
+    "ES384": "EC",
+    "ES512": "EC",
+    "EdDSA": "OKP",
+}
+"""Those that may be allowed, with the kind of key (kty) that each takes."""
+TOKEN_CHARACTERS_MAX: Final = 16 * 1024
+NAME_CHARACTERS_MAX: Final = 256
+KEYS_MAX: Final = 100
+RSA_BITS_MIN: Final = 2048
+_LOOK_AGAIN_S: Final = 1.0
+_log = event_log(__name__)
+
+
+class TokenRefused(Exception):
+    """The token proves nothing. The text is for the log and holds nothing of the token's signature."""
+
+
+class JwksRefused(Exception):
+    """The file of keys cannot be used; names it and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What a token must be."""
+
+    jwks: Path
+    issuer: str
+    audience: str
+    algorithms: Sequence[str] = ("RS256", "ES256", "EdDSA")
+    principal_claim: str = "sub"
+    leeway_s: float = 30.0
+
+
+class TokenVerifier:
+    """Raises JwksRefused when it is made and the file cannot be used."""
+
+    def __init__(self, rules: TokenRules, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._rules = rules
+        self._clock_s = clock_s
+        self._stamp = _stamp(rules.jwks)
+        self._looked_at_s = clock_s()
+        self._keys = _read(rules.jwks)
+
+    def principal(self, token: str) -> str:
+        """`User:` and what the claim says. Raises TokenRefused."""
+        rules = self._rules
+        if len(token) > TOKEN_CHARACTERS_MAX:
+            raise TokenRefused("a token of more than 16 KiB")
+        self._look()
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._key(header)
+            claims = jwt.decode(
+                token,
+                key=key.key,
+                algorithms=[header["alg"]],
+                audience=rules.audience,
+                issuer=rules.issuer,
+                leeway=rules.leeway_s,
+                options={"require": ["exp", "iss", "aud", rules.principal_claim]},
+            )
+        except jwt.PyJWTError as error:
+            raise TokenRefused(str(error)) from None
+        except (ValueError, TypeError) as error:
+            raise TokenRefused(f"malformed: {error}") from None
+        name = claims.get(rules.principal_claim)
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= NAME_CHARACTERS_MAX
+            or not name.isprintable()
+        ):
+            raise TokenRefused(f"its {rules.principal_claim} is no name")
+        return f"User:{name}"
+
+    def _key(self, header: dict[str, Any]) -> jwt.PyJWK:
+        algorithm, name = str(header.get("alg")), header.get("kid")
+        if algorithm not in self._rules.algorithms:
+            raise TokenRefused(f"algorithm {algorithm!r} is not allowed")
+        key = self._keys.get(name) if isinstance(name, str) else None
+        if key is None:
+            raise TokenRefused(f"no key {name!r} in the JWKS")
+        declared = key._jwk_data.get("alg")
+        if key.key_type != ALGORITHMS[algorithm] or declared not in (None, algorithm):
+            raise TokenRefused(f"key {name!r} is not for {algorithm}")
+        return key
+
+    def _look(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._looked_at_s < _LOOK_AGAIN_S:
+            return
+        self._looked_at_s = now_s
+        try:
+            stamp = _stamp(self._rules.jwks)
+            if stamp == self._stamp:
+                return
+            self._keys = _read(self._rules.jwks)
+        except JwksRefused as refused:
+            _log.warning("Could not read the JWKS again", reason=str(refused))
+            return
+        self._stamp = stamp
+        _log.info("Read the JWKS again", keys=len(self._keys))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
+    return found.st_mtime_ns, found.st_ino
+
+
+def _read(path: Path) -> dict[str, jwt.PyJWK]:
+    """The public signing keys, by kid; others are left out and told."""
+    try:
+        found = jwt.PyJWKSet.from_json(path.read_text())
+    except OSError as error:
+        raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise JwksRefused(f"{path} is no JWKS: {error}") from None
+    keys: dict[str, jwt.PyJWK] = {}
+    for key in found.keys[:KEYS_MAX]:
+        problem = _problem(key)
+        if problem:
+            _log.warning("Left a key of the JWKS out", kid=key.key_id, reason=problem)
+        else:
+            assert key.key_id is not None
+            keys[key.key_id] = key
+    if not keys:
+        raise JwksRefused(f"{path} has no public signing key with a kid")
+    return keys
+
+
+def _problem(key: jwt.PyJWK) -> str:
+    if not key.key_id:
+        return "it has no kid"
+    if key.key_type not in ALGORITHMS.values():
+        return f"kty {key.key_type} is not for signatures by others"
+    if key.public_key_use not in (None, "sig"):
+        return f"it is for {key.public_key_use}"
+    if "d" in key._jwk_data:
+        return "it is a private key, which should be nowhere but at who signs"
+    bits = getattr(key.key, "key_size", None)
+    if key.key_type == "RSA" and (bits is None or bits < RSA_BITS_MIN):
+        return f"{bits} bits are too few"
+    return ""

@@ -1,0 +1,1 @@
+"""A cluster with TLS, users, certificates and rights, end to end."""

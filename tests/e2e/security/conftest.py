@@ -1,0 +1,21 @@
+"""One secure cluster for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.embedded import ClusterPlan
+from tests.e2e.security.secure_cluster import SecureCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    directory: Path = tmp_path_factory.mktemp("secure")
+    plan = ClusterPlan(brokers=2, controllers=1, gateways=2)
+    with SecureCluster(directory, plan) as running:
+        running.start()
+        running.wait_ready()
+        yield running
