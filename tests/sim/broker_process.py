@@ -361,6 +361,7 @@ class BrokerProcess:
             state = self.image.brokers.get(broker_id)
             if state is None:
                 continue
+            self.replication.links.broker_changed(broker_id)
             event = events.BrokerChanged(broker=_view(state))
             for hosted in list(self.hosted.values()):
                 if hosted.state is not None and broker_id in hosted.state.replicas:
@@ -417,6 +418,7 @@ class BrokerProcess:
         return hosted
 
     def _remove(self, hosted: Hosted) -> None:
+        self.replication.removed(hosted)
         self.step(hosted, events.PartitionRemoved())
         del self.hosted[hosted.partition]
         if self.groups is not None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect, Role
 from odradek_broker.partition.events import FollowerSession
+from odradek_broker.replication.follower_links import FollowerLinks
+from odradek_broker.replication.follower_stream import Lane
 from odradek_metadata_quorum.controller.requests import (
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import NO_BROKER, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.sim.disk import Batch
+from tests.sim.follower_stream import LATE_COPY_CHANCE, SimulatedFollowerStream
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS
 
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess, Hosted
 
 BATCHES_PER_DATA_MAX = 8
+BATCHES_PER_COLD_DATA_MAX = 2
+BEHIND_RECORDS = 15  # lanes are changed over fewer records than in production
+NEAR_RECORDS = 5
 RETENTION_CHANCE = 0.004  # at each tick of a leader
-LATE_COPY_CHANCE = 0.02  # of a message that arrives again when its session is long over
 
 
 class ReplicationShell:
@@ -34,13 +40,31 @@ class ReplicationShell:
         self.broker = broker
         self.scheduler = broker.scheduler
         self.network = broker.network
-        self._session_ids = 0
-        self._to_leaders: dict[int, tuple[int, Stream]] = {}
-        self._connecting: set[int] = set()
-        self._followers: dict[int, tuple[FollowerSession, Stream]] = {}
-        self._acks: dict[TopicIdPartition, fx.SendAck] = {}
+        self.arriving: list[Batch] = []  # what the Data in this step brings
+        self.links = FollowerLinks(
+            identity=None,  # type: ignore[arg-type]  # the streams know who we are
+            endpoint_of=lambda _: None,
+            tls=None,
+            make_stream=partial(SimulatedFollowerStream, shell=self),  # type: ignore[arg-type]
+            behind_records=BEHIND_RECORDS,
+            near_records=NEAR_RECORDS,
+        )
+        self._watch_lanes()
+        self._followers: dict[tuple[int, bool], tuple[FollowerSession, Stream]] = {}
         self._push_due = False
         self._dirty: dict[TopicIdPartition, None] = {}
+
+    def _watch_lanes(self) -> None:
+        ready = self.links._ready
+
+        def watched(stream: Any, key: Any) -> None:
+            other = Lane.HOT if stream.lane is Lane.CATCH_UP else Lane.CATCH_UP
+            before = self.links._streams.get((stream.leader, other))
+            if before is not None and before.has(key):
+                self.scheduler.counters[f"moves to the {stream.lane.name.lower()} lane"] += 1
+            ready(stream, key)
+
+        self.links._ready = watched  # type: ignore[method-assign]
 
     # --- effects ---------------------------------------------------------------------------------
 
@@ -62,12 +86,8 @@ class ReplicationShell:
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
                 self._to_follower(effect.session, hosted, effect)
                 self._mark(hosted)
-            case fx.SendAttach() | fx.SendDetach():
+            case fx.SendAttach() | fx.SendDetach() | fx.SendAck():
                 self._to_leader(effect.session_id, hosted, effect)
-            case fx.SendAck():
-                if not self._acks:
-                    self.broker.process.after(self.scheduler.between(10, 300), self._flush_acks)
-                self._acks[hosted.partition] = effect
             case fx.ProposeIsr():
                 self._propose(hosted, effect)
             case fx.HighWatermarkMoved():
@@ -89,7 +109,7 @@ class ReplicationShell:
         else:
             if effect.base_offset < hosted.log.log_end:
                 hosted.log.reset(effect.base_offset)
-            for batch in self._arriving:
+            for batch in self.arriving:
                 hosted.log.append(batch)
         self._mark(hosted)
         broker.step(hosted, events.Appended(end_offset=hosted.log.log_end))
@@ -153,143 +173,29 @@ class ReplicationShell:
     def _role_changed(self, hosted: Hosted, effect: fx.RoleChanged) -> None:
         if self.broker.groups is not None:
             self.broker.groups.role_changed(hosted)
-        if effect.role is Role.FOLLOWER:
-            self.broker.process.after(
-                self.scheduler.between(0, 2 * MS), self._want_session, hosted, effect.leader
-            )
+        follows = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
+        self.links.follow(hosted, follows)  # type: ignore[arg-type]  # a host, to them
 
-    def _want_session(self, hosted: Hosted, leader: int) -> None:
-        found = self._to_leaders.get(leader)
-        if found is not None and found[1].is_open_for(self.broker.process):
-            self.broker.step(hosted, events.SessionReady(session_id=found[0], leader=leader))
-        elif leader not in self._connecting:
-            self._connecting.add(leader)
-            self._connect(leader)
-
-    def _connect(self, leader: int) -> None:
-        broker = self.broker
-        node = broker.cluster.brokers.get(leader)
-        target = node.life if node is not None else None
-        wanted = any(h.replica.leader == leader for h in broker.hosted.values())
-        if not wanted:
-            self._connecting.discard(leader)
-            return
-        if (
-            target is None
-            or not target.process.is_running
-            or not self.network.both_ways(broker.broker_id, leader)
-        ):
-            broker.process.after(self.scheduler.between(50, 500) * MS, self._connect, leader)
-            return
-        self._connecting.discard(leader)
-        self._session_ids += 1
-        session_id = self._session_ids
-        stream = Stream(self.network, broker.process, target.process)
-        self._to_leaders[leader] = (session_id, stream)
-
-        def on_message(message: tuple[TopicIdPartition, Any]) -> None:
-            self._from_leader(session_id, *message)
-            if self.scheduler.chance(LATE_COPY_CHANCE):
-                delay = self.scheduler.between(1, 5_000) * MS
-                broker.process.after(delay, self._from_leader, session_id, *message)
-
-        def on_closed() -> None:
-            for hosted in list(broker.hosted.values()):
-                broker.step(hosted, events.LeaderSessionClosed(session_id=session_id))
-            if self._to_leaders.get(leader, (0, None))[0] == session_id:
-                del self._to_leaders[leader]
-                if leader not in self._connecting:
-                    self._connecting.add(leader)
-                    delay = self.scheduler.between(50, 500) * MS
-                    broker.process.after(delay, self._connect, leader)
-
-        stream.on_message[0] = on_message
-        stream.on_closed[0] = on_closed
-        session = FollowerSession(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, session_id=session_id
-        )
-        target.replication.accept(stream, session)
-        for hosted in list(broker.hosted.values()):
-            if hosted.replica.leader == leader:
-                broker.step(hosted, events.SessionReady(session_id=session_id, leader=leader))
+    def removed(self, hosted: Hosted) -> None:
+        """The image has this replica no longer."""
+        self.links.follow(hosted, NO_BROKER)  # type: ignore[arg-type]
 
     def _to_leader(self, session_id: int, hosted: Hosted, effect: Effect) -> None:
-        for known, stream in self._to_leaders.values():
-            if known == session_id:
-                stream.send(self.broker.process, (hosted.partition, effect))
-
-    def _flush_acks(self) -> None:
-        acks, self._acks = self._acks, {}
-        for partition, ack in acks.items():
-            hosted = self.broker.hosted.get(partition)
-            if hosted is not None:
-                self._to_leader(ack.session_id, hosted, ack)
-
-    def _from_leader(self, session_id: int, partition: TopicIdPartition, message: Any) -> None:
-        hosted = self.broker.hosted.get(partition)
-        if hosted is None:
-            return
-        event: events.Event
-        match message:
-            case fx.SendAttached():
-                event = events.AttachedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    high_watermark=message.high_watermark,
-                    log_start=message.log_start,
-                )
-            case fx.SendDiverged():
-                event = events.DivergedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    for_log_end=message.for_log_end,
-                    for_last_epoch=message.for_last_epoch,
-                    epoch=message.epoch,
-                    end_offset=message.end_offset,
-                )
-            case fx.SendSnapshotless():
-                event = events.SnapshotlessReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    log_start=message.log_start,
-                )
-            case fx.SendRefused():
-                event = events.RefusedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    error_code=message.error_code,
-                    leader_epoch=message.leader_epoch,
-                )
-            case _:
-                due, batches = message
-                self._arriving = batches
-                event = events.DataReceived(
-                    session_id=session_id,
-                    leader_epoch=due.leader_epoch,
-                    base_offset=due.from_offset,
-                    end_offset=batches[-1].end if batches else due.from_offset,
-                    high_watermark=due.high_watermark,
-                    log_start=due.log_start,
-                    epochs=_epochs(batches),
-                    is_intact=not self.scheduler.chance(0.001),
-                )
-        self.broker.step(hosted, event)
-
-    _arriving: list[Batch] = []  # noqa: RUF012  # replaced, never changed
+        stream = self.links.stream(session_id)
+        if stream is not None:
+            stream.say(hosted, effect)  # type: ignore[attr-defined]
 
     # --- from followers --------------------------------------------------------------------------
 
     def accept(self, stream: Stream, session: FollowerSession) -> None:
         """A follower's stream; it ends the ones before it."""
         broker = self.broker
-        before = self._followers.get(session.broker_id)
+        lane = (session.broker_id, session.is_catch_up)
+        before = self._followers.get(lane)
         if before is not None:
             self._ended(before[0])
             before[1].close(broker.process)
-        self._followers[session.broker_id] = (session, stream)
+        self._followers[lane] = (session, stream)
 
         def on_message(message: tuple[TopicIdPartition, Any]) -> None:
             self._from_follower(session, *message)
@@ -298,8 +204,8 @@ class ReplicationShell:
                 broker.process.after(delay, self._from_follower, session, *message)
 
         def on_closed() -> None:
-            if self._followers.get(session.broker_id, (None,))[0] == session:
-                del self._followers[session.broker_id]
+            if self._followers.get(lane, (None,))[0] == session:
+                del self._followers[lane]
             self._ended(session)
 
         stream.on_message[1] = on_message
@@ -339,14 +245,15 @@ class ReplicationShell:
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 leader_epoch=message.leader_epoch,
             )
-            found = self._followers.get(session.broker_id)
-            if found is not None and found[0] == session:
-                found[1].send(self.broker.process, (partition, refusal))
+            self._send(session, (partition, refusal))
 
     def _to_follower(self, session: FollowerSession, hosted: Hosted, effect: Effect) -> None:
-        found = self._followers.get(session.broker_id)
+        self._send(session, (hosted.partition, effect))
+
+    def _send(self, session: FollowerSession, message: Any) -> None:
+        found = self._followers.get((session.broker_id, session.is_catch_up))
         if found is not None and found[0] == session:
-            found[1].send(self.broker.process, (hosted.partition, effect))
+            found[1].send(self.broker.process, message)
 
     def _mark(self, hosted: Hosted) -> None:
         """Something may be due to its followers."""
@@ -369,7 +276,8 @@ class ReplicationShell:
         due = hosted.replica.data_due(session)
         if due is None:
             return
-        batches = hosted.log.read(due.from_offset, due.log_end, BATCHES_PER_DATA_MAX)
+        batches_max = BATCHES_PER_COLD_DATA_MAX if session.is_catch_up else BATCHES_PER_DATA_MAX
+        batches = hosted.log.read(due.from_offset, due.log_end, batches_max)
         assert bool(batches) == (due.from_offset < due.log_end), f"{due} reads {batches}"
         end = batches[-1].end if batches else due.from_offset
         stream.send(self.broker.process, (hosted.partition, (due, batches)))
@@ -377,7 +285,10 @@ class ReplicationShell:
             hosted,
             events.DataSent(session=session, end_offset=end, high_watermark=due.high_watermark),
         )
-        if end < due.log_end:
+        if end < due.log_end and session.is_catch_up:  # it has less credit, and reads are cold
+            delay_us = self.scheduler.between(1, 20) * MS
+            self.broker.process.after(delay_us, self._mark, hosted)
+        elif end < due.log_end:
             self._mark(hosted)
 
     # --- the ISR ---------------------------------------------------------------------------------
@@ -419,11 +330,3 @@ class ReplicationShell:
             )
 
         broker.call("handle_alter_partition", request, reply)
-
-
-def _epochs(batches: list[Batch]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    for batch in batches:
-        if not found or found[-1][0] != batch.epoch:
-            found.append((batch.epoch, batch.base))
-    return tuple(found)

@@ -36,8 +36,18 @@ class FollowerLinks:
         identity: FollowerIdentity,
         endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
         tls: TlsFiles | None,
+        make_stream: Callable[..., FollowerStream] = FollowerStream,
+        behind_records: int = BEHIND_RECORDS,
+        near_records: int = NEAR_RECORDS,
     ) -> None:
-        """`endpoint_of` tells where a broker's replication listener is now, from the image."""
+        """`endpoint_of` tells where a broker's replication listener is now, from the image.
+
+        Who is more than `behind_records` behind changes to the catch-up lane, and back when less
+        than `near_records` are missing.
+        """
+        self._make_stream = make_stream
+        self._behind_records = behind_records
+        self._near_records = near_records
         self._identity = identity
         self._endpoint_of = endpoint_of
         self._tls = tls
@@ -86,9 +96,9 @@ class FollowerLinks:
         """A partition is so far behind: perhaps it wants the other lane."""
         key = host_key(host)
         wanted = stream.lane
-        if records > BEHIND_RECORDS:
+        if records > self._behind_records:
             wanted = Lane.CATCH_UP
-        elif records < NEAR_RECORDS:
+        elif records < self._near_records:
             wanted = Lane.HOT
         if wanted is not stream.lane and self._leader_of.get(key) == stream.leader:
             other = self._open(stream.leader, wanted)
@@ -106,7 +116,7 @@ class FollowerLinks:
     def _open(self, leader: BrokerId, lane: Lane) -> FollowerStream:
         stream = self._streams.get((leader, lane))
         if stream is None:
-            stream = self._streams[leader, lane] = FollowerStream(
+            stream = self._streams[leader, lane] = self._make_stream(
                 leader,
                 lane,
                 identity=self._identity,
