@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Request
 from pydantic import AfterValidator, WithJsonSchema
 
 from odradek_gateway.cluster_access import ClusterAccess
@@ -27,7 +27,11 @@ def _named_as_topics_are(name: str) -> str:
     return name
 
 
-Cluster = Annotated[ClusterAccess, Depends(cluster_of)]
+async def _cluster(request: Request) -> ClusterAccess:
+    return cluster_of(request)  # async: FastAPI hands plain functions to a thread
+
+
+Cluster = Annotated[ClusterAccess, Depends(_cluster)]
 TopicName = Annotated[
     str,
     Path(),

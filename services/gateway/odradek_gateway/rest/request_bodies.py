@@ -77,7 +77,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def cluster_of(request: Request) -> ClusterAccess:
-    """The access to the cluster as the caller, or as the gateway where nobody is asked (a dependency of routes)."""
+    """The access to the cluster as the caller, or as the gateway where nobody is asked."""
     cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster

@@ -86,7 +86,7 @@ _Permissions = Annotated[PermissionName | Literal["ANY"], Query()]
 _Any = Annotated[str, Query()]
 
 
-def acl_filter(
+async def acl_filter(
     principal: _Any = "",
     resource_type: _Types = "ANY",
     resource_name: _Any = "",
@@ -107,7 +107,7 @@ def acl_filter(
     )
 
 
-def acl_filter_to_delete(
+async def acl_filter_to_delete(
     resource_type: _Types,
     pattern_type: _Patterns,
     operation: _Operations,
@@ -117,7 +117,7 @@ def acl_filter_to_delete(
     host: _Any = "",
 ) -> AclFilter:
     """As above, but the kinds must be told, if only as ANY: a filter that was forgotten deletes nothing."""
-    return acl_filter(
+    return await acl_filter(
         principal, resource_type, resource_name, pattern_type, host, operation, permission
     )
 
