@@ -308,6 +308,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         consumer=ConsumerGroupSettings(
             session_timeout_ms=settings.group_consumer_session_timeout_ms,
             heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            rebalance_heartbeat_interval_ms=settings.group_consumer_rebalance_heartbeat_interval_ms,
             members_max=settings.group_consumer_max_size,
             default_assignor=settings.group_consumer_assignors[0],
             migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from odradek_broker.groups.assignors import ASSIGNORS
 from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
 from odradek_broker.groups.consumer_group_state import ConsumerGroupState
+from odradek_broker.groups.heartbeat_pace import HeartbeatPace
 from odradek_broker.groups.messages import Assignment, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from odradek_broker.groups.reconciliation import (
     NOTHING_OWNED,
@@ -56,6 +57,13 @@ class ConsumerGroup(ConsumerGroupState):
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)  # classic: rejoin, or sync
     _subscriptions: dict[MemberId, frozenset[TopicId]] = field(default_factory=dict)
     _catalog_version: int = -1
+    _pace: HeartbeatPace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pace = HeartbeatPace(
+            calm_interval_ms=self.settings.heartbeat_interval_ms,
+            restless_interval_ms=self.settings.rebalance_heartbeat_interval_ms,
+        )
 
     # --- heartbeat ---------------------------------------------------------------------------
 
@@ -95,7 +103,7 @@ class ConsumerGroup(ConsumerGroupState):
             error=ErrorCode.NONE,
             member_id=beat.member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=self._pace.interval_ms(len(self.members)),
             assignment=current.assigned if tells else None,
         )
 
@@ -219,6 +227,7 @@ class ConsumerGroup(ConsumerGroupState):
         self.update_epoch(catalog, records, subscription_changed=changed)
         if self.epoch > self.target_epoch:
             self._compute_targets(records)
+        self._pace.epoch_is(self.epoch, now_ms=now_ms)
         current = self._reconcile(member_id, owned, records, restarted=restarted)
         self.touch(member_id, now_ms=now_ms)
         self._watch_revocation(member_id, current, now_ms)
@@ -394,6 +403,12 @@ class ConsumerGroup(ConsumerGroupState):
             for member_id in [m for m, ends_ms in ends.items() if ends_ms <= now_ms]:
                 if member_id in self.members:
                     self.remove(member_id, records)
+        self._pace.epoch_is(self.epoch, now_ms=now_ms)
+        self._pace.look(
+            is_stable=self.state_name == "Stable",
+            session_ends_ms=min(self._session_ends_ms.values(), default=None),
+            now_ms=now_ms,
+        )
         return records
 
     def begin_sessions(self, *, now_ms: int) -> None:

@@ -33,4 +33,5 @@ class ConsumerGroupSettings:
     heartbeat_interval_ms: int
     members_max: int
     default_assignor: str
+    rebalance_heartbeat_interval_ms: int = 500
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL

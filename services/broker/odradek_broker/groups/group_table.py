@@ -41,7 +41,7 @@ class GroupSettings:
     consumer: ConsumerGroupSettings = field(
         default_factory=lambda: ConsumerGroupSettings(
             session_timeout_ms=45_000,
-            heartbeat_interval_ms=5_000,
+            heartbeat_interval_ms=3_000,
             members_max=10_000,
             default_assignor="uniform",
         )

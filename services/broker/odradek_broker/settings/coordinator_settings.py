@@ -49,8 +49,15 @@ class CoordinatorSettings(LogSettings):
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         "group.consumer.heartbeat.interval.ms",
-        "Heartbeat interval of the consumer protocol.",
-        default=5_000,
+        "Heartbeat interval of the consumer protocol while a group is calm.",
+        default=3_000,
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_rebalance_heartbeat_interval_ms: int = setting(
+        "group.consumer.rebalance.heartbeat.interval.ms",
+        "Heartbeat interval while a group rebalances, or a member's session is about to end (not in Kafka).",
+        default=500,
         unit="ms",
         minimum=1,
     )

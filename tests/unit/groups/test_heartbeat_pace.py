@@ -1,0 +1,53 @@
+"""Members are asked for heartbeats often while that shortens a rebalance, and seldom otherwise."""
+
+from __future__ import annotations
+
+from odradek_broker.groups.heartbeat_pace import HeartbeatPace
+from tests.unit.groups.test_consumer_group import Group
+
+CALM_MS, RESTLESS_MS = 3_000, 500
+
+
+def calm_at(now_ms: int) -> HeartbeatPace:
+    """Of a group whose last epoch began at 0."""
+    pace = HeartbeatPace(calm_interval_ms=CALM_MS, restless_interval_ms=RESTLESS_MS)
+    pace.epoch_is(1, now_ms=0)
+    pace.look(is_stable=True, session_ends_ms=now_ms + 40_000, now_ms=now_ms)
+    return pace
+
+
+def test_a_group_is_calm_two_intervals_after_its_last_change() -> None:
+    assert calm_at(2 * CALM_MS - 1).interval_ms(3) == RESTLESS_MS
+    pace = calm_at(2 * CALM_MS)
+    assert pace.interval_ms(3) == CALM_MS
+    pace.epoch_is(2, now_ms=7_000)
+    assert pace.interval_ms(3) == RESTLESS_MS
+
+
+def test_a_group_that_is_not_reconciled_is_restless() -> None:
+    pace = calm_at(60_000)
+    pace.look(is_stable=False, session_ends_ms=100_000, now_ms=60_000)
+    assert pace.interval_ms(3) == RESTLESS_MS
+
+
+def test_a_session_about_to_end_makes_the_others_listen() -> None:
+    pace = calm_at(60_000)
+    pace.look(is_stable=True, session_ends_ms=60_000 + 2 * CALM_MS, now_ms=60_000)
+    assert pace.interval_ms(3) == RESTLESS_MS
+
+
+def test_large_groups_do_not_flood_the_coordinator() -> None:
+    pace = calm_at(0)
+    assert pace.interval_ms(200) == 1_000
+    assert pace.interval_ms(10_000) == CALM_MS
+
+
+def test_members_are_told_the_pace() -> None:
+    group = Group()
+    assert group.beat("m1").heartbeat_interval_ms == RESTLESS_MS
+    group.settle()
+    group.now_ms += 10_000
+    group.shard.tick(now_ms=group.now_ms, wall_ms=0)
+    assert group.beat("m1").heartbeat_interval_ms == CALM_MS
+    assert group.beat("m2").heartbeat_interval_ms == RESTLESS_MS
+    assert group.beat("m1").heartbeat_interval_ms == RESTLESS_MS
