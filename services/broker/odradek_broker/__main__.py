@@ -9,6 +9,7 @@ from odradek_runtime.arguments import parse_arguments
 from odradek_runtime.lifecycle import EXIT_USAGE, run_process
 from odradek_runtime.listeners import ListenRefused
 from odradek_runtime.logs import configure_logs
+from odradek_runtime.memory import keep_freed_memory
 from odradek_runtime.settings import SettingsError, load_settings
 from odradek_runtime.tls import TlsRefused
 
@@ -16,6 +17,7 @@ from odradek_runtime.tls import TlsRefused
 def main() -> int:
     """Run a broker; the exit status."""
     arguments = parse_arguments("odradek broker")
+    keep_freed_memory()
     from odradek_broker.process import BrokerProcess
     from odradek_broker.settings import ENV_PREFIX, BrokerSettings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from odradek_protocol.records.columns import BinaryColumn, Columns, HeadersColumn
@@ -25,10 +26,11 @@ def to_record_batch(
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
     if topic is not None:
-        arrays.append(pa.repeat(pa.scalar(topic, pa.string()), rows))
+        arrays.append(_repeated_text(topic, rows))
         fields.append(pa.field("topic", pa.string(), nullable=False))
     if partition is not None:
-        arrays.append(pa.repeat(pa.scalar(partition, pa.int32()), rows))
+        number = pa.py_buffer(partition.to_bytes(4, sys.byteorder, signed=True))
+        arrays.append(_repeated(pa.int32(), [None, number], rows))
         fields.append(pa.field("partition", pa.int32(), nullable=False))
     if columns.offset is not None:
         arrays.append(_int64(pa.int64(), rows, columns.offset))
@@ -46,6 +48,21 @@ def to_record_batch(
         arrays.append(headers)
         fields.append(pa.field("headers", headers.type, nullable=False))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _repeated_text(text: str, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    data = text.encode()
+    offsets = bytes(4) + len(data).to_bytes(4, sys.byteorder)
+    return _repeated(pa.string(), [None, pa.py_buffer(offsets), pa.py_buffer(data)], rows)
+
+
+def _repeated(kind: pa.DataType, buffers: list[pa.Buffer | None], rows: int) -> pa.Array:
+    """One value, laid out by hand: `pa.scalar` of a Python value imports pandas, most of a second."""
+    import pyarrow as pa
+
+    return pa.repeat(pa.Array.from_buffers(kind, 1, buffers, null_count=0)[0], rows)
 
 
 def _int64(kind: pa.DataType, rows: int, data: bytearray) -> pa.Array:
