@@ -80,7 +80,11 @@ class Instances:
         self._taking_over = asyncio.Lock()
         self.registry = InstanceRegistry(cluster.client, cluster.producer, url=cluster.url)
         self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), verify=tls or True
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            limits=httpx.Limits(  # long polls each keep one busy
+                max_connections=cluster.settings.requests_max, max_keepalive_connections=100
+            ),
+            verify=tls or True,
         )
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -137,7 +141,11 @@ class Instances:
         if local is not None:  # another gateway thought that we were dead
             del self._local[(group, name)]
             await local.close()
-        if known.owner != self._cluster.url and PASSED_ON not in request.headers:
+        if known.owner != self._cluster.url:
+            if (
+                PASSED_ON in request.headers
+            ):  # who sent it here did not know yet; it must not go in circles
+                raise _in_motion()
             passed_on = await self._pass_on(known.owner, request)
             if passed_on is not None:
                 return passed_on
@@ -172,6 +180,8 @@ class Instances:
         except httpx.TransportError as error:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
             return None
+        except httpx.PoolTimeout:  # says nothing of the other gateway
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
         return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
 
     async def _take_over(self, group: str, name: str) -> Instance:
@@ -184,9 +194,7 @@ class Instances:
                 raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
             registered = await self.registry.register(known.spec)
             if registered.owner != self._cluster.url:
-                raise RestError(
-                    503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over"
-                )
+                raise _in_motion()
             _log.info("Took a consumer instance over", group=group, instance=name)
             instance = self._instance(registered.spec)
             self._local[(group, name)] = instance
@@ -215,3 +223,7 @@ class Instances:
                         await self.remove(instance)
                     except OdradekError as error:
                         _log.warning("Could not close an idle instance", reason=str(error))
+
+
+def _in_motion() -> RestError:
+    return RestError(503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over")
