@@ -26,7 +26,7 @@ from odradek.admin.access import AclFilter
 from odradek.errors import AuthenticationFailed, AuthorizationFailed, OdradekError
 from odradek_gateway.auth.auth_settings import BASIC, BEARER, MTLS
 from odradek_gateway.auth.basic_logins import BasicLogins
-from odradek_gateway.auth.caller import ACCESS, Caller, enter
+from odradek_gateway.auth.caller import ACCESS, Caller, serving
 from odradek_gateway.auth.caller_access import CallerAccesses
 from odradek_gateway.auth.rate_limits import RateLimits
 from odradek_gateway.rest.errors import error_body
@@ -101,7 +101,6 @@ class Authentication:
         except Refused as refused:
             await self._refuse(refused, scope, host)(scope, receive, send)
             return
-        enter(caller)
         async with self._accesses.lease(caller) as access:
             if scope["path"] == _METRICS:
                 try:
@@ -111,7 +110,8 @@ class Authentication:
                     await self._refuse(denied, scope, host)(scope, receive, send)
                     return
             scope[ACCESS] = access
-            await self._app(scope, receive, send)
+            with serving(caller):
+                await self._app(scope, receive, send)
 
     async def _identified(self, scope: dict[str, Any], host: str) -> Caller:
         headers: dict[bytes, bytes] = {}

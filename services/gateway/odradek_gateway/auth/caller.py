@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +29,11 @@ def current_caller() -> Caller:
     return _current.get()
 
 
-def enter(caller: Caller) -> None:
-    """From now on this task serves that caller."""
-    _current.set(caller)
+@contextmanager
+def serving(caller: Caller) -> Iterator[None]:
+    """Within it this task serves that caller."""
+    before = _current.set(caller)
+    try:
+        yield
+    finally:
+        _current.reset(before)

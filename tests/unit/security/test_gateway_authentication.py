@@ -1,0 +1,146 @@
+"""The gateway's middleware: limits on requests and failures, and settings that cannot work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from odradek_gateway.auth.authentication import CERTIFICATE, Authentication
+from odradek_gateway.auth.caller import Caller, current_caller
+from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.jwt_tokens import TokenRefused
+from odradek_runtime.settings import SettingsError
+
+TLS: dict[str, Any] = {"ssl_certificate": "c", "ssl_key": "k", "ssl_ca": "a"}
+HTTPS: dict[str, Any] = {"http_ssl_certificate": "c", "http_ssl_key": "k", "http_ssl_ca": "a"}
+JWT: dict[str, Any] = {"jwks": "j", "jwt_issuer": "i", "jwt_audience": "a"}
+
+
+class Tokens:
+    """Believes `good-NAME`."""
+
+    def principal(self, token: str) -> str:
+        if not token.startswith("good-"):
+            raise TokenRefused("it is not good")
+        return f"User:{token.removeprefix('good-')}"
+
+
+class Accesses:
+    """Hands out nothing, and remembers to whom."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+
+    @contextlib.asynccontextmanager
+    async def lease(self, caller: Caller) -> AsyncIterator[object]:
+        self.callers.append(caller)
+        yield object()
+
+
+async def whoami(scope: Any, receive: Any, send: Any) -> None:
+    body = f"{current_caller().principal} from {current_caller().host}".encode()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+def client(certificate: bytes | None = None, **more: Any) -> httpx.AsyncClient:
+    settings = GatewaySettings(authentication_methods=("bearer",), **TLS, **JWT, **more)
+    guard = Authentication(
+        whoami,
+        settings=settings,
+        accesses=Accesses(),  # type: ignore[arg-type]
+        tokens=Tokens(),  # type: ignore[arg-type]
+        logins=None,
+    )
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if certificate is not None:
+            scope[CERTIFICATE] = certificate
+        await guard(scope, receive, send)
+
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, client=("10.0.0.7", 4711)), base_url="http://gateway"
+    )
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_the_caller_is_known_to_what_serves_the_request() -> None:
+    async with client() as http:
+        told = await http.get("/topics", headers=bearer("good-alice"))
+        assert told.text == "User:alice from 10.0.0.7"
+        assert current_caller().principal == ""
+
+
+async def test_two_headers_are_none() -> None:
+    async with client() as http:
+        headers = [("Authorization", "Bearer good-a"), ("Authorization", "Bearer good-b")]
+        assert (await http.get("/topics", headers=headers)).status_code == 401
+
+
+async def test_a_method_that_is_off_is_not_offered() -> None:
+    async with client() as http:
+        told = await http.get("/topics", auth=("alice", "secret"))
+        assert told.status_code == 401
+        assert told.headers["www-authenticate"].startswith("Bearer")
+        assert "Basic" not in told.headers["www-authenticate"]
+
+
+async def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+    async with client(requests_per_second_max=1) as http:
+        answers = [await http.get("/", headers=bearer("good-alice")) for _ in range(11)]
+        assert [one.status_code for one in answers] == [200] * 10 + [429]
+        assert int(answers[-1].headers["retry-after"]) >= 1
+        assert answers[-1].json()["error_code"] == 42901
+        assert (await http.get("/", headers=bearer("good-bob"))).status_code == 200
+
+
+async def test_guessing_ends_for_an_address() -> None:
+    async with client(failed_logins_per_minute_max=3) as http:
+        told = [(await http.get("/", headers=bearer("bad"))).status_code for _ in range(4)]
+        assert told == [401, 401, 401, 429]
+        refused = await http.get("/", headers=bearer("good-alice"))
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await http.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"authentication_methods": ("kerberos",), **TLS}, "kerberos"),
+        ({"authentication_methods": ("basic",)}, "ssl.certificate.location"),
+        ({"authentication_methods": ("mtls",), **TLS, **HTTPS}, "http.ssl.client.auth"),
+        ({"authentication_methods": ("bearer",), **TLS}, "jwt.jwks.location"),
+        ({"authentication_methods": ("bearer",), **TLS, **JWT, "jwt_issuer": ""}, "jwt.issuer"),
+        ({"authentication_methods": ("bearer",), **TLS, **JWT, "jwt_audience": ""}, "jwt.audience"),
+        ({"jwt_algorithms": ("HS256",)}, "HS256"),
+        ({"jwt_algorithms": ("none",)}, "none"),
+        ({"http_ssl_certificate": "c"}, "go together"),
+        ({"http_ssl_client_auth": "required"}, "http.ssl.ca.location"),
+        ({"listen": "0.0.0.0:1"}, "http.ssl.certificate.location"),
+        ({"listen": "0.0.0.0:1", **HTTPS}, "authentication.methods"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        GatewaySettings(**more).check(insecure=False)
+
+
+def test_settings_that_work() -> None:
+    GatewaySettings().check(insecure=False)
+    GatewaySettings(listen="0.0.0.0:1").check(insecure=True)
+    GatewaySettings(
+        listen="0.0.0.0:1",
+        authentication_methods=("bearer", "basic", "mtls"),
+        http_ssl_client_auth="requested",
+        **TLS,
+        **HTTPS,
+        **JWT,
+    ).check(insecure=False)
