@@ -39,9 +39,19 @@ class QuorumMetrics:
 
     def collect(self) -> Iterator[Any]:
         """The families, for prometheus_client."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
         status = self._quorum.status()
+        yield HistogramMetricFamily(
+            PREFIX + "fsync_seconds",
+            "Writes of the Raft log with fdatasync.",
+            buckets=list(status.sync.buckets),
+            sum_value=status.sync.total_ns / 1e9,
+        )
         for name, text, value in (*_quorum_gauges(status), *self._cluster_gauges()):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)
         for name, text, total in (

@@ -83,7 +83,7 @@ class ConnectionOwner(Protocol):
 class _Slot:
     """A request's place in the line of answers."""
 
-    __slots__ = ("buffers", "handler", "header", "request", "seconds", "work")
+    __slots__ = ("began", "buffers", "handler", "header", "request", "seconds", "work")
 
     def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
         self.header = header
@@ -91,6 +91,7 @@ class _Slot:
         self.request: Request | None = None
         self.buffers: list[ByteBuffer] | None = None  # None: not answered yet
         self.work: asyncio.Future[Any] | None = None
+        self.began = 0.0
         self.seconds = 0.0
 
 
@@ -244,7 +245,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
-        began = perf_counter()
+        slot.began = perf_counter()
         try:
             reply = handler.handle(request)
         except CloseConnection as closed:
@@ -253,7 +254,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(slot, error)
             return
-        slot.seconds = perf_counter() - began
+        slot.seconds = perf_counter() - slot.began
         if isinstance(reply, asyncio.Future):
             slot.work = reply
             reply.add_done_callback(lambda done: self._future_done(slot, done))
@@ -330,6 +331,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(slot, error)
             return
+        self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
         self._flush()

@@ -32,6 +32,8 @@ from odradek_metadata_quorum.quorum.voter import Voter, end_process
 _STOP_TRANSFER_S: Final = 1.0
 _HAND_OVER_RETRY_S: Final = 0.1
 _FEED_ENTRIES_MAX: Final = 10_000
+_OPEN_TRIES_MAX: Final = 100
+_OPEN_PAUSE_S: Final = 0.01
 
 
 class Quorum:
@@ -233,11 +235,20 @@ class Quorum:
         return taken
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """The newest snapshot on disk, None when none was taken yet (then the log is whole)."""
+        """The newest snapshot on disk, None when none was taken yet (then the log is whole).
+
+        Raises OSError: it cannot be read, or somebody removed it.
+        """
+        tries = 0
         while (opened := self._voter.snapshots.open_current()) is None:
             if self._voter.snapshots.current is None:
                 return None
-            await asyncio.sleep(0)  # it is being replaced right now
+            tries += 1
+            if tries >= _OPEN_TRIES_MAX:
+                raise FileNotFoundError(
+                    f"the snapshot file of {self._settings.data_dir} is gone: was it removed?"
+                )
+            await asyncio.sleep(_OPEN_PAUSE_S)  # it is being replaced right now
         try:
             data = await asyncio.to_thread(opened.read)
         finally:
@@ -276,6 +287,7 @@ class Quorum:
                 max_ns=latency.max_ns,
                 entries=latency.entries,
                 bytes=latency.bytes,
+                buckets=tuple(latency.latencies.cumulative()),
             ),
         )
 

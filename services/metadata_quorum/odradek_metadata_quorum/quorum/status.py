@@ -37,6 +37,8 @@ class LatencyStatus:
     max_ns: int
     entries: int
     bytes: int
+    buckets: tuple[tuple[str, int], ...]
+    """(upper bound in seconds, how many at or below it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite, WriteAheadLog
+from odradek_runtime.latencies import Latencies
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class SyncLatency:
     max_ns: int = 0
     entries: int = 0
     bytes: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
 
 
 class WriteBarrier:
@@ -107,3 +109,4 @@ class WriteBarrier:
         latency.max_ns = max(latency.max_ns, duration_ns)
         latency.entries += entries
         latency.bytes += written_bytes
+        latency.latencies.observe(duration_ns / 1e9)
