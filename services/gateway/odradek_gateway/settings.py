@@ -24,6 +24,12 @@ class GatewaySettings(AuthSettings):
     advertised_url: str = setting(
         "advertised.url", "How other gateways reach this one; empty: http(s)://LISTEN.", default=""
     )
+    advertised_tls_name: str = setting(
+        "advertised.tls.name",
+        "Name that stands in every gateway's certificate, where advertised.url has an address that moves;"
+        " empty: its host must stand there.",
+        default="",
+    )
     log_level: str = setting(
         "log.level",
         "Least level that is logged.",

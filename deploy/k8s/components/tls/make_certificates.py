@@ -1,6 +1,7 @@
-"""Make the cluster's authority and the certificates of its pods, and write them as secrets; keeps what is there.
+"""Make the cluster's authority and a certificate for each pod, and write them as secrets; what is there stays.
 
-Every pod of a StatefulSet mounts the same secret, so a certificate carries the identity of each ordinal.
+A node is who its certificate says, so every ordinal has one of its own. `odradek-client-tls` is for clients. The
+authority is written first and read back: an attempt that was cut short goes on with the same one.
 """
 
 from __future__ import annotations
@@ -9,72 +10,87 @@ import base64
 import json
 import os
 import ssl
-import subprocess
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from odradek.cli.certificate_authority import CertificateAuthority
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-REPLICAS_MAX = 9
+AUTHORITY = "odradek-ca"
+QUORUM_REPLICAS = 3
+BROKER_REPLICAS_MAX = 9  # as many as the StatefulSet's volume has places for
+DAYS = 3650
 
 
 def main() -> None:
     namespace = (ACCOUNT / "namespace").read_text()
     with tempfile.TemporaryDirectory() as scratch:
-        if secret_exists(namespace, "odradek-ca"):
-            print("the certificates are there")
-            return
-        run("init", "--dir", scratch)
-        for service, identity in (
-            ("quorum", "controller"),
-            ("broker", "broker"),
-            ("gateway", "gateway"),
-        ):
-            hosts = [f"{identity}-{i}" for i in range(1, REPLICAS_MAX + 1)]
-            hosts += [f"{service}-{i}.{service}" for i in range(1, REPLICAS_MAX + 1)]
-            hosts += [
-                service,
-                "bootstrap",
-                f"{service}.{namespace}.svc",
-                f"*.{service}.{namespace}.svc.cluster.local",
-            ]
-            arguments = [a for host in hosts for a in ("--host", host)]
-            run("issue", service, "--dir", scratch, *arguments)
-            create_secret(
-                namespace,
-                f"odradek-{service}-tls",
-                {
-                    "tls.crt": Path(scratch, f"{service}.crt").read_bytes(),
-                    "tls.key": Path(scratch, f"{service}.key").read_bytes(),
-                    "ca.crt": Path(scratch, "ca.crt").read_bytes(),
-                },
-            )
-        create_secret(
-            namespace,
-            "odradek-ca",
-            {
-                "ca.crt": Path(scratch, "ca.crt").read_bytes(),
-                "ca.key": Path(scratch, "ca.key").read_bytes(),
-            },
-        )
+        authority = load_authority(namespace, Path(scratch))
+        ca = Path(scratch, "ca.crt").read_bytes()
+        for name, identity, hosts in certificates(namespace):
+            if read_secret(namespace, name) is not None:
+                continue
+            certificate, key = authority.issue(identity, hosts=hosts, days=DAYS)
+            content = {
+                "tls.crt": certificate.read_bytes(),
+                "tls.key": key.read_bytes(),
+                "ca.crt": ca,
+            }
+            if create_secret(namespace, name, content):
+                print(f"made {name}")
 
 
-def run(*arguments: str) -> None:
-    subprocess.run(["odradek", "tls", *arguments], check=True)
+def load_authority(namespace: str, scratch: Path) -> CertificateAuthority:
+    """The one that the secret holds; a new one, if there is none."""
+    authority = CertificateAuthority(scratch)
+    found = read_secret(namespace, AUTHORITY)
+    if found is None:
+        authority.create(common_name="Odradek cluster CA", days=DAYS)
+        content = {name: (scratch / name).read_bytes() for name in ("ca.crt", "ca.key")}
+        if create_secret(namespace, AUTHORITY, content):
+            print(f"made {AUTHORITY}")
+            return authority
+        found = read_secret(namespace, AUTHORITY)  # another pod of this job was faster
+        assert found is not None, f"{AUTHORITY} is gone again"
+    for name, content_of in found.items():
+        (scratch / name).write_bytes(content_of)
+    return authority
 
 
-def secret_exists(namespace: str, name: str) -> bool:
+def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(secret, identity, names that are dialled) of each."""
+    for ordinal in range(1, QUORUM_REPLICAS + 1):
+        pod = f"quorum-{ordinal}"
+        hosts = in_cluster(f"{pod}.quorum", namespace)
+        yield f"odradek-{pod}-tls", f"controller-{ordinal}", hosts
+    for ordinal in range(1, BROKER_REPLICAS_MAX + 1):
+        pod = f"broker-{ordinal}"
+        hosts = in_cluster(f"{pod}.broker", namespace) + in_cluster("bootstrap", namespace)
+        yield f"odradek-{pod}-tls", pod, hosts
+    yield "odradek-gateway-tls", "gateway", in_cluster("gateway", namespace)
+    yield "odradek-client-tls", "client", []
+
+
+def in_cluster(name: str, namespace: str) -> list[str]:
+    return [name, f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local"]
+
+
+def read_secret(namespace: str, name: str) -> dict[str, bytes] | None:
     try:
-        call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+        found = call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            return False
+            return None
         raise
-    return True
+    return {key: base64.b64decode(value) for key, value in found["data"].items()}
 
 
-def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
+def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
+    """Whether it was made now; not if there is one by now."""
     data = {key: base64.b64encode(value).decode() for key, value in content.items()}
     secret = {
         "apiVersion": "v1",
@@ -86,11 +102,13 @@ def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
     try:
         call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
     except urllib.error.HTTPError as error:
-        if error.code != 409:  # an earlier try made it
-            raise
+        if error.code == 409:
+            return False
+        raise
+    return True
 
 
-def call(method: str, path: str, body: object = None) -> None:
+def call(method: str, path: str, body: object = None) -> Any:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     request = urllib.request.Request(
         f"https://{host}:{port}{path}",
@@ -102,8 +120,8 @@ def call(method: str, path: str, body: object = None) -> None:
         },
     )
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    with urllib.request.urlopen(request, context=context, timeout=30):
-        pass
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ class Instances:
             ),
             verify=tls or True,
         )
+        name = cluster.settings.advertised_tls_name
+        self._tls_name = {"sni_hostname": name} if name else {}
         self._sweeping: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -176,12 +178,13 @@ class Instances:
                 f"{owner}{request.path}",
                 headers={**headers, PASSED_ON: "1"},
                 content=request.body,
+                extensions=self._tls_name,
             )
+        except httpx.PoolTimeout:  # says nothing of the other gateway
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
         except httpx.TransportError as error:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
             return None
-        except httpx.PoolTimeout:  # says nothing of the other gateway
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
         return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
 
     async def _take_over(self, group: str, name: str) -> Instance:

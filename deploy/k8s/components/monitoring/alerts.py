@@ -1,0 +1,179 @@
+"""What somebody must look at: Prometheus alerts, by the symptom first.
+
+Names of jobs are those of the ServiceMonitors' services: quorum, broker, gateway. `critical` means that records are
+refused or in danger now, `warning` that they may be soon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BROKER = "odradek_broker_"
+QUORUM = "odradek_metadata_quorum_"
+ACTIVE = f"({QUORUM}active_controller == 1)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One rule; `summary` says what is wrong, `action` what to do."""
+
+    name: str
+    expr: str
+    lasts: str
+    severity: str
+    summary: str
+    action: str
+
+
+def of_active(metric: str) -> str:
+    """A figure of the whole cluster, as the active controller has it."""
+    return f"max(({QUORUM}{metric}) and on (instance) {ACTIVE})"
+
+
+ALERTS = (
+    Alert(
+        name="OdradekOfflinePartitions",
+        expr=f"{of_active('offline_partitions')} > 0",
+        lasts="1m",
+        severity="critical",
+        summary="{{ $value }} partitions have no leader: nobody can write or read them",
+        action="Bring back the brokers that hold them (`odradek topic describe` names the replicas).",
+    ),
+    Alert(
+        name="OdradekPartitionsUnderMinIsr",
+        expr=f"{of_active('partitions_under_min_isr')} > 0",
+        lasts="1m",
+        severity="critical",
+        summary="{{ $value }} partitions refuse acks=all: too few replicas are in sync",
+        action="Look for brokers that are down, slow, or have a full disk.",
+    ),
+    Alert(
+        name="OdradekUnderReplicatedPartitions",
+        expr=f"{of_active('under_replicated_partitions')} > 0",
+        lasts="10m",
+        severity="warning",
+        summary="{{ $value }} partitions lack a replica in sync for ten minutes",
+        action="Look for a broker that is down or cannot keep up; a new copy of a large log takes its time.",
+    ),
+    Alert(
+        name="OdradekActiveControllers",
+        expr=f"sum({QUORUM}active_controller) != 1",
+        lasts="1m",
+        severity="critical",
+        summary="{{ $value }} controllers say that they are the active one: there must be one",
+        action="Without one, no leader is elected when a broker fails: see that most controllers are up.",
+    ),
+    Alert(
+        name="OdradekQuorumHasNoLeader",
+        expr=f"sum({QUORUM}raft_leader) == 0",
+        lasts="1m",
+        severity="critical",
+        summary="the metadata quorum has no leader",
+        action="See that most controllers are up, reach each other, and can write to their disks.",
+    ),
+    Alert(
+        name="OdradekQuorumMemberBehind",
+        expr=f"max by (peer) ({QUORUM}peer_lag_entries) > 1000",
+        lasts="5m",
+        severity="warning",
+        summary="controller {{ $labels.peer }} is {{ $value }} entries behind: the loss of another would be felt",
+        action="See whether it runs, and how slow its disk is.",
+    ),
+    Alert(
+        name="OdradekFencedBrokers",
+        expr=f"{of_active('fenced_brokers')} > 0",
+        lasts="5m",
+        severity="warning",
+        summary="{{ $value }} registered brokers are fenced",
+        action="Start them, or unregister those that will not come back.",
+    ),
+    Alert(
+        name="OdradekUncleanLeaderElection",
+        expr=f"sum(increase({QUORUM}unclean_leader_elections_total[10m])) > 0",
+        lasts="0m",
+        severity="critical",
+        summary="a leader was elected that may lack acknowledged records",
+        action="Find out which records are gone: `odradek topic describe` tells epochs and offsets.",
+    ),
+    Alert(
+        name="OdradekLogDirectoryOffline",
+        expr=f"{BROKER}log_directory_offline == 1 or {BROKER}failed_partitions > 0",
+        lasts="0m",
+        severity="critical",
+        summary="{{ $labels.instance }} had a disk error",
+        action="Replace the volume; the broker copies its partitions again.",
+    ),
+    Alert(
+        name="OdradekRunningOutOfSpace",
+        expr=(
+            f"predict_linear({BROKER}disk_free_bytes[6h], 24 * 3600) < 0 or {BROKER}disk_free_bytes"
+            f" < 0.15 * ({BROKER}disk_free_bytes + {BROKER}log_bytes)"
+        ),
+        lasts="30m",
+        severity="warning",
+        summary="the disk of {{ $labels.instance }} fills up",
+        action="Shorten the retention, enlarge the volume, or move partitions away.",
+    ),
+    Alert(
+        name="OdradekSlowSyncs",
+        expr=f"histogram_quantile(0.99, sum by (le, instance) (rate({BROKER}fsync_seconds_bucket[5m]))) > 0.5",
+        lasts="10m",
+        severity="warning",
+        summary="one in a hundred syncs of {{ $labels.instance }} takes {{ $value }} s",
+        action="The disk is too slow for the load, or about to fail.",
+    ),
+    Alert(
+        name="OdradekSlowQuorumSyncs",
+        expr=f"rate({QUORUM}log_sync_seconds_total[5m]) / rate({QUORUM}log_syncs_total[5m]) > 0.1",
+        lasts="10m",
+        severity="warning",
+        summary="a sync of the Raft log of {{ $labels.instance }} takes {{ $value }} s on average",
+        action="Give controllers a disk of their own: elections and metadata wait for it.",
+    ),
+    Alert(
+        name="OdradekEventLoopLate",
+        expr=f"{BROKER}event_loop_lag_seconds > 0.5",
+        lasts="5m",
+        severity="warning",
+        summary="the event loop of {{ $labels.instance }} is {{ $value }} s late: it needs more than a core",
+        action="Add brokers, and move partitions on to them.",
+    ),
+    Alert(
+        name="OdradekConsumerLagGrows",
+        expr=(
+            "min_over_time(kafka_consumergroup_lag_sum[15m]) > 1000"
+            " and deriv(kafka_consumergroup_lag_sum[15m]) > 0"
+        ),
+        lasts="15m",
+        severity="warning",
+        summary="group {{ $labels.consumergroup }} falls behind on {{ $labels.topic }}: {{ $value }} records",
+        action="Add members, or see why they are slow; retention deletes what they do not read in time.",
+    ),
+    Alert(
+        name="OdradekGatewayErrors",
+        expr=(
+            'sum(rate(odradek_gateway_requests_total{status=~"5.."}[5m]))'
+            " / sum(rate(odradek_gateway_requests_total[5m])) > 0.05"
+        ),
+        lasts="10m",
+        severity="warning",
+        summary="{{ $value | humanizePercentage }} of the gateways' answers are errors of theirs",
+        action="See the gateways' logs and whether they reach the brokers.",
+    ),
+    Alert(
+        name="OdradekRestarts",
+        expr='changes(process_start_time_seconds{job=~"quorum|broker|gateway"}[30m]) > 2',
+        lasts="0m",
+        severity="warning",
+        summary="{{ $labels.instance }} started {{ $value }} times within half an hour",
+        action="The end of its former log says why (`kubectl logs --previous`).",
+    ),
+    Alert(
+        name="OdradekScrapeProblem",
+        expr='up{job=~"quorum|broker|gateway"} == 0 or absent(up{job="quorum"}) or absent(up{job="broker"})',
+        lasts="5m",
+        severity="warning",
+        summary="{{ $labels.job }} {{ $labels.instance }} cannot be scraped: the other alerts are blind",
+        action="See the pod, the network policy for the monitoring namespace, and the certificates.",
+    ),
+)

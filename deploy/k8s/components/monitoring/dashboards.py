@@ -1,0 +1,288 @@
+"""Grafana dashboards: what a panel shows is a PromQL expression and a unit, all else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alerts import BROKER, QUORUM, of_active
+
+WIDTH = 24
+PROCESSES = '{job=~"quorum|broker|gateway"}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """`lines` are (expression, legend); a `stat` panel shows the last value, large."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """Rows of panels, by title."""
+
+    uid: str
+    title: str
+    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
+
+
+def stat(title: str, expr: str, unit: str = "short") -> Panel:
+    return Panel(title=title, lines=((expr, ""),), unit=unit, kind="stat", width=3)
+
+
+def rate(title: str, metric: str, by: str, unit: str = "cps") -> Panel:
+    expr = f"sum by ({by}) (rate({metric}[$__rate_interval]))"
+    return Panel(title=title, lines=((expr, f"{{{{{by}}}}}"),), unit=unit)
+
+
+def quantiles(title: str, metric: str, by: str) -> Panel:
+    lines = tuple(
+        (
+            f"histogram_quantile({q}, sum by (le, {by}) (rate({metric}_bucket[$__rate_interval])))",
+            f"p{q * 100:g} {{{{{by}}}}}",
+        )
+        for q in (0.5, 0.99)
+    )
+    return Panel(title=title, lines=lines, unit="s")
+
+
+def gauge(title: str, expr: str, legend: str, unit: str = "short") -> Panel:
+    return Panel(title=title, lines=((expr, legend),), unit=unit)
+
+
+CLUSTER = Dashboard(
+    uid="odradek-cluster",
+    title="Odradek / Cluster",
+    rows=(
+        (
+            "Health",
+            (
+                stat("Brokers Online", of_active("active_brokers")),
+                stat("Active Controllers", f"sum({QUORUM}active_controller)"),
+                stat("Partitions", of_active("partitions")),
+                stat("Offline Partitions", of_active("offline_partitions")),
+                stat("Under Replicated Partitions", of_active("under_replicated_partitions")),
+                stat("Under Min ISR Partitions", of_active("partitions_under_min_isr")),
+                stat(
+                    "Unclean Leader Elections",
+                    f"sum(increase({QUORUM}unclean_leader_elections_total[$__range]))",
+                ),
+                stat("Preferred Replica Imbalance", of_active("preferred_replica_imbalance")),
+            ),
+        ),
+        (
+            "Traffic",
+            (
+                rate("Messages In", f"{BROKER}records_produced_total", "instance"),
+                rate("Bytes In", f"{BROKER}bytes_in_total", "instance", "Bps"),
+                rate("Bytes Out", f"{BROKER}bytes_out_total", "instance", "Bps"),
+                rate("Produce Requests", f"{BROKER}produce_requests_total", "instance"),
+                rate("Failed Produce Requests", f"{BROKER}produce_errors_total", "instance"),
+                rate("Kafka Requests", f"{BROKER}kafka_requests_total", "request"),
+                quantiles("Produce Latency", f"{BROKER}produce_latency_seconds", "instance"),
+                rate(
+                    "Replication Bytes In", f"{BROKER}replication_bytes_in_total", "instance", "Bps"
+                ),
+                gauge("Connections", f"{BROKER}kafka_connections", "{{instance}}"),
+            ),
+        ),
+        (
+            "Replicas",
+            (
+                gauge("Leaders", f"{BROKER}leader_partitions", "{{instance}}"),
+                rate("ISR Shrinks", f"{BROKER}isr_shrinks_total", "instance"),
+                rate("ISR Expands", f"{BROKER}isr_expands_total", "instance"),
+                gauge(
+                    "Records above the High Watermark",
+                    f"sum by (topic) ({BROKER}replication_lag_records)",
+                    "{{topic}}",
+                ),
+                gauge(
+                    "Log Size",
+                    f"sum by (topic) ({BROKER}partition_log_bytes)",
+                    "{{topic}}",
+                    "bytes",
+                ),
+                rate("Truncations", f"{BROKER}truncations_total", "instance"),
+            ),
+        ),
+        (
+            "Disks and processes",
+            (
+                gauge("Free Disk Space", f"{BROKER}disk_free_bytes", "{{instance}}", "bytes"),
+                quantiles("Sync Latency", f"{BROKER}fsync_seconds", "instance"),
+                gauge("Jobs Waiting for the Disk", f"{BROKER}disk_pool_pending", "{{instance}}"),
+                rate(
+                    "CPU Usage", f"process_cpu_seconds_total{PROCESSES}", "instance", "percentunit"
+                ),
+                gauge(
+                    "Memory Usage",
+                    f"process_resident_memory_bytes{PROCESSES}",
+                    "{{instance}}",
+                    "bytes",
+                ),
+                gauge("Open File Descriptors", f"process_open_fds{PROCESSES}", "{{instance}}"),
+                gauge("Event Loop Lag", f"{BROKER}event_loop_lag_seconds", "{{instance}}", "s"),
+                gauge("Lease Left", f"{BROKER}lease_seconds", "{{instance}}", "s"),
+                rate("Quota Throttling", f"{BROKER}kafka_throttled_seconds_total", "instance", "s"),
+            ),
+        ),
+        (
+            "Metadata quorum",
+            (
+                gauge("Raft Leader", f"{QUORUM}raft_leader", "{{instance}}"),
+                gauge("Term", f"{QUORUM}raft_term", "{{instance}}"),
+                gauge("Committed Offset", f"{QUORUM}commit_offset", "{{instance}}"),
+                gauge("Lag of Members", f"{QUORUM}peer_lag_entries", "{{peer}}"),
+                gauge(
+                    "Average Sync of the Raft Log",
+                    f"rate({QUORUM}log_sync_seconds_total[$__rate_interval])"
+                    f" / rate({QUORUM}log_syncs_total[$__rate_interval])",
+                    "{{instance}}",
+                    "s",
+                ),
+                rate("Leader Elections", f"{QUORUM}leader_elections_total", "instance"),
+            ),
+        ),
+    ),
+)
+
+GROUPS = Dashboard(
+    uid="odradek-groups",
+    title="Odradek / Consumer groups",
+    rows=(
+        (
+            "Lag",
+            (
+                gauge(
+                    "Lag by Consumer Group",
+                    "max by (consumergroup, topic) (kafka_consumergroup_lag_sum)",
+                    "{{consumergroup}} {{topic}}",
+                ),
+                gauge(
+                    "Lag by Partition",
+                    "max by (consumergroup, topic, partition) (kafka_consumergroup_lag)",
+                    "{{consumergroup}} {{topic}}-{{partition}}",
+                ),
+                gauge(
+                    "Members",
+                    "max by (consumergroup) (kafka_consumergroup_members)",
+                    "{{consumergroup}}",
+                ),
+            ),
+        ),
+        (
+            "Progress",
+            (
+                gauge(
+                    "Messages Consumed per Second",
+                    "sum by (consumergroup, topic)"
+                    " (clamp_min(deriv(kafka_consumergroup_current_offset[5m]), 0))",
+                    "{{consumergroup}} {{topic}}",
+                    "cps",
+                ),
+                gauge(
+                    "Messages In per Second",
+                    "sum by (topic) (clamp_min(deriv(kafka_topic_partition_current_offset[5m]), 0))",
+                    "{{topic}}",
+                    "cps",
+                ),
+                gauge(
+                    "Records Kept",
+                    "sum by (topic) (kafka_topic_partition_current_offset"
+                    " - kafka_topic_partition_oldest_offset)",
+                    "{{topic}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+GATEWAY = Dashboard(
+    uid="odradek-gateway",
+    title="Odradek / Gateway",
+    rows=(
+        (
+            "Requests",
+            (
+                rate("Requests", "odradek_gateway_requests_total", "status"),
+                quantiles("Latency", "odradek_gateway_request_latency_seconds", "instance"),
+                gauge("Requests at Work", "odradek_gateway_requests_at_work", "{{instance}}"),
+                gauge("Consumer Instances", "odradek_gateway_consumer_instances", "{{instance}}"),
+                gauge("Failed Parts of Scrapes", "odradek_gateway_scrape_failed", "{{part}}"),
+            ),
+        ),
+    ),
+)
+DASHBOARDS = (CLUSTER, GROUPS, GATEWAY)
+
+
+def document(dashboard: Dashboard) -> dict[str, Any]:
+    """Grafana's JSON model of it."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in dashboard.rows:
+        panels.append(
+            {"id": len(panels) + 1, "type": "row", "title": title, "panels": []}
+            | {"collapsed": False, "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}}
+        )
+        y += 1
+        y = _place(row, panels, y)
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["odradek"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "label": "Data source",
+                    "type": "datasource",
+                    "query": "prometheus",
+                }
+            ]
+        },
+        "panels": panels,
+    }
+
+
+def _place(row: Sequence[Panel], panels: list[dict[str, Any]], y: int) -> int:
+    """Add a row's panels from left to right; the first free y."""
+    x = height = 0
+    for panel in row:
+        if x + panel.width > WIDTH:
+            x, y = 0, y + height
+        height = 4 if panel.kind == "stat" else 8
+        source = {"type": "prometheus", "uid": "${datasource}"}
+        panels.append(
+            {
+                "id": len(panels) + 1,
+                "type": panel.kind,
+                "title": panel.title,
+                "datasource": source,
+                "gridPos": {"x": x, "y": y, "w": panel.width, "h": height},
+                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+                "targets": [
+                    {
+                        "refId": chr(ord("A") + index),
+                        "datasource": source,
+                        "expr": expr,
+                        "legendFormat": legend,
+                    }
+                    for index, (expr, legend) in enumerate(panel.lines)
+                ],
+            }
+        )
+        x += panel.width
+    return y + height

@@ -1,0 +1,246 @@
+"""What a kubelet would start for a rendered pod template: command, environment, mounts, probes, grace.
+
+Only the fields that the manifests use are understood; any other raises, so that a manifest which grows a
+field does not leave the simulation behind unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.unit.kubernetes.rendered import K8S, Object
+
+_POD_FIELDS = {
+    "affinity",
+    "automountServiceAccountToken",
+    "containers",
+    "enableServiceLinks",
+    "restartPolicy",
+    "securityContext",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+    "topologySpreadConstraints",
+    "volumes",
+}
+_CONTAINER_FIELDS = {
+    "args",
+    "command",
+    "env",
+    "image",
+    "lifecycle",
+    "livenessProbe",
+    "name",
+    "ports",
+    "readinessProbe",
+    "resources",
+    "securityContext",
+    "startupProbe",
+    "volumeMounts",
+}
+_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """How the kubelet asks: gRPC for a `service`, or HTTP for a `path`."""
+
+    port: int
+    service: str | None
+    scheme: str
+    path: str | None
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A volume at its place. Exactly one source: files of text, a claim's name, or an empty directory."""
+
+    path: str
+    read_only: bool
+    files: Mapping[str, bytes] | None = None
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlan:
+    """One pod, ready to be started on `address`."""
+
+    name: str
+    labels: Mapping[str, str]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    user: int
+    group: int
+    read_only_root: bool
+    grace_s: float
+    pre_stop_s: float
+    ports: Mapping[str, int] = field(default_factory=dict)
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What the Containerfile's last stage says of a process."""
+
+    entrypoint: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @staticmethod
+    def read() -> Image:
+        lines = (K8S / "Containerfile").read_text().splitlines()
+        entrypoint = next(line for line in lines if line.startswith("ENTRYPOINT "))
+        words = re.findall(r'"([^"]*)"', entrypoint)
+        variables = next(line for line in lines if line.startswith("ENV ")).split()[1:]
+        pairs = dict(pair.split("=", 1) for pair in variables)
+        pairs.pop("PATH")  # the virtual environment that the tests run in stands for the image's
+        return Image(entrypoint=tuple(words), environment=pairs)
+
+
+class Planner:
+    """Resolves pod templates against the rendered ConfigMaps and the cluster's Secrets."""
+
+    def __init__(self, found: Iterable[Object], secrets: Mapping[str, Mapping[str, bytes]]) -> None:
+        """`secrets` may be filled later: it is read when a pod is planned."""
+        self._config_maps = {
+            one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"
+        }
+        self._secrets = secrets
+        self._image = Image.read()
+
+    def plan(
+        self,
+        owner: Object,
+        name: str,
+        *,
+        ordinal: int | None = None,
+        zone: str = "",
+        address: str,
+    ) -> PodPlan:
+        """The pod `name` of a workload object, as the kubelet would find it on `address`."""
+        template = owner["spec"]["template"]
+        spec = template["spec"]
+        _only_known(spec, _POD_FIELDS, name)
+        (container,) = spec["containers"]
+        _only_known(container, _CONTAINER_FIELDS, name)
+        labels = dict(template["metadata"]["labels"])
+        if ordinal is not None:
+            labels["apps.kubernetes.io/pod-index"] = str(ordinal)
+            labels["statefulset.kubernetes.io/pod-name"] = name
+        if zone:
+            labels["topology.kubernetes.io/zone"] = zone
+        fields = {
+            "metadata.name": name,
+            "metadata.namespace": owner["metadata"]["namespace"],
+            "status.podIP": address,
+            **{f"metadata.labels['{key}']": value for key, value in labels.items()},
+        }
+        environment = dict(self._image.environment)
+        for variable in container.get("env", ()):
+            environment[variable["name"]] = self._value(variable, fields, environment)
+        command = tuple(container.get("command", self._image.entrypoint))
+        arguments = tuple(container.get("args", ()))
+        ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+        own = container["securityContext"]
+        stop = container.get("lifecycle", {}).get("preStop", {})
+        return PodPlan(
+            name=name,
+            labels=labels,
+            command=tuple(_expanded(word, environment) for word in command + arguments),
+            environment=environment,
+            mounts=tuple(self._mounts(owner, spec, container, name)),
+            user=spec["securityContext"]["runAsUser"],
+            group=spec["securityContext"]["runAsGroup"],
+            read_only_root=own["readOnlyRootFilesystem"],
+            grace_s=spec.get("terminationGracePeriodSeconds", 30),
+            pre_stop_s=stop["sleep"]["seconds"] if stop else 0,
+            ports=ports,
+            probes={
+                kind: _probe(container[f"{kind}Probe"], ports)
+                for kind in ("startup", "liveness", "readiness")
+                if f"{kind}Probe" in container
+            },
+        )
+
+    def _value(self, variable: Object, fields: Mapping[str, str], before: Mapping[str, str]) -> str:
+        if "value" in variable:
+            return _expanded(variable["value"], before)
+        (kind, source), *more = variable["valueFrom"].items()
+        assert not more, variable
+        if kind == "fieldRef":
+            path = source["fieldPath"]
+            # A label that the pod does not have is an empty string, any other field must be known.
+            return fields.get(path, "") if path.startswith("metadata.labels[") else fields[path]
+        if kind == "configMapKeyRef":
+            text: str = self._config_maps[source["name"]][source["key"]]
+            return text
+        assert kind == "secretKeyRef", f"{variable}: the simulation does not know {kind}"
+        return self._secrets[source["name"]][source["key"]].decode()
+
+    def _mounts(self, owner: Object, spec: Object, container: Object, pod: str) -> Iterable[Mount]:
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+        claims = {one["metadata"]["name"] for one in owner["spec"].get("volumeClaimTemplates", ())}
+        for mount in container.get("volumeMounts", ()):
+            assert "subPath" not in mount, "files below a subPath are never renewed"
+            read_only = mount.get("readOnly", False)
+            name, path = mount["name"], mount["mountPath"]
+            if name in claims:
+                yield Mount(path=path, read_only=read_only, claim=f"{name}-{pod}")
+                continue
+            volume = {key: value for key, value in volumes[name].items() if key != "name"}
+            (kind, source), *more = volume.items()
+            assert not more, volume
+            if kind == "emptyDir":
+                yield Mount(path=path, read_only=read_only)
+            elif kind == "configMap":
+                texts = self._config_maps[source["name"]]
+                files = {key: text.encode() for key, text in texts.items()}
+                yield Mount(path=path, read_only=read_only, files=files)
+            elif kind == "secret":
+                files = dict(self._secrets[source["secretName"]])
+                yield Mount(path=path, read_only=read_only, files=files)
+            else:
+                assert kind == "projected", f"{volume}: the simulation does not know {kind}"
+                files = self._projected(source["sources"])
+                yield Mount(path=path, read_only=read_only, files=files)
+
+    def _projected(self, sources: Iterable[Object]) -> dict[str, bytes]:
+        files: dict[str, bytes] = {}
+        for source in sources:
+            secret = source["secret"]
+            if secret["name"] not in self._secrets and secret.get("optional"):
+                continue
+            content = self._secrets[secret["name"]]
+            for item in secret["items"]:
+                files[item["path"]] = content[item["key"]]
+        return files
+
+
+def _only_known(holder: Object, known: set[str], name: str) -> None:
+    strange = holder.keys() - known
+    assert not strange, f"{name}: the simulation does not know {strange}"
+
+
+def _expanded(text: str, environment: Mapping[str, str]) -> str:
+    """`$(NAME)` as Kubernetes expands it: what is not known (yet) stays as it is."""
+    return _REFERENCE.sub(lambda found: environment.get(found[1], found[0]), text)
+
+
+def _probe(probe: Object, ports: Mapping[str, int]) -> Probe:
+    timeout_s = float(probe.get("timeoutSeconds", 1))
+    if "grpc" in probe:
+        asked: Any = probe["grpc"]
+        return Probe(
+            port=asked["port"],
+            service=asked["service"],
+            scheme="",
+            path=None,
+            timeout_s=timeout_s,
+        )
+    asked = probe["httpGet"]
+    port = ports.get(asked["port"], asked["port"])
+    scheme = asked.get("scheme", "HTTP").lower()
+    return Probe(port=port, service=None, scheme=scheme, path=asked["path"], timeout_s=timeout_s)

@@ -1,0 +1,251 @@
+"""A pod's sandbox without a container runtime: network and mount namespaces on one bridge.
+
+Each pod has an address of its own on the bridge, its volumes at their places, a root that is read-only where
+the manifest says so, the manifest's user, no capability and no way to get one, and the cluster's DNS. It takes
+root and iproute2; nothing outside the namespaces changes but the bridge, which goes with the sandbox.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.integration.kubernetes.pod_plan import Mount, PodPlan
+from tests.unit.kubernetes.rendered import ROOT
+
+BIN = Path(sys.executable).parent
+_BRIDGE_MAC = "02:00:0a:00:00:01"
+_KILLED_S_MAX = 30.0
+
+
+@functools.cache
+def can_make_namespaces() -> bool:
+    """Whether this machine lets us make network and mount namespaces."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "setpriv", "nsenter"))):
+        return False
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+class PodNetwork:
+    """A bridge with a namespace a pod. Addresses are never given out twice."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._tag = f"{os.getpid() % 100_000:05d}"
+        self._bridge = f"odr{self._tag}"
+        self.resolver_path = scratch / "resolv.conf"
+        subnet = ipaddress.ip_network(f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 256}.0/24")
+        self._free = list(map(str, subnet.hosts()))
+        self.gateway = self._free.pop(0)
+        # An address of its own: by default it takes its ports' lowest one, which changes with the pods.
+        _ip("link", "add", self._bridge, "address", _BRIDGE_MAC, "type", "bridge")
+        _ip("addr", "add", f"{self.gateway}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        self._namespaces: list[str] = []
+        self._count = 0
+
+    def new_address(self) -> str:
+        """One that no pod had before."""
+        return self._free.pop(0)
+
+    def join(self, address: str) -> str:
+        """A network namespace on the bridge; its name."""
+        self._count += 1
+        name, cable = f"{self._bridge}-{self._count}", f"v{self._tag}n{self._count}"
+        _ip("netns", "add", name)
+        self._namespaces.append(name)
+        _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _ip("link", "set", cable, "master", self._bridge, "up")
+        for words in (
+            ("link", "set", "lo", "up"),
+            ("addr", "add", f"{address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+            ("route", "add", "default", "via", self.gateway),
+        ):
+            _ip("-n", name, *words)
+        return name
+
+    def leave(self, namespace: str) -> None:
+        """The namespace and its cable go at once."""
+        self._namespaces.remove(namespace)
+        _ip("netns", "del", namespace)
+
+    def close(self) -> None:
+        """Remove everything from the machine."""
+        for name in list(self._namespaces):
+            self.leave(name)
+        _ip("link", "del", self._bridge)
+
+
+class PodProcess:
+    """The container of one pod, from start to end; its output goes to a file."""
+
+    def __init__(
+        self, plan: PodPlan, network: PodNetwork, *, address: str, volumes: Path, log_path: Path
+    ) -> None:
+        self.plan = plan
+        self.address = address
+        self.log_path = log_path
+        self._network = network
+        self.namespace = network.join(address)
+        own = volumes / f"{plan.name}-{address}"
+        own.mkdir(parents=True)
+        script = own / "start.sh"
+        script.write_text(self._script(own, volumes))
+        with log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    "nsenter",
+                    f"--net=/run/netns/{self.namespace}",
+                    *("unshare", "--mount", "--propagation", "private"),
+                    *("sh", "-e", str(script)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if plan.labels.get("simulation") == "client" else log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"]},
+                start_new_session=True,
+            )
+
+    def terminate(self, timeout_s: float) -> bool:
+        """SIGTERM, and SIGKILL after `timeout_s`; whether the former was enough."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self.process.kill()
+        self.process.wait(_KILLED_S_MAX)
+
+    def remove(self) -> None:
+        """Take its address from the network; the process must be gone."""
+        assert self.process.poll() is not None, f"{self.plan.name} still runs"
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._network.leave(self.namespace)
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The end of what it said."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _script(self, own: Path, volumes: Path) -> str:
+        plan = self.plan
+        (own / "layers").mkdir()
+        lines = [f"mount -t tmpfs tmpfs {own}/layers"]
+        places = [mount.path for mount in plan.mounts]
+        for number, ancestor in enumerate(_ancestors_to_extend(places)):
+            layer = f"{own}/layers/{number}"
+            lines += [
+                f"mkdir -p {layer}/upper {layer}/work",
+                f"mount -t overlay overlay -o lowerdir={ancestor},upperdir={layer}/upper,"
+                f"workdir={layer}/work {ancestor}",
+            ]
+        lines += [f"mkdir -p {shlex.quote(place)}" for place in places]
+        lines.append(f"mount --bind {self._network.resolver_path} /etc/resolv.conf")
+        read_only = ["/"] if plan.read_only_root else []
+        if plan.read_only_root:
+            read_only += _ancestors_to_extend(places)
+        for number, mount in enumerate(sorted(plan.mounts, key=lambda m: m.path == "/tmp")):
+            source = self._volume(own / f"volume-{number}", volumes, mount)
+            for tree in _trees_below(mount.path):  # what runs must not be hidden by the volume
+                within = source / tree.relative_to(mount.path)
+                lines += [f"mkdir -p {within}", f"mount --bind {tree} {within}"]
+            lines.append(f"mount --rbind {source} {shlex.quote(mount.path)}")
+            if mount.read_only:
+                read_only.append(mount.path)
+        lines += [f"mount -o remount,bind,ro {place}" for place in read_only]
+        words = [
+            "exec",
+            "setpriv",
+            f"--reuid={plan.user}",
+            f"--regid={plan.group}",
+            f"--groups={plan.group}",
+            "--no-new-privs",
+            *_capabilities(plan.user),
+            *("env", "-i", f"PATH={BIN}:/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"),
+            *(f"{name}={value}" for name, value in plan.environment.items()),
+            *plan.command,
+        ]
+        return "\n".join([*lines, "cd /", shlex.join(words)]) + "\n"
+
+    def _volume(self, place: Path, volumes: Path, mount: Mount) -> Path:
+        if mount.claim is not None:
+            place = volumes / mount.claim
+        place.mkdir(exist_ok=True)
+        for name, content in (mount.files or {}).items():
+            file = place / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
+            file.chmod(0o440)
+            os.chown(file, 0, self.plan.group)
+        place.chmod(0o770)
+        os.chown(place, 0, self.plan.group)  # as fsGroup does
+        return place
+
+
+def _trees_below(place: str) -> list[Path]:
+    """This repository and its Python, as far as they are there."""
+    trees = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+    found = sorted(tree for tree in trees if tree.is_relative_to(place))
+    return [tree for tree in found if not any(tree.is_relative_to(o) for o in found if o != tree)]
+
+
+def _ancestors_to_extend(places: Sequence[str]) -> list[str]:
+    """Directories of the machine in which mount points must be made, as the image would have them."""
+    found = []
+    for place in places:
+        ancestor = Path(place)
+        if ancestor.exists():
+            continue
+        while not ancestor.exists():
+            ancestor = ancestor.parent
+        real = str(ancestor.resolve())
+        assert real != "/", f"{place}: mount points are made below an existing directory"
+        if real not in found:
+            found.append(real)
+    return found
+
+
+@functools.cache
+def _capabilities(user: int) -> tuple[str, ...]:
+    """None; but where the tests' own files are closed to others, the right to read them."""
+    none = ("--bounding-set=-all", "--inh-caps=-all")
+    done = subprocess.run(
+        [
+            *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *none),
+            *("env", sys.executable, "-c", "import odradek"),
+        ],
+        cwd="/",
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return none
+    right = "+dac_read_search"
+    return (
+        f"--inh-caps=-all,{right}",
+        f"--ambient-caps=-all,{right}",
+        f"--bounding-set=-all,{right}",
+    )
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

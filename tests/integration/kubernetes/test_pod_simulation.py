@@ -1,0 +1,169 @@
+"""The dev overlay's pods, rolled, moved and robbed of their volumes, under acks=all load.
+
+`make test` rolls everything once and reports the pauses; the long test holds them to the bar.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.integration.kubernetes.conftest import load_on
+from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
+
+BAR_S = 1.0  # of one roll
+GAP_S_MAX = 15.0  # what no machine is slow enough for
+SEEN_S_MAX = 30.0
+Report = Callable[..., None]
+
+
+def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
+    """The longest pause of a partition in s for each pod's roll; nothing is lost meanwhile."""
+    gaps_s: dict[str, float] = {}
+    with load_on(cluster) as load:
+
+        def note(pod: str) -> None:
+            gaps_s[pod] = load.gap_s()
+
+        load.gap_s()
+        cluster.roll_stateful_set("broker", after_each=note)
+        cluster.roll_stateful_set("quorum", after_each=note)
+    return gaps_s
+
+
+def metric(cluster: SimulatedKubernetes, pod: str, name: str) -> float:
+    """One value of a controller's or broker's own scrape."""
+    address = cluster.pods[pod].address
+    body = httpx.get(f"http://{address}:9404/metrics", timeout=10).text
+    return next(
+        float(line.split()[-1]) for line in body.splitlines() if line.startswith(name + " ")
+    )
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition that the pods bring about."""
+    deadline_s = time.monotonic() + SEEN_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {SEEN_S_MAX:.0f} s: {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(300)
+def test_a_rolling_update_of_brokers_and_controllers_loses_no_record(
+    cluster: SimulatedKubernetes, report: Report
+) -> None:
+    before = {name: pod.address for name, pod in cluster.pods.items()}
+    gaps_s = roll_everything(cluster)
+    report(gaps_s=gaps_s, bar_s=BAR_S)
+    assert gaps_s.keys() == {f"{name}-{n}" for name in ("broker", "quorum") for n in (1, 2, 3)}
+    assert max(gaps_s.values()) < GAP_S_MAX
+    assert all(cluster.pods[name].address != before[name] for name in gaps_s), "pods moved"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_three_rolling_updates_keep_each_pause_within_the_bar(
+    cluster: SimulatedKubernetes, report: Report
+) -> None:
+    rounds = [roll_everything(cluster) for _ in range(3)]
+    worst = {pod: max(gaps[pod] for gaps in rounds) for pod in rounds[0]}
+    report(worst_gaps_s=worst, bar_s=BAR_S)
+    assert max(worst.values()) <= BAR_S
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_whose_volume_is_gone_replicates_again(cluster: SimulatedKubernetes) -> None:
+    with load_on(cluster) as load:
+        cluster.kill("broker-2")
+        cluster.lose_claims("broker-2")
+        cluster.start("broker-2")
+        cluster.wait_ready("broker-2")  # that is: all its replicas are in sync again
+        assert load.gap_s() < GAP_S_MAX
+        cluster.stop("broker-3")  # from here on its copy is what acks=all counts on
+        assert load.gap_s() < GAP_S_MAX
+        cluster.start("broker-3")
+        cluster.wait_ready("broker-3")
+
+
+@pytest.mark.timeout(300)
+def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up(
+    cluster: SimulatedKubernetes,
+) -> None:
+    """Two of three answer, one of them empty: were it to vote, they would elect."""
+    role = "odradek_metadata_quorum_raft_leader"
+    cluster.kill("quorum-2")
+    cluster.kill("quorum-3")
+    cluster.lose_claims("quorum-2")
+    cluster.start("quorum-2")
+    empty = cluster.pods["quorum-2"]
+    until(
+        lambda: "must hear of every other voter before it may vote" in empty.log_tail(100),
+        "quorum-2 says, seconds after it started, that it waits",
+    )
+    assert metric(cluster, "quorum-1", role) == metric(cluster, "quorum-2", role) == 0
+    assert metric(cluster, "quorum-2", "odradek_metadata_quorum_applied_offset") <= 1
+    assert not cluster.is_ready("quorum-2")
+    assert cluster.is_live("quorum-2"), "a restart would not help it"
+
+    cluster.start("quorum-3")
+    for pod in ("quorum-1", "quorum-2", "quorum-3"):
+        cluster.wait_ready(pod)
+    cluster.kill("quorum-1")  # now its vote and its log are needed
+    until(
+        lambda: metric(cluster, "quorum-2", role) + metric(cluster, "quorum-3", role) == 1,
+        "quorum-2 and quorum-3 have a leader",
+    )
+    cluster.start("quorum-1")
+    cluster.wait_ready("quorum-1")
+
+
+@pytest.mark.timeout(300)
+def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
+    cluster: SimulatedKubernetes,
+) -> None:
+    """A consumer instance that one gateway made is served by any, before and after a roll."""
+    json_v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+    v2 = {"Content-Type": "application/vnd.kafka.v2+json"}
+
+    def url(index: int) -> str:
+        return f"https://{cluster.pods_of('gateway')[index].address}:8082"
+
+    with httpx.Client(timeout=30, verify=cluster.client_tls()) as client:
+        made = client.post(f"{url(0)}/v3/clusters/odradek/topics", json={"topic_name": "by-rest"})
+        assert made.status_code == 201, made.text
+        body = {"records": [{"value": number} for number in range(10)]}
+        sent = client.post(f"{url(0)}/topics/by-rest", json=body, headers=json_v2)
+        assert sent.status_code == 200, sent.text
+        assert all(one["error_code"] is None for one in sent.json()["offsets"]), sent.text
+        wish = {"name": "one", "format": "json", "auto.offset.reset": "earliest"}
+        assert client.post(f"{url(0)}/consumers/g", json=wish, headers=v2).status_code == 200
+        instance = "/consumers/g/instances/one"
+        subscribed = client.post(
+            f"{url(1)}{instance}/subscription", json={"topics": ["by-rest"]}, headers=v2
+        )
+        assert subscribed.status_code == 204, subscribed.text
+        seen: list[int] = []
+
+        def read(index: int) -> None:
+            answer = client.get(
+                f"{url(index)}{instance}/records?timeout=2000",
+                headers={"Accept": "application/vnd.kafka.json.v2+json"},
+            )
+            assert answer.status_code == 200, answer.text
+            seen.extend(record["value"] for record in answer.json())
+
+        for turn in range(10):
+            if len(seen) < 10:
+                read(turn % 2)
+        assert sorted(seen) == list(range(10))
+        assert client.post(f"{url(1)}{instance}/offsets", headers=v2).status_code in (200, 204)
+        cluster.roll_deployment("gateway")
+        sent = client.post(f"{url(1)}/topics/by-rest", json=body, headers=json_v2)
+        assert sent.status_code == 200, sent.text
+        for turn in range(10):
+            if len(seen) < 20:
+                read(turn % 2)
+        assert sorted(seen) == sorted([*range(10)] * 2)
