@@ -63,6 +63,7 @@ from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -115,9 +116,7 @@ class BrokerProcess:
         self._unfenced = asyncio.Event()
         self._image_moved = asyncio.Event()
         self._is_ready = False
-        self._catch_up = CatchUp(
-            self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms
-        )
+        self._catch_up = CatchUp(self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms)
         self._close_by_ms = 0
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
@@ -353,6 +352,10 @@ class BrokerProcess:
                 assert self._heartbeat is not None
                 self._heartbeat.stop()
                 await self._register(report)
+        for damage in report.damage:
+            _log.error(
+                "A log was damaged on disk: replicas restore it, where there are any", damage=damage
+            )
         _log.info(
             "Opened the logs",
             partitions=report.partitions,
@@ -471,6 +474,8 @@ class BrokerProcess:
         await self._probes.tell()
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
+        for told in unused_settings(self._settings, self._feed.image):
+            _log.warning("A setting is the cluster's", told=told)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 
