@@ -68,4 +68,5 @@ PIPELINE: Final = Pipeline(
     start=_start,
     add_arguments=_arguments,
     spark_config=(("spark.sql.shuffle.partitions", "4"),),
+    is_batch=True,
 )

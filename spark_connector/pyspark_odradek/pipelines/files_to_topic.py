@@ -69,17 +69,30 @@ class Spool:
                 _log.warning("%s: %s", self._remote, error)
 
 
-def lines(spark: SparkSession, directory: Path, *, is_csv: bool, key: str | None) -> DataFrame:
-    """Rows for the sink, from a directory's files as they come."""
+def lines(
+    spark: SparkSession,
+    directory: Path,
+    *,
+    is_csv: bool,
+    key: str | None,
+    files_max: int | None = None,
+) -> DataFrame:
+    """Rows for the sink, from a directory's files as they come, at most `files_max` in a batch."""
     from pyspark.sql import functions as f
 
+    reader = spark.readStream
+    if files_max is not None:
+        reader = reader.option("maxFilesPerTrigger", files_max)
     if not is_csv:
-        return spark.readStream.text(str(directory)).select(f.col("value"))
-    first = min(path for path in directory.iterdir() if not path.name.startswith("."))
+        return reader.text(str(directory)).select(f.col("value"))
+    files = [path for path in directory.iterdir() if not path.name.startswith(".")]
+    if not files:
+        raise SystemExit(f"no file in {directory} yet: with --csv the first one names the fields")
+    first = min(files)
     with first.open(newline="", encoding="utf-8") as file:
         names = next(csv.reader(file))
     schema = ", ".join(f"`{name}` string" for name in names)
-    rows = spark.readStream.schema(schema).csv(str(directory), header=True)
+    rows = reader.schema(schema).csv(str(directory), header=True)
     value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
     columns = [] if key is None else [f.col(f"`{key}`").alias("key")]
     return rows.select(*columns, value.alias("value"))
@@ -90,6 +103,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
     parser.add_argument("--csv", action="store_true", help="files have a header line of names")
     parser.add_argument("--key", default=None, help="field whose value is the key (with --csv)")
+    parser.add_argument("--batch-files-max", type=int, default=None, help="files per trigger")
 
 
 def _directory(settings: Namespace) -> Path:
@@ -121,7 +135,13 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
         spool.fetch_new(must_rest=False)
         if not settings.available_now:
             spool.follow()
-    rows = lines(spark, directory, is_csv=settings.csv, key=settings.key)
+    rows = lines(
+        spark,
+        directory,
+        is_csv=settings.csv,
+        key=settings.key,
+        files_max=settings.batch_files_max,
+    )
     return [write_topic(rows, settings, PIPELINE.name, topic=target_of(settings, TARGET))]
 
 

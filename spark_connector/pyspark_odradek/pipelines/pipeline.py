@@ -2,6 +2,7 @@
 
 A pipeline is a module with a `PIPELINE`: a name, what it does, its own arguments, its plan in words and a
 `start` that gives the running queries (none: it was a batch, and is done). The runner knows nothing else of it.
+Told to stop, queries end after the batch under way; a pipeline in batch is cancelled, and is run again as a whole.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Pipeline:
     add_arguments: Callable[[ArgumentParser], None] = _no_arguments
     spark_config: tuple[tuple[str, str], ...] = ()
     """Settings that the session must have from its start."""
+    is_batch: bool = False
+    """`start` does all the work, and may be cancelled."""
 
 
 def run(pipeline: Pipeline, settings: Namespace) -> int:
@@ -60,11 +63,40 @@ def run(pipeline: Pipeline, settings: Namespace) -> int:
         print(f"{pipeline.name}: {problem}", file=sys.stderr)
         return 2
     spark.sparkContext.setLogLevel("WARN")
+    _say("started", application=spark.sparkContext.applicationId)
     try:
-        queries = pipeline.start(spark, settings)
-        return _follow(queries, stopping)
+        if pipeline.is_batch:
+            return _run_batch(pipeline, spark, settings, stopping)
+        return _follow(pipeline.start(spark, settings), stopping)
     finally:
         spark.stop()
+
+
+def _run_batch(
+    pipeline: Pipeline, spark: SparkSession, settings: Namespace, stopping: threading.Event
+) -> int:
+    over = threading.Event()
+
+    def cancel() -> None:
+        stopping.wait()
+        while not over.wait(_LOOK_S):  # again, as the next job may not have begun
+            spark.sparkContext.cancelAllJobs()
+
+    threading.Thread(target=cancel, name="cancel on stop", daemon=True).start()
+    try:
+        pipeline.start(spark, settings)
+    except Exception as error:
+        if not stopping.is_set():
+            print(f"{pipeline.name} failed: {error}", file=sys.stderr)
+            _say("failed")
+            return 1
+        _say("stopping")
+        _say("stopped")
+        return 0
+    finally:
+        over.set()
+    _say("done")
+    return 0
 
 
 def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
@@ -76,9 +108,10 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
         _say("stopping")
         deadline_s = time.monotonic() + STOP_S_MAX
         for query in queries:
+            batch_id = _last_batch(query)
             while query.isActive and query.status["isTriggerActive"]:
-                if time.monotonic() > deadline_s:
-                    break
+                if _last_batch(query) != batch_id or time.monotonic() > deadline_s:
+                    break  # the batch is written, and the next one begun: it can be begun again
                 time.sleep(_LOOK_S)
             query.stop()
     failed = False
@@ -90,6 +123,11 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
             print(f"{query.name or query.id} failed: {error}", file=sys.stderr)
     _say("stopped" if stopping.is_set() else "failed" if failed else "done")
     return 1 if failed else 0
+
+
+def _last_batch(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress.batchId)
 
 
 def _tell_progress(query: StreamingQuery, told: dict[str, int]) -> None:

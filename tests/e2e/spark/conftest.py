@@ -15,12 +15,15 @@ import pytest
 from odradek.demo.flights import read_flights
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.e2e.spark.flight_facts import Flight, scheduled
+from tests.e2e.spark.ftp_site import serve_ftp
+from tests.e2e.spark.pipeline_cases import Scene
 from tests.e2e.spark.topics import Output, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 4
+SAMPLE_STEP = 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,17 +87,40 @@ def spark(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def flights() -> list[Flight]:
+def raw_flights() -> list[bytes]:
     """All 336,776 of them, as the JSON that is sent."""
-    return [json.loads(flight.value) for flight in read_flights()]
+    return [flight.value for flight in read_flights()]
+
+
+@pytest.fixture(scope="session")
+def flights(raw_flights: list[bytes]) -> list[Flight]:
+    """All of them, parsed."""
+    return [json.loads(value) for value in raw_flights]
+
+
+@pytest.fixture(scope="session")
+def sample(raw_flights: list[bytes]) -> list[Flight]:
+    """Every SAMPLE_STEP-th flight, over the whole year."""
+    return [json.loads(value) for value in raw_flights[::SAMPLE_STEP]]
 
 
 @pytest.fixture(scope="session")
 def flights_topic(topics: Topics, flights: list[Flight]) -> str:
-    """A topic with all flights, keyed by tail number, each stamped with its scheduled departure."""
-    topics.create("flights", partitions=PARTITIONS, retention_ms="-1")
+    """A topic with all flights."""
+    return _flights_in("flights", topics, flights)
+
+
+@pytest.fixture(scope="session")
+def sample_topic(topics: Topics, sample: list[Flight]) -> str:
+    """A topic with the sample."""
+    return _flights_in("flights-sample", topics, sample)
+
+
+def _flights_in(name: str, topics: Topics, flights: list[Flight]) -> str:
+    """Keyed by tail number, each stamped with its scheduled departure."""
+    topics.create(name, partitions=PARTITIONS, retention_ms="-1")
     sent = topics.send(
-        "flights",
+        name,
         (
             Output(
                 json.dumps(flight, separators=(",", ":")).encode(),
@@ -105,7 +131,28 @@ def flights_topic(topics: Topics, flights: list[Flight]) -> str:
         ),
     )
     assert sent == len(flights)
-    return "flights"
+    return name
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, topics: Topics, new_topic: Callable[..., str], tmp_path: Path
+) -> Iterator[Scene]:
+    """Where a pipeline runs: on the sample, or with the parameter "all" on all flights."""
+    is_whole = getattr(request, "param", "sample") == "all"
+    flights, source = ("flights", "flights_topic") if is_whole else ("sample", "sample_topic")
+    served = tmp_path / "ftp"
+    served.mkdir()
+    with serve_ftp(served) as url:
+        yield Scene(
+            topics=topics,
+            flights=request.getfixturevalue(flights),
+            source=request.getfixturevalue(source),
+            new_topic=new_topic,
+            directory=tmp_path,
+            ftp=url,
+            ftp_directory=served,
+        )
 
 
 @pytest.fixture

