@@ -3,12 +3,17 @@
 `run_process(main)` runs `main(stop)` on uvloop; `stop` is set by SIGTERM, SIGINT or the parent's
 end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and its
 kin) are printed as one line, everything else with its traceback.
+
+Nobody is left to kill a process whose parent is gone. So an orphan that has not stopped by itself in time, whatever
+it is busy with, is ended by a watchdog that needs neither the event loop nor the interpreter's lock;
+where each thread was goes to standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -26,6 +31,7 @@ from odradek_runtime.tls import TlsRefused
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+ORPHAN_S_MAX: Final = 30.0
 _log = event_log(__name__)
 
 
@@ -63,11 +69,15 @@ def run_process(
     *,
     program: str,
     exit_with_parent: bool = False,
+    orphan_s_max: float = ORPHAN_S_MAX,
 ) -> int:
-    """Run `main` until it returns; the exit status."""
+    """Run `main` until it returns; the exit status.
+
+    With `exit_with_parent` the process ends within `orphan_s_max` of its parent, by force if need be.
+    """
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_supervise(main, exit_with_parent))
+            return runner.run(_supervise(main, exit_with_parent, orphan_s_max))
     except (ProcessRefused, SettingsError, ListenRefused, TlsRefused) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -80,7 +90,9 @@ def run_process(
 
 
 async def _supervise(
-    main: Callable[[StopRequest], Coroutine[Any, Any, None]], exit_with_parent: bool
+    main: Callable[[StopRequest], Coroutine[Any, Any, None]],
+    exit_with_parent: bool,
+    orphan_s_max: float,
 ) -> int:
     stop = StopRequest()
     loop = asyncio.get_running_loop()
@@ -93,20 +105,23 @@ async def _supervise(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     if exit_with_parent:
-        _watch_parent(lambda: loop.call_soon_threadsafe(stop.set, "the parent is gone"))
+        _watch_parent(
+            lambda: loop.call_soon_threadsafe(stop.set, "the parent is gone"), orphan_s_max
+        )
     await main(stop)
     if stop.failure is not None:
         raise stop.failure
     return EXIT_OK
 
 
-def _watch_parent(on_gone: Callable[[], object]) -> None:
+def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
     """End of file on standard input means that who started us is gone, however it went."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
+        faulthandler.dump_traceback_later(orphan_s_max, exit=True)
         with contextlib.suppress(RuntimeError):  # the loop ended first
             on_gone()
 
