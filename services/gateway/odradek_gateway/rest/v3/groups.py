@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from fastapi import APIRouter
 
@@ -22,13 +23,26 @@ from odradek_gateway.rest.v3.shapes import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
+_AT_ONCE: Final = 16
 
 
 @router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
 async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """All groups."""
-    data = [await describe_group(cluster, one.group) for one in await cluster.admin.list_groups()]
-    return names.collection("ConsumerGroup", [_group(names, g) for g in data], "consumer-groups")
+    listed = await cluster.admin.list_groups()
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def describe(group: str) -> dict[str, Any] | None:
+        async with at_once:
+            try:
+                return _group(names, await describe_group(cluster, group))
+            except RestError as error:
+                if error.error_code != GROUP_NOT_FOUND:
+                    raise
+                return None  # it was deleted meanwhile
+
+    described = await asyncio.gather(*(describe(one.group) for one in listed))
+    return names.collection("ConsumerGroup", [one for one in described if one], "consumer-groups")
 
 
 @router.get("/consumer-groups/{group}", response_model=GroupResource, responses=ERRORS)
