@@ -150,7 +150,8 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(TimeoutError, on_timeout)
     app.add_exception_handler(Exception, on_fault)
-    for module in (*_ALWAYS, *_V2, *_V3):
+    chosen = (*(_V2 if settings.v2_enable else ()), *(_V3 if settings.v3_enable else ()))
+    for module in (*_ALWAYS, *chosen):
         app.include_router(module.router)
     app.state.allowed_methods = AllowedMethods(app.openapi()["paths"])
     return app

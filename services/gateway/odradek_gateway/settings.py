@@ -43,6 +43,8 @@ class GatewaySettings(AuthSettings):
     ssl_ca: str = setting(
         "ssl.ca.location", "Authority that brokers' certificates come from, PEM.", default=""
     )
+    v2_enable: bool = setting("api.v2.enable", "Serve REST v2.", default=True)
+    v3_enable: bool = setting("api.v3.enable", "Serve REST v3.", default=True)
     body_bytes_max: int = setting(
         "request.body.bytes.max",
         "Largest body of a request, but for streamed records.",

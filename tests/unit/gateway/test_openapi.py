@@ -157,6 +157,17 @@ def test_no_route_is_beside_the_list(openapi: dict[str, Any]) -> None:
     assert served - listed == {("get", "/metrics")}
 
 
+@pytest.mark.parametrize(("v2", "v3"), [(True, False), (False, True), (False, False)])
+def test_a_version_that_is_switched_off_is_not_there(v2: bool, v3: bool) -> None:
+    unused = object()
+    settings = GatewaySettings(v2_enable=v2, v3_enable=v3)
+    app = create_app(settings, cast("ClusterAccess", unused), cast("Instances", unused))
+    paths = app.openapi()["paths"]
+    assert any(path.startswith("/consumers") for path in paths) == v2
+    assert any(path.startswith("/v3") for path in paths) == v3
+    assert "/livez" in paths
+
+
 def test_operation_names_are_unique(openapi: dict[str, Any]) -> None:
     names = [o["operationId"] for item in openapi["paths"].values() for o in item.values()]
     assert len(names) == len(set(names))
