@@ -75,10 +75,8 @@ class Consumer:
         **arguments: Unpack[ConsumerArguments],
     ) -> None:
         self.options = ConsumerOptions(**arguments)
-        self._cluster = (
-            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster
-        )
         self._owns_cluster = cluster is None
+        self._cluster = cluster or connect(bootstrap, tls, credentials=credentials)
         self._planner = FetchPlanner(
             reset=self.options.auto_offset_reset,
             read_committed=self.options.isolation_level == "read_committed",
