@@ -1,17 +1,19 @@
-"""How to reach the cluster, from the options of a source or sink: addresses, TLS, client certificate.
+"""How to reach the cluster, from the options of a source or sink: addresses, TLS, certificate or login.
 
 Options carry the prefix `kafka.` (so that a query written for Kafka changes its format and address
-only) or `odradek.`. Credentials on the gRPC listener are client certificates; PEM, by file or inline.
+only) or `odradek.`. Certificates are PEM, by file or inline. A login's name and password stand in
+`sasl.jaas.config`, as Kafka's Java clients have them, or in `sasl.username` and `sasl.password`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from odradek.cluster.endpoints import parse_bootstrap
-from odradek.transports.security import TlsOptions
+from odradek.transports.security import MECHANISMS, SaslCredentials, TlsOptions
 
 PREFIXES: Final = ("odradek.", "kafka.")
 _CA: Final = ("ssl.truststore.location", "ssl.ca.location")
@@ -20,6 +22,14 @@ _KEY: Final = ("ssl.key.location",)
 _CA_INLINE: Final = ("ssl.truststore.certificates", "ssl.ca.pem")
 _CERT_INLINE: Final = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 _KEY_INLINE: Final = ("ssl.keystore.key", "ssl.key.pem")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN: Final = frozenset(
+    ["sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"]
+)
+_JAAS: Final = re.compile(r"\s*[\w.]*\.(?:Scram|Plain)LoginModule\s+required\b(.*);\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(
+    r"""\s+(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s"';]+))"""
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,7 @@ class ConnectionOptions:
     cert: str | bytes | None = None
     key: str | bytes | None = None
     server_name: str | None = None
+    credentials: SaslCredentials | None = None
 
     def tls(self) -> TlsOptions | None:
         """For the transport; None: plaintext."""
@@ -65,14 +76,7 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
             " (here: HOST:PORT,... of the brokers' gRPC listeners)"
         )
     protocol = told.get("security.protocol", "").upper()
-    sasl = sorted(name for name in told if name.startswith("sasl."))
-    if protocol.startswith("SASL") or sasl:
-        raise ValueError(
-            f"Kafka option '{sasl[0] if sasl else 'security.protocol'}' is not supported: the gRPC"
-            " listener authenticates clients by certificate; set 'kafka.security.protocol' to 'SSL'"
-            " with 'kafka.ssl.certificate.location' and 'kafka.ssl.key.location' (PEM)"
-        )
-    if protocol not in ("", "PLAINTEXT", "SSL"):
+    if protocol not in ("", *_PROTOCOLS):
         raise ValueError(f"Invalid value {protocol} for option 'kafka.security.protocol'")
     for store in ("ssl.truststore.type", "ssl.keystore.type"):
         if told.get(store, "PEM").upper() != "PEM":
@@ -86,12 +90,52 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
         raise ValueError("a client certificate and its key go together: give both, or neither")
     return ConnectionOptions(
         bootstrap=parse_bootstrap(bootstrap),
-        is_tls=protocol == "SSL" or (protocol == "" and (ca or cert) is not None),
+        is_tls=protocol.endswith("SSL") or (protocol == "" and (ca or cert) is not None),
         ca=ca,
         cert=cert,
         key=key,
         server_name=told.get("ssl.server.name"),
+        credentials=_login(told, protocol),
     )
+
+
+def _login(told: Mapping[str, str], protocol: str) -> SaslCredentials | None:
+    """Name, password and mechanism; None: none is asked for. What a message tells is never the password."""
+    sasl = {name for name in told if name.startswith("sasl.")}
+    if protocol in ("PLAINTEXT", "SSL") or (not protocol and not sasl):
+        return None  # as Kafka, which does not look at sasl. options then
+    for name in sorted(sasl - _LOGIN):
+        raise ValueError(f"Kafka option '{name}' is not supported")
+    mechanism = told.get("sasl.mechanism", told.get("sasl.mechanisms", MECHANISMS[0])).upper()
+    if mechanism not in MECHANISMS:
+        raise ValueError(
+            f"Invalid value {mechanism} for option 'kafka.sasl.mechanism': allowed are"
+            f" {', '.join(MECHANISMS)}"
+        )
+    given = {"username": told.get("sasl.username"), "password": told.get("sasl.password")}
+    if (jaas := told.get("sasl.jaas.config")) is not None:
+        given |= _jaas(jaas)
+    username, password = given["username"], given["password"]
+    if not username or not password:
+        raise ValueError(
+            "a login needs a name and a password: option 'kafka.sasl.jaas.config', e.g."
+            " 'org.apache.kafka.common.security.scram.ScramLoginModule required"
+            ' username="..." password="...";\', or kafka.sasl.username and kafka.sasl.password'
+        )
+    return SaslCredentials(username=username, password=password, mechanism=mechanism)
+
+
+def _jaas(text: str) -> dict[str, str | None]:
+    match = _JAAS.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "Invalid value for option 'kafka.sasl.jaas.config': expected one entry of a"
+            ' ScramLoginModule or PlainLoginModule, `... required username="..." password="...";`'
+        )
+    return {
+        name: re.sub(r"\\(.)", r"\1", doubled) if doubled else single or bare
+        for name, doubled, single, bare in _JAAS_OPTION.findall(match[1])
+    }
 
 
 def _credential(

@@ -70,7 +70,9 @@ def link_to(connection: ConnectionOptions) -> ProcessLink:
     with _lock:
         link = _links.get(key)
         if link is None:
-            cluster = connect(connection.bootstrap, connection.tls())
+            cluster = connect(
+                connection.bootstrap, connection.tls(), credentials=connection.credentials
+            )
             link = _links[key] = ProcessLink(cluster, _loop())
         return link
 

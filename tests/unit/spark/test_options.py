@@ -6,6 +6,7 @@ import pytest
 
 from odradek.errors import InvalidConfig
 from odradek.partitions import TopicPartition
+from odradek.transports.security import SaslCredentials
 from pyspark_odradek.connection_options import parse_connection
 from pyspark_odradek.source_options import (
     Anchor,
@@ -123,7 +124,7 @@ def test_a_missing_or_malformed_address_is_said() -> None:
         parse_connection({"kafka.bootstrap.servers": "host"})
 
 
-def test_tls_by_file_or_inline_and_no_sasl() -> None:
+def test_tls_by_file_or_inline() -> None:
     told = parse_connection(
         BOOTSTRAP
         | {
@@ -138,12 +139,56 @@ def test_tls_by_file_or_inline_and_no_sasl() -> None:
     assert tls is not None
     assert tls.cert == b"CERT"
     assert parse_connection(BOOTSTRAP).tls() is None
-    with pytest.raises(ValueError, match=r"'sasl\.mechanism' is not supported"):
-        parse_connection(BOOTSTRAP | {"kafka.sasl.mechanism": "PLAIN"})
     with pytest.raises(ValueError, match="go together"):
         parse_connection(BOOTSTRAP | {"kafka.ssl.key.location": "/key.pem"})
     with pytest.raises(ValueError, match="must be PEM"):
         parse_connection(BOOTSTRAP | {"kafka.ssl.truststore.type": "JKS"})
+
+
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"kafka.sasl.username": "alice", "kafka.sasl.password": 'a "b" \\'},
+        {
+            "kafka.sasl.jaas.config": f'{MODULE} required username="alice" password="a \\"b\\" \\\\";'
+        },
+        {
+            "kafka.sasl.jaas.config": f"{MODULE} required\n username=alice\n password='a \"b\" \\';\n"
+        },
+    ],
+)
+def test_a_login_is_told_as_kafkas_clients_tell_it(login: dict[str, str]) -> None:
+    options = BOOTSTRAP | login | {"kafka.security.protocol": "SASL_SSL"}
+    told = parse_connection(options)
+    assert told.is_tls
+    assert told.credentials == SaslCredentials(username="alice", password='a "b" \\')
+    assert 'a "b"' not in repr(told)
+    other = parse_connection(options | {"kafka.sasl.mechanism": "SCRAM-SHA-256"})
+    assert other.credentials is not None
+    assert other.credentials.mechanism == "SCRAM-SHA-256"
+    plain = parse_connection(options | {"kafka.security.protocol": "SASL_PLAINTEXT"})
+    assert (plain.is_tls, plain.credentials) == (False, told.credentials)
+    assert parse_connection(options | {"kafka.security.protocol": "SSL"}).credentials is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kafka.security.protocol": "SASL_SSL"}, "a login needs a name and a password"),
+        ({"kafka.sasl.username": "alice"}, "a login needs a name and a password"),
+        ({"kafka.sasl.mechanism": "GSSAPI"}, "allowed are SCRAM-SHA-512"),
+        ({"kafka.sasl.jaas.config": "secret"}, "expected one entry of a ScramLoginModule"),
+        ({"kafka.sasl.kerberos.service.name": "x"}, r"'sasl\.kerberos\.service\.name' is not"),
+        ({"kafka.security.protocol": "QUIC"}, "Invalid value QUIC"),
+    ],
+)
+def test_a_login_that_makes_no_sense_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        parse_connection(BOOTSTRAP | options)
+    assert "secret" not in str(refused.value)
 
 
 def test_durations_are_sparks() -> None:
