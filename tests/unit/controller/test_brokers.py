@@ -461,3 +461,24 @@ def test_brokers_without_any_live_replica_leave_a_partition_without_leader() -> 
     found.register(1, RestartClass.POWER)
     found.beat(1)
     assert found.state().leader == 1, "the only copy leads again, whatever it lost"
+
+
+def test_a_controller_that_is_slow_all_the_time_fences_the_dead_all_the_same() -> None:
+    """Each tick comes 600 ms late: were all of that time forgiven, no deadline would ever pass."""
+    found = cluster()
+    found.tick()
+    found.break_stream(2)
+    died_ms = found.now_ms
+    while 2 not in fenced(found):
+        found.pass_ms(600, 1, 3, step_ms=600)
+        assert found.now_ms - died_ms <= 2_400, "the dead broker leads on"
+    assert fenced(found) == {2}
+
+
+def test_a_silent_broker_is_fenced_by_a_slow_controller_too() -> None:
+    found = cluster()
+    found.tick()
+    silent_ms = found.now_ms
+    while 2 not in fenced(found):
+        found.pass_ms(600, 1, 3, step_ms=600)
+        assert found.now_ms - silent_ms <= 5_400, "the silent broker leads on"

@@ -16,7 +16,9 @@ is, has a deadline: `session_ms` after its last heartbeat while connected, `grac
 break. At activation: a grace for the broken, a session for all others.
 
 Invariants: only watched brokers are fenced, and a fenced one is watched no longer; nothing is
-fenced because this controller itself was stalled (a stall moves every deadline by its length); if
+fenced because this controller itself was stalled (a stall moves every deadline by its length, but
+of stalls shorter than a session only one a session: a controller that is slow all the time would
+fence nobody ever, and the dead would keep their places until their leaders find them lagging); if
 more than one broker, and half of the watched or more, break within one grace, the fault is taken
 to be ours and every one of them gets a full session.
 
@@ -66,6 +68,7 @@ class Liveness:
     stall_ms_min: int  # ticks further apart than this mean that we were stalled
     _brokers: dict[BrokerId, _Known] = field(default_factory=dict)
     _ticked_at_ms: int | None = None
+    _forgiven_at_ms: int | None = None  # the last stall that moved the deadlines
 
     def activate(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
         """Become active: watch these brokers from now on (R24)."""
@@ -141,7 +144,15 @@ class Liveness:
         if before is None:
             return 0
         assert now_ms >= before, f"clock went back: {before} -> {now_ms}"
-        return now_ms - before if now_ms - before > self.stall_ms_min else 0
+        stalled_ms = now_ms - before
+        if stalled_ms <= self.stall_ms_min:
+            return 0
+        forgiven_at_ms = self._forgiven_at_ms
+        is_slow = forgiven_at_ms is not None and before - forgiven_at_ms < self.session_ms
+        if is_slow and stalled_ms < self.session_ms:
+            return 0
+        self._forgiven_at_ms = now_ms
+        return stalled_ms
 
     def _forgive_if_the_fault_is_ours(self, now_ms: int) -> None:
         watched = [known for known in self._brokers.values() if known.deadline_ms is not None]
