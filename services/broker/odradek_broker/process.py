@@ -34,7 +34,7 @@ from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.listeners.grpc_listeners import GrpcListeners
-from odradek_broker.listeners.grpc_services import GrpcServices
+from odradek_broker.listeners.grpc_services import add_services
 from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.log.log_directory import (
@@ -415,8 +415,7 @@ class BrokerProcess:
             pool=self._pool,
             tls=self._tls,
         )
-        services = GrpcServices(self._context, table=self._table, quotas=self._quotas)
-        self._grpc.add(services.add_to_clients, services.add_to_brokers)
+        add_services(self._grpc, self._context, self._table, quotas=self._quotas)
         await self._grpc.start()
 
     async def _become_ready(self) -> None:
