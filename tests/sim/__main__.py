@@ -40,6 +40,7 @@ COVERAGE = (
     "configs changed",
     "log starts advanced",
     "logs begun anew",
+    "production recoveries",
     "moves to the catch_up lane",
     "moves to the hot lane",
     "rebalances",

@@ -7,9 +7,11 @@ replicas here. Replication between brokers is in replication_shell.py, clients i
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import PartitionFailed
 from odradek_broker.partition.replica import Replica, ReplicaSettings
@@ -25,7 +27,7 @@ from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta, differences
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
-from odradek_protocol.metadata.records import ConfigResourceType, RestartClass
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.client_shell import ClientShell
 from tests.sim.controller_node import CLUSTER_ID
@@ -52,7 +54,7 @@ class Hosted:
     log: SimLog
     replica: Replica
     state: PartitionState | None = None
-    is_flushing: bool = field(default=False)
+    is_sync_wanted: bool = False
 
 
 class BrokerProcess:
@@ -105,6 +107,8 @@ class BrokerProcess:
 
     def die(self) -> None:
         """However it comes: what was written stays written."""
+        if self.process.is_alive:
+            self.node.disk.killed()
         self.process.kill()
         self.network.process_ended(self.process)
         self.close()
@@ -162,21 +166,15 @@ class BrokerProcess:
         if self.broker_epoch >= 0:
             return
         disk = self.node.disk
-        if disk.lost_power or disk.has_failed:
-            restart_class = RestartClass.POWER
-        elif self.node.clean_epoch_at_start is not None:
-            restart_class = RestartClass.CLEAN
-        else:
-            restart_class = RestartClass.PROCESS
+        restart_class, previous_broker_epoch = disk.last_life()
         request = RegisterRequest(
             cluster_id=CLUSTER_ID,
             broker_id=self.broker_id,
             incarnation_id=self.incarnation,
             directory_ids=(disk.directory_id,),
             restart_class=restart_class,
-            previous_broker_epoch=(
-                -1 if self.node.clean_epoch_at_start is None else self.node.clean_epoch_at_start
-            ),
+            previous_broker_epoch=previous_broker_epoch,
+            lost_partitions=disk.lost_partitions(),
         )
         self.call("handle_register", request, self._registered)
         self.process.after(self.scheduler.between(200, 400) * MS, self._register)
@@ -188,8 +186,10 @@ class BrokerProcess:
             self.scheduler.note(f"broker {self.broker_id} refused: {response.outcome.error.name}")
             return
         self.broker_epoch = response.broker_epoch
-        disk = self.node.disk
-        disk.lost_power = disk.has_failed = False  # told, and committed
+        try:
+            self.node.disk.told()
+        except StorageFailed:
+            self._fail_directory()
         self.scheduler.note(f"broker {self.broker_id} registered, epoch {self.broker_epoch}")
         self._get_ready()
 
@@ -401,7 +401,7 @@ class BrokerProcess:
         )
 
     def _host(self, partition: TopicIdPartition) -> Hosted:
-        log = self.node.disk.logs.setdefault(partition, SimLog())
+        log = self.node.disk.open_log(partition, self._topic_name(partition))
         hosted = Hosted(
             partition,
             log,
@@ -423,7 +423,7 @@ class BrokerProcess:
         del self.hosted[hosted.partition]
         if self.groups is not None:
             self.groups.role_changed(hosted)
-        self.node.disk.logs.pop(hosted.partition, None)
+        self.node.disk.remove_log(hosted.partition)
 
     # --- start, time, stop -----------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class BrokerProcess:
         for partition in sorted(self.node.disk.logs, key=lambda p: (p.topic_id, p.partition)):
             state = self.image.partition(partition.topic_id, partition.partition)
             if state is None or self.broker_id not in state.replicas:
-                del self.node.disk.logs[partition]  # deleted or moved while we were away
+                self.node.disk.remove_log(partition)  # deleted or moved while we were away
         for state in self.image.partitions():
             if self.broker_id in state.replicas:
                 self._tell(TopicIdPartition(state.topic_id, state.partition))
@@ -462,6 +462,11 @@ class BrokerProcess:
     def _checkpoint(self) -> None:
         for hosted in self.hosted.values():
             hosted.log.checkpoint = hosted.replica.high_watermark
+        if self.broker_epoch >= 0:
+            try:
+                self.node.disk.checkpoint(self.scheduler)
+            except StorageFailed:
+                self._fail_directory()
         self.process.after(CHECKPOINT_US, self._checkpoint)
 
     def _fail_directory(self) -> None:
@@ -483,10 +488,9 @@ class BrokerProcess:
 
     def _finish_shutdown(self) -> None:
         for hosted in self.hosted.values():
-            hosted.log.durable_end = hosted.log.log_end
             hosted.log.checkpoint = hosted.replica.high_watermark
-        if not self.node.disk.has_failed:
-            self.node.disk.clean_epoch = self.broker_epoch
+        with suppress(StorageFailed):
+            self.node.disk.close_cleanly(self.broker_epoch)
         self.scheduler.counters["clean shutdowns"] += 1
         self.die()
 

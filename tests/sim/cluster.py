@@ -13,6 +13,7 @@ from tests.sim.invariants import Invariants
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
 from tests.sim.scheduler import MS, Process, Scheduler
+from tests.sim.stored_disk import StoredDisk
 
 FIRST_CONTROLLER = 101
 FIRST_CLIENT = 201
@@ -25,12 +26,14 @@ class BrokerNode:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
-        self.disk = Disk(directory_id=cluster.scheduler.random.randbytes(16))
+        directory_id = cluster.scheduler.random.randbytes(16)
+        self.disk = (
+            StoredDisk(self, directory_id) if cluster.has_files else Disk(directory_id=directory_id)
+        )
         self.drift = 1.0
         self.wall_offset_ms = 0
         self.sync_max_us = 6 * MS
         self.is_disk_broken = False
-        self.clean_epoch_at_start: int | None = None
         self.life: BrokerProcess | None = None
 
     @property
@@ -38,11 +41,11 @@ class BrokerNode:
         return self.life is not None and self.life.process.is_alive
 
     def start(self) -> None:
-        """Section 8: the clean marker is read, and gone, before anything else."""
+        """Section 8: first the data directory."""
         if self.is_up:
             return
         self.is_disk_broken = False
-        self.clean_epoch_at_start, self.disk.clean_epoch = self.disk.clean_epoch, None
+        self.disk.begin_life(self.cluster.scheduler)
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:
@@ -57,11 +60,7 @@ class BrokerNode:
         """The machine is gone, and what it had not synced; returns how many records that were."""
         self.crash()
         self.disk.lost_power = True
-        self.disk.clean_epoch = None
-        lost = 0
-        for partition in sorted(self.disk.logs, key=lambda p: (p.topic_id, p.partition)):
-            lost += self.disk.logs[partition].lose_power(self.cluster.scheduler)
-        return lost
+        return self.disk.lose_power(self.cluster.scheduler)
 
 
 class Cluster:
@@ -76,9 +75,12 @@ class Cluster:
         tick_us: int = 100 * MS,
         make_invariants: Callable[[Cluster], Invariants] = Invariants,
         has_groups: bool = False,
+        has_files: bool = False,
     ) -> None:
+        """`has_files`: logs are the production's, on a simulated file system."""
         self.scheduler = scheduler
         self.has_groups = has_groups
+        self.has_files = has_files
         self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
         self.own_values = itertools.count(1 << 40)  # of records that brokers write themselves
         self.tick_us = tick_us

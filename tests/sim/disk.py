@@ -8,12 +8,14 @@ cuts it off, so a torn batch is one that is not there (`torn_tails` counts them)
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition.replica import LogAtOpen
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import RestartClass
 from tests.sim.scheduler import Scheduler
 
 
@@ -44,6 +46,14 @@ class Batch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What waits for the disk: `run` it in the pool, then `finish` it on the loop."""
+
+    run: Callable[[], None]
+    finish: Callable[[], None]
+
+
 class SimLog:
     """One partition's log on one disk; it outlives processes."""
 
@@ -70,6 +80,22 @@ class SimLog:
         """A sync that began when the log ended at `end` is over."""
         if cuts == self.cuts:
             self.durable_end = max(self.durable_end, end)
+
+    def begin_sync(self, *, full: bool = False) -> Work | None:
+        end, cuts = self.log_end, self.cuts
+        return Work(_nothing, lambda: self.synced(end, cuts))
+
+    def begin_truncate(self, end: int) -> Work:
+        return Work(_nothing, lambda: self.truncate(end))
+
+    def begin_reset(self, start: int) -> Work:
+        return Work(_nothing, lambda: self.reset(start))
+
+    def assign_epoch(self, epoch: int) -> None:
+        """Found again in the batches."""
+
+    def set_high_watermark(self, offset: int) -> None:
+        """The checkpoint is enough."""
 
     def truncate(self, end: int) -> None:
         """Cut, synced; producer state rolls back with it."""
@@ -176,6 +202,70 @@ class Disk:
     has_failed: bool = False  # the marker of a failed write
     lost_power: bool = False  # another boot id
     directory_id: bytes = b""
+    _ended_cleanly: int | None = None  # broker epoch, as the present life found it
+
+    def begin_life(self, scheduler: Scheduler) -> None:
+        """Section 8: the clean marker is read, and gone, before anything else."""
+        self._ended_cleanly, self.clean_epoch = self.clean_epoch, None
+
+    def last_life(self) -> tuple[RestartClass, int]:
+        """How it ended, and the broker epoch of the clean marker or -1."""
+        if self.lost_power or self.has_failed:
+            found = RestartClass.POWER
+        elif self._ended_cleanly is not None:
+            found = RestartClass.CLEAN
+        else:
+            found = RestartClass.PROCESS
+        return found, -1 if self._ended_cleanly is None else self._ended_cleanly
+
+    def lost_partitions(self) -> frozenset[TopicIdPartition]:
+        """Those that are shorter than they vouched for, without a loss of power."""
+        return frozenset()
+
+    def told(self) -> None:
+        """The controller has committed how the last life ended."""
+        self.lost_power = self.has_failed = False
+
+    def open_log(self, partition: TopicIdPartition, topic: str) -> SimLog:
+        """The partition's log, made if need be."""
+        return self.logs.setdefault(partition, SimLog())
+
+    def remove_log(self, partition: TopicIdPartition) -> None:
+        """The partition is deleted, or is elsewhere."""
+        self.logs.pop(partition, None)
+
+    def checkpoint(self, scheduler: Scheduler) -> None:
+        """The broker's upkeep, now and then."""
+
+    def close_cleanly(self, broker_epoch: int) -> None:
+        """The marker is the last that a broker writes."""
+        for log in self.logs.values():
+            log.durable_end = log.log_end
+        if not self.has_failed:
+            self.clean_epoch = broker_epoch
+
+    def refuses(self, is_broken: bool) -> bool:
+        """Whether writes and syncs fail at once; files fail by themselves."""
+        return is_broken
+
+    def mark_failed(self) -> None:
+        """It was broken, and is another one now."""
+        self.has_failed = True
+
+    def killed(self) -> None:
+        """The process that wrote here is dead."""
+
+    def lose_power(self, scheduler: Scheduler) -> int:
+        """Returns how many records were lost."""
+        self.clean_epoch = None
+        lost = 0
+        for partition in sorted(self.logs, key=lambda p: (p.topic_id, p.partition)):
+            lost += self.logs[partition].lose_power(scheduler)
+        return lost
+
+
+def _nothing() -> None:
+    """A SimLog waits for nothing."""
 
 
 def note_producer(producers: ProducerStates, batch: Batch) -> None:

@@ -218,7 +218,7 @@ class Nemesis:
         node = self.cluster.brokers[broker_id]
         if node.is_disk_broken:
             node.crash()
-            node.disk.has_failed = True
+            node.disk.mark_failed()
             node.start()
 
     def _jump_clock(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect, Role
@@ -18,7 +21,7 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import NO_BROKER, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.disk import Batch
+from tests.sim.disk import Batch, Work
 from tests.sim.follower_stream import LATE_COPY_CHANCE, SimulatedFollowerStream
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS
@@ -76,13 +79,13 @@ class ReplicationShell:
             case fx.Sync():
                 self._sync(hosted)
             case fx.TruncateTo():
-                self._later(hosted, self._truncate, effect.end_offset)
+                self._truncate(hosted, effect.end_offset)
             case fx.ResetLog():
-                self._later(hosted, self._reset, effect.start_offset)
+                self._reset(hosted, effect.start_offset)
             case fx.AdvanceLogStart():
                 hosted.log.advance_start(effect.log_start)
             case fx.AssignEpoch():
-                pass
+                hosted.log.assign_epoch(effect.leader_epoch)
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
                 self._to_follower(effect.session, hosted, effect)
                 self._mark(hosted)
@@ -91,6 +94,7 @@ class ReplicationShell:
             case fx.ProposeIsr():
                 self._propose(hosted, effect)
             case fx.HighWatermarkMoved():
+                hosted.log.set_high_watermark(effect.high_watermark)
                 self._mark(hosted)
             case fx.RoleChanged():
                 self._role_changed(hosted, effect)
@@ -100,37 +104,78 @@ class ReplicationShell:
 
     def _append(self, hosted: Hosted, event: events.Event, effect: fx.Append) -> None:
         broker = self.broker
-        if broker.node.is_disk_broken:
-            broker.step(hosted, events.StorageFailed(reason="EIO"))
+        if broker.node.disk.refuses(broker.node.is_disk_broken):
+            self._failed(hosted, "EIO")
             return
-        if effect.request_id is not None:
-            batch = broker.clients.batch_of(effect.request_id)
-            hosted.log.append(batch.moved(effect.base_offset, effect.leader_epoch))
-        else:
-            if effect.base_offset < hosted.log.log_end:
-                hosted.log.reset(effect.base_offset)
-            for batch in self.arriving:
-                hosted.log.append(batch)
+        try:
+            if effect.request_id is not None:
+                batch = broker.clients.batch_of(effect.request_id)
+                hosted.log.append(batch.moved(effect.base_offset, effect.leader_epoch))
+            else:
+                if effect.base_offset < hosted.log.log_end:
+                    hosted.log.reset(effect.base_offset)
+                for batch in self.arriving:
+                    hosted.log.append(batch)
+        except StorageFailed as failure:
+            self._failed(hosted, str(failure))
+            return
         self._mark(hosted)
         broker.step(hosted, events.Appended(end_offset=hosted.log.log_end))
 
-    def _sync(self, hosted: Hosted) -> None:
-        log = hosted.log
-        delay = self.scheduler.between(300, self.broker.node.sync_max_us)
-        self.broker.process.after(delay, self._synced, hosted, log.log_end, log.cuts)
+    def _failed(self, hosted: Hosted, reason: str) -> None:
+        self.broker.step(hosted, events.StorageFailed(reason=reason))
 
-    def _synced(self, hosted: Hosted, end: int, cuts: int) -> None:
-        if self.broker.node.is_disk_broken:
-            self.broker.step(hosted, events.StorageFailed(reason="EIO at fdatasync"))
+    def _sync(self, hosted: Hosted) -> None:
+        """As PartitionHost does: one at a time, and once more if it was wanted meanwhile."""
+        hosted.is_sync_wanted = True
+        self._begin_sync(hosted)
+
+    def _begin_sync(self, hosted: Hosted) -> None:
+        try:
+            work = hosted.log.begin_sync()
+        except StorageFailed as failure:
+            self._failed(hosted, str(failure))
             return
-        hosted.log.synced(end, cuts)
+        if work is not None:
+            hosted.is_sync_wanted = False
+            self._do(hosted, work, self.scheduler.between(300, self.broker.node.sync_max_us))
+        elif hosted.log.durable_end >= hosted.log.log_end:
+            hosted.is_sync_wanted = False
+            self.broker.step(hosted, events.Synced(durable_end=hosted.log.durable_end))
+
+    def _do(
+        self, hosted: Hosted, work: Work, delay_us: int, done: events.Event | None = None
+    ) -> None:
+        """The pool runs it, and the loop hears of it later; `done` None: it was a sync."""
+        self.broker.process.after(delay_us // 2, work.run)
+        self.broker.process.after(delay_us, self._finish, hosted, work, done)
+
+    def _finish(self, hosted: Hosted, work: Work, done: events.Event | None) -> None:
+        node = self.broker.node
+        if done is None and node.disk.refuses(node.is_disk_broken):
+            self._failed(hosted, "EIO at fdatasync")
+            return
+        try:
+            work.finish()
+        except StorageFailed as failure:
+            self._failed(hosted, str(failure))
+            return
+        if done is not None:
+            self.broker.step(hosted, done)
+            return
         self.broker.step(hosted, events.Synced(durable_end=hosted.log.durable_end))
+        if hosted.is_sync_wanted:
+            self._begin_sync(hosted)
 
     def flush_some(self) -> None:
         """The background flush: now and then a log becomes durable up to where it was."""
         for hosted in self.broker.hosted.values():
             if self.scheduler.chance(0.02) and not self.broker.node.is_disk_broken:
-                hosted.log.synced(hosted.log.log_end, hosted.log.cuts)
+                with suppress(StorageFailed):
+                    work = hosted.log.begin_sync(full=True)
+                    if work is not None:
+                        work.run()
+                        work.finish()
 
     def apply_retention(self) -> None:
         """Now and then a leader drops its oldest records, all below the watermark."""
@@ -151,22 +196,23 @@ class ReplicationShell:
         topic = image.topics.get(hosted.partition.topic_id)
         return topic is not None and image.topic_config(topic.name, "cleanup.policy") == "compact"
 
-    def _later(self, hosted: Hosted, action: Any, offset: int) -> None:
-        delay = self.scheduler.between(200, self.broker.node.sync_max_us)
-        self.broker.process.after(delay, action, hosted, offset)
-
     def _truncate(self, hosted: Hosted, end: int) -> None:
-        counters = self.scheduler.counters
-        counters["truncations"] += hosted.log.log_end > end
+        self.scheduler.counters["truncations"] += hosted.log.log_end > end
         self.scheduler.note(f"broker {self.broker.broker_id} cuts {hosted.log.log_end} to {end}")
-        hosted.log.truncate(end)
-        self.broker.step(hosted, events.Truncated())
+        self._cut(hosted, lambda: hosted.log.begin_truncate(end), events.Truncated())
 
     def _reset(self, hosted: Hosted, start: int) -> None:
         self.scheduler.counters["logs begun anew"] += 1
         self.scheduler.note(f"broker {self.broker.broker_id} resets its log to {start}")
-        hosted.log.reset(start)
-        self.broker.step(hosted, events.LogReset())
+        self._cut(hosted, lambda: hosted.log.begin_reset(start), events.LogReset())
+
+    def _cut(self, hosted: Hosted, begin: Callable[[], Work], done: events.Event) -> None:
+        try:
+            work = begin()
+        except StorageFailed as failure:
+            self._failed(hosted, str(failure))
+            return
+        self._do(hosted, work, self.scheduler.between(200, self.broker.node.sync_max_us), done)
 
     # --- to leaders ------------------------------------------------------------------------------
 

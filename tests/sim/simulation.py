@@ -65,7 +65,12 @@ class Simulation:
         self.scheduler.is_verbose = is_verbose
         self.storm_us = storm_us
         has_groups = seed % 3 != 2
-        self.cluster = Cluster(self.scheduler, broker_count=3 + seed % 2, has_groups=has_groups)
+        self.cluster = Cluster(
+            self.scheduler,
+            broker_count=3 + seed % 2,
+            has_groups=has_groups,
+            has_files=seed % 9 == 5,
+        )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
         for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
             node.drift = 0.95 + self.scheduler.random.random() * 0.1

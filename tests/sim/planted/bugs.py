@@ -23,6 +23,7 @@ from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.broker_process import BrokerProcess
 from tests.sim.client_shell import Answer, ClientShell
 from tests.sim.planted.bug import Bug, replace_in
+from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.sim.planted.group_bugs import GROUP_BUGS
 
 
@@ -271,6 +272,7 @@ BUGS = {
             plant=_refused_proposal_forgotten,
             is_rare=True,
         ),
+        *DISK_BUGS,
         *GROUP_BUGS,
     )
 }

@@ -1,4 +1,7 @@
-"""The planted bugs that other tests find: those below the simulator, in the quorum and on the disk."""
+"""The planted bugs that other tests find: those of the quorum, which is a model here.
+
+(17 and 18 have named tests, too: tests.unit.log.test_planted_bugs.)
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,12 @@ class NamedTest:
 
 
 _QUORUM = "tests.unit.quorum.test_planted_bugs"
-_LOG = "tests.unit.log.test_planted_bugs"
 
 ELSEWHERE = {
     number: NamedTest(number=number, name=name, module=module, plant=plant)
     for number, name, module, plant in (
         (7, "fsync skipped on the metadata journal", _QUORUM, "no_write_barrier"),
         (8, "vote not persisted before the reply", _QUORUM, "volatile_vote"),
-        (17, "CRC not checked at recovery", _LOG, "crc_not_checked_at_recovery"),
-        (18, "retry after a failed fsync", _LOG, "sync_tried_again_after_a_failure"),
         (
             21,
             "commit index from a snapshot chunk",
