@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from odradek.cli.certificate_authority import CertificateAuthority
+from odradek.embedded.child_process import ChildProcess
 from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from tests.e2e.kafka import scenarios
 
 
 @pytest.fixture(scope="session")
@@ -47,60 +53,91 @@ def three() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def guarded_ports() -> Iterator[dict[str, int]]:
-    """The ports of a broker where KAFKA_SASL wants a login and nobody may do what no entry allows."""
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A broker where two listeners want a login and nobody may do what no entry allows."""
+
+    ports: dict[str, int]  # KAFKA: open to a super user; KAFKA_SASL: in plain text; KAFKA_TLS
+    ca: Path
+
+
+class GuardedCluster(EmbeddedCluster):
+    """All of its processes have certificates."""
+
+    def __init__(self, directory: Path, plan: ClusterPlan) -> None:
+        self._authority = CertificateAuthority(directory)
+        self.ca = self._authority.create(common_name="test", days=1)
+        super().__init__(plan)
+
+    def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
+        hosts = ["127.0.0.1", "localhost"]
+        certificate, key = self._authority.issue(name, hosts=hosts, days=1)
+        files = {
+            "ssl.certificate.location": certificate,
+            "ssl.key.location": key,
+            "ssl.ca.location": self.ca,
+        }
+        return super()._child(name, module, {**settings, **files}, *more)
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """See Guarded."""
     settings = (
         "group.initial.rebalance.delay.ms=0",
-        "listeners=KAFKA://127.0.0.1:0,KAFKA_SASL://127.0.0.1:0,"
+        "listeners=KAFKA://127.0.0.1:0,KAFKA_SASL://127.0.0.1:0,KAFKA_TLS://127.0.0.1:0,"
         "GRPC://127.0.0.1:0,REPLICATION://127.0.0.1:0",
-        "listener.security.protocol.map=KAFKA:PLAINTEXT,KAFKA_SASL:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.security.protocol.map=KAFKA:PLAINTEXT,KAFKA_SASL:SASL_PLAINTEXT,"
+        "KAFKA_TLS:SASL_SSL",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
         "authorizer.class.name=acl",
         "super.users=User:ANONYMOUS",
     )
-    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, settings=settings)) as running:
+    plan = ClusterPlan(brokers=1, controllers=1, settings=settings)
+    with GuardedCluster(tmp_path_factory.mktemp("tls"), plan) as running:
         running.start()
         running.wait_ready()
-        yield running.brokers[1].ready_line["ports"]
+        yield Guarded(running.brokers[1].ready_line["ports"], running.ca)
 
 
-# --- the table of clients and scenarios: pytest tests/e2e/kafka --scenario-table=PATH -------------
+@pytest.fixture
+def guarded_ports(guarded: Guarded) -> dict[str, int]:
+    """Its ports by the names of its listeners."""
+    return guarded.ports
 
-_CLIENTS = {
-    "test_confluent_client": "confluent-kafka (librdkafka)",
-    "test_security": "confluent-kafka (librdkafka)",
-    "test_three_brokers": "confluent-kafka (librdkafka)",
-    "test_java_tools": "Apache Kafka 4.3.1 (Java)",
-    "test_aiokafka": "aiokafka",
-    "test_kafka_python": "kafka-python",
-    "test_kcat": "kcat",
-}
-_results: dict[tuple[str, str], list[bool]] = {}
+
+@pytest.fixture
+def open_admin(guarded: Guarded) -> AdminClient:
+    """An administrator of it."""
+    return AdminClient({"bootstrap.servers": f"127.0.0.1:{guarded.ports['KAFKA']}"})
+
+
+# --- the table of clients and scenarios: make scenario-table --------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "scenario(client, *scenarios): a cell, or some, of the table in the README"
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--scenario-table", help="write a Markdown table of clients and scenarios")
+    parser.addoption("--scenario-table", help="write the table of clients and scenarios into it")
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    path, _, test = report.nodeid.partition("::")
-    module, function = Path(path).stem, test.partition("[")[0].rpartition("::")[2]
-    client = next((c for prefix, c in _CLIENTS.items() if prefix == module), None)
-    prefix = next((p for p in _CLIENTS if function.startswith(f"{p}_")), None)
-    if prefix is not None:
-        client, function = _CLIENTS[prefix], function.removeprefix(f"{prefix}_")
-    if client is not None and (report.when == "call" or report.failed):
-        scenario = function.removeprefix("test_").replace("_", " ")
-        _results.setdefault((client, scenario), []).append(report.passed)
+_results = scenarios.Results()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[misc, assignment]  # what pluggy sends
+    if report.when == "call" or not report.passed:
+        for mark in item.iter_markers("scenario"):
+            _results.add(mark.args[0], mark.args[1:], passed=report.passed)
+    return report  # type: ignore[return-value]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--scenario-table", None)
-    if not path:
-        return
-    lines = ["| client | scenario | variants | result |", "|---|---|---|---|"]
-    for (client, scenario), passed in sorted(_results.items()):
-        told = "passes" if all(passed) else f"{passed.count(False)} fail"
-        lines.append(f"| {client} | {scenario} | {len(passed)} | {told} |")
-    Path(path).write_text("\n".join(lines) + "\n")
+    if path:
+        scenarios.put_in(Path(path), _results)

@@ -63,6 +63,7 @@ def poll(consumer: ck.Consumer, enough: Callable[[list[ck.Message]], bool]) -> l
     return messages
 
 
+@pytest.mark.scenario("confluent-kafka", "compression", "headers", "nulls")
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_records_come_back_as_they_were_sent(
@@ -96,6 +97,7 @@ def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str) -> None:
     assert [m.value() for m in consume(bootstrap, topic, 1)] == [b"second"]
 
 
+@pytest.mark.scenario("confluent-kafka", "rebalance", "consumer protocol")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_share_the_partitions_and_take_over(
     bootstrap: str, topic: str, client: admin.AdminClient, protocol: str
@@ -128,6 +130,7 @@ def until(condition: Callable[[], bool], members: list[ck.Consumer]) -> None:
             member.poll(0.1)
 
 
+@pytest.mark.scenario("confluent-kafka", "static member")
 def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": b"x"}])
     assigned: list[int] = []
@@ -146,6 +149,7 @@ def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, topic: s
     assert assigned == [1, 1]
 
 
+@pytest.mark.scenario("confluent-kafka", "seek by time")
 def test_seeking_by_time(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": b"%d" % n, "timestamp": 1000 * (n + 1)} for n in range(9)])
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": f"g-{topic}"})
@@ -157,6 +161,7 @@ def test_seeking_by_time(bootstrap: str, topic: str) -> None:
         consumer.close()
 
 
+@pytest.mark.scenario("confluent-kafka", "create", "alter", "describe", "delete")
 def test_administration(bootstrap: str, topic: str, client: admin.AdminClient) -> None:
     done(client.create_topics([admin.NewTopic(topic, 2, 1, config={"retention.ms": "60000"})]))
     with pytest.raises(ck.KafkaException) as refused:

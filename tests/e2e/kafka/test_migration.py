@@ -89,6 +89,7 @@ def create(group: Group, topic: str, replicas: int) -> None:
     group.admin.create_topics([new])[topic].result(TIMEOUT_S)
 
 
+@pytest.mark.scenario("confluent-kafka", "migration")
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_rolls_over_to_the_consumer_protocol_and_back(
     bootstrap: str, topic: str, strategy: str

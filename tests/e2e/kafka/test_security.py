@@ -7,11 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka as ck
-import kafka
 import pytest
-from aiokafka import AIOKafkaProducer
 from confluent_kafka.admin import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -19,22 +16,17 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
 
-TIMEOUT_S = 15.0
-MECHANISMS = {
-    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
-    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
-}
+from tests.e2e.kafka.access import MECHANISMS, TIMEOUT_S, allow, done, make_user
+from tests.e2e.kafka.conftest import Guarded
+
 Login = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def admin(guarded_ports: dict[str, int]) -> AdminClient:
-    return AdminClient({"bootstrap.servers": f"127.0.0.1:{guarded_ports['KAFKA']}"})
+def admin(open_admin: AdminClient) -> AdminClient:
+    return open_admin
 
 
 @pytest.fixture
@@ -52,30 +44,6 @@ def login(guarded_ports: dict[str, int]) -> Login:
     return config
 
 
-def done(futures: dict[Any, Any]) -> None:
-    for one in futures.values():
-        one.result(TIMEOUT_S)
-
-
-def make_user(admin: AdminClient, user: str, mechanism: str = "SCRAM-SHA-256") -> None:
-    info = ScramCredentialInfo(MECHANISMS[mechanism], 4096)
-    done(admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, info, b"secret")]))
-
-
-def allow(
-    admin: AdminClient,
-    user: str,
-    kind: ResourceType,
-    name: str,
-    operation: AclOperation,
-    *,
-    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
-    permission: AclPermissionType = AclPermissionType.ALLOW,
-) -> None:
-    entry = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
-    done(admin.create_acls([entry]))
-
-
 def outcome_of_produce(config: dict[str, Any], topic: str) -> int | None:
     outcomes: list[int | None] = []
     producer = ck.Producer(config)
@@ -86,6 +54,7 @@ def outcome_of_produce(config: dict[str, Any], topic: str) -> int | None:
     return outcomes[0]
 
 
+@pytest.mark.scenario("confluent-kafka", "sasl", "acl denied")
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 def test_who_may_write_writes(admin: AdminClient, login: Login, topic: str, mechanism: str) -> None:
     user = f"u-{uuid.uuid4().hex[:8]}"
@@ -174,21 +143,18 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
     assert "authentication failed" in errors[0].str()
 
 
-async def test_other_clients_log_in(
-    admin: AdminClient, guarded_ports: dict[str, int], topic: str
+@pytest.mark.scenario("confluent-kafka", "sasl over tls")
+@pytest.mark.parametrize("mechanism", list(MECHANISMS))
+def test_a_login_over_tls(
+    admin: AdminClient, guarded: Guarded, topic: str, mechanism: str, login: Login
 ) -> None:
-    make_user(admin, "everybody")
-    allow(admin, "everybody", ResourceType.TOPIC, "*", AclOperation.ALL)
+    user = f"u-{uuid.uuid4().hex[:8]}"
+    make_user(admin, user, mechanism)
     done(admin.create_topics([NewTopic(topic, 1, 1)]))
-    config: dict[str, Any] = {
-        "bootstrap_servers": f"127.0.0.1:{guarded_ports['KAFKA_SASL']}",
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "SCRAM-SHA-256",
-        "sasl_plain_username": "everybody",
-        "sasl_plain_password": "secret",
+    allow(admin, user, ResourceType.TOPIC, topic, AclOperation.WRITE)
+    config = login(user, mechanism=mechanism) | {
+        "bootstrap.servers": f"127.0.0.1:{guarded.ports['KAFKA_TLS']}",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(guarded.ca),
     }
-    async with AIOKafkaProducer(**config) as producer:
-        assert (await producer.send_and_wait(topic, b"1")).offset == 0
-    other = kafka.KafkaProducer(**config)
-    assert other.send(topic, b"2").get(TIMEOUT_S).offset == 1
-    other.close()
+    assert outcome_of_produce(config, topic) is None

@@ -1,0 +1,89 @@
+"""The table of clients and scenarios in the README: what it must hold, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+CLIENTS: Final = {
+    "confluent-kafka": "confluent-kafka 2 (librdkafka)",
+    "aiokafka": "aiokafka 0.14",
+    "kafka-python": "kafka-python 3.0",
+    "kcat": "kcat 1.7 (librdkafka 2.0)",
+    "java": "Apache Kafka's tools 4.3.1 (Java)",
+}
+SCENARIOS: Final = {
+    "compression": "produce and consume: none, gzip, snappy, lz4, zstd",
+    "headers": "headers",
+    "nulls": "null keys and values",
+    "rebalance": "rebalance",
+    "static member": "static member",
+    "consumer protocol": "consumer protocol (KIP-848)",
+    "migration": "rolling from classic to consumer protocol and back",
+    "seek by time": "seek by time",
+    "create": "admin: create",
+    "alter": "admin: alter",
+    "describe": "admin: describe",
+    "delete": "admin: delete",
+    "sasl": "SASL: SCRAM-SHA-256 and -512",
+    "sasl over tls": "SASL over TLS: SCRAM or PLAIN",
+    "acl denied": "ACL: denied, then allowed",
+    "broker killed": "a broker of three is killed and restarted",
+}
+CANNOT: Final = {
+    ("aiokafka", "consumer protocol"): "no KIP-848",
+    ("aiokafka", "migration"): "no KIP-848",
+    ("kafka-python", "consumer protocol"): "no KIP-848",
+    ("kafka-python", "migration"): "no KIP-848",
+    ("kcat", "consumer protocol"): "no KIP-848",
+    ("kcat", "migration"): "no KIP-848",
+    ("kcat", "sasl"): "SCRAM before librdkafka 2.6.1 is refused, as by Kafka 4",
+    ("kcat", "create"): "no such command",
+    ("kcat", "alter"): "no such command",
+    ("kcat", "delete"): "no such command",
+}
+BEGIN: Final = "<!-- scenarios: written by `make scenario-table` -->"
+END: Final = "<!-- end of scenarios -->"
+Cell = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Results:
+    """Outcomes of the tests of each cell."""
+
+    passed: dict[Cell, list[bool]] = field(default_factory=dict)
+
+    def add(self, client: str, names: Sequence[str], *, passed: bool) -> None:
+        """One test's, for all its scenarios. Raises AssertionError for a name that is not in the table."""
+        assert client in CLIENTS, f"no client {client!r} in the table"
+        for name in names:
+            assert name in SCENARIOS, f"no scenario {name!r} in the table"
+            self.passed.setdefault((client, name), []).append(passed)
+
+    def told(self, client: str, name: str) -> str:
+        """A cell as it is written."""
+        outcomes = self.passed.get((client, name))
+        if outcomes is None:
+            return CANNOT.get((client, name), "")
+        failed = outcomes.count(False)
+        return f"{failed} of {len(outcomes)} fail" if failed else f"passes ({len(outcomes)})"
+
+
+def table(results: Results) -> list[str]:
+    """Markdown, a row a scenario."""
+    rows = [" | ".join(["", "scenario", *CLIENTS.values(), ""]).strip()]
+    rows.append("|" + "---|" * (len(CLIENTS) + 1))
+    for name, title in SCENARIOS.items():
+        rows.append(" | ".join(["", title, *(results.told(c, name) for c in CLIENTS), ""]).strip())
+    return rows
+
+
+def put_in(path: Path, results: Results) -> None:
+    """Replace the table between its two lines."""
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin, f"{path} has no line {BEGIN!r}"
+    assert end, f"{path} has no line {END!r}"
+    path.write_text("\n".join([before + begin, "", *table(results), "", end + after]))
