@@ -18,6 +18,7 @@ SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", 10_000),  # of one connection
+    ("grpc.server_handshake_timeout_ms", 5_000),  # its default of two minutes suits a slow attacker
     ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),

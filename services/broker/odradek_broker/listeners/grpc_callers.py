@@ -146,7 +146,7 @@ class Callers:
                 if key in found and key != CLIENT_ID:
                     raise _unauthenticated(f"two {key} headers")
                 found[key] = value if isinstance(value, str) else value.decode(errors="replace")
-        host = _host(context.peer())
+        host = host_of(context.peer())
         pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))
         principal = principal_of_certificate(pems[0]) if pems else ANONYMOUS
         session: GrpcSession | None = None
@@ -305,7 +305,7 @@ class Authorization(grpc.aio.ServerInterceptor):
             _tell(
                 refused.kind,
                 refused.principal,
-                _host(context.peer()),
+                host_of(context.peer()),
                 request=method,
                 reason=refused.details,
             )
@@ -358,7 +358,7 @@ def _tell(kind: str, principal: str, host: str, **fields: str) -> None:
     _audit.warning(kind, principal=principal, host=host, **{k: v for k, v in fields.items() if v})
 
 
-def _host(peer: str) -> str:
+def host_of(peer: str) -> str:
     """`ipv4:10.0.0.1:4711` and `ipv6:%5B::1%5D:4711` without what is around the address."""
     address = peer.split(":", 1)[-1].rpartition(":")[0]
     return address.replace("%5B", "").replace("%5D", "").strip("[]")

@@ -59,6 +59,7 @@ _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
 _log = event_log(__name__)
+_audit = event_log("odradek_broker.audit")
 
 
 class ConnectionOwner(Protocol):
@@ -225,6 +226,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             header = read_request_header(view)
             handler = self._owner.registry.find(header.api_key, header.version)
             if not session.is_authenticated and header.api_key not in _LOGIN_KEYS:
+                _audit.warning(
+                    "Unauthenticated", host=session.host, request=_name_of(header.api_key)
+                )
                 raise CloseConnection(f"request {header.api_key} before the login")
             if handler is None:
                 self._refuse_version(header)
@@ -406,7 +410,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             answer = await session.sasl.step(token)
         except LoginFailed as failed:
-            _log.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
+            _audit.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
             self._close("the login failed")
             return
         self._unordered -= 1
@@ -483,6 +487,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             transport.abort()
         else:
             transport.close()  # what was answered before goes out
+
+
+def _name_of(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return str(api_key)
 
 
 def _now_ms() -> int:

@@ -1,18 +1,21 @@
 """AuthService: logins by SASL over gRPC. The exchange is the Kafka listeners'; it ends with a session.
 
-A login that takes longer than LOGIN_S_MAX, or more messages than any mechanism needs, is ended; at
-most LOGINS_MAX are under way. Who fails is told so, without the reason, and the reason is in the
+A login that takes longer than LOGIN_S_MAX, or more messages than any mechanism needs, is ended. At
+most LOGINS_MAX are under way, and LOGINS_PER_HOST_MAX of one address that shows no certificate: a
+message may take 64 MiB before it is looked at. Who fails is told so, without the reason, and the reason is in the
 audit log.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from odradek_broker.listeners.grpc_callers import host_of
 from odradek_broker.security.grpc_sessions import GrpcSessions
 from odradek_broker.security.sasl import Credentials, LoginFailed, SaslExchange
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
@@ -21,6 +24,7 @@ from odradek_runtime.logs import event_log
 
 LOGIN_S_MAX: Final = 10.0
 LOGINS_MAX: Final = 256
+LOGINS_PER_HOST_MAX: Final = 16
 _MESSAGES_MAX: Final = 3
 _audit = event_log("odradek_broker.audit")
 
@@ -34,7 +38,7 @@ class AuthServicer(pb_grpc.AuthServiceServicer):
         self._mechanisms = mechanisms
         self._credentials = credentials
         self._sessions = sessions
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Authenticate(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
@@ -44,20 +48,25 @@ class AuthServicer(pb_grpc.AuthServiceServicer):
                 grpc.StatusCode.UNIMPLEMENTED,
                 "nobody logs in here: sasl.enabled.mechanisms is not set",
             )
-        if self._under_way >= LOGINS_MAX:
+        host = host_of(context.peer())
+        has_certificate = bool(context.auth_context().get("x509_pem_cert"))
+        if self._under_way.total() >= LOGINS_MAX or (
+            self._under_way[host] >= LOGINS_PER_HOST_MAX and not has_certificate
+        ):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "too many logins at once")
-        self._under_way += 1
+        self._under_way[host] += 1
         try:
             async with asyncio.timeout(LOGIN_S_MAX):
                 await self._log_in(context)
         except LoginFailed as failed:
-            host = str(context.peer())
             _audit.warning("Login failed", host=host, user=failed.user, reason=str(failed))
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "authentication failed")
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the login took too long")
         finally:
-            self._under_way -= 1
+            self._under_way[host] -= 1
+            if not self._under_way[host]:
+                del self._under_way[host]
 
     async def _log_in(self, context: Any) -> None:
         exchange = SaslExchange(mechanisms=self._mechanisms, credentials=self._credentials)
