@@ -17,17 +17,15 @@ from typing import Any, Final
 
 from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
+from odradek_broker.cluster.heartbeat import LoopTick
 from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.membership import Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.registration import (
-    register,
     wire_listeners,
-    wire_partitions,
-    wire_restart_class,
 )
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
@@ -39,7 +37,6 @@ from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unenc
 from odradek_broker.listeners.kafka_services import kafka_services
 from odradek_broker.log.log_directory import (
     DirectoryRefused,
-    LoadReport,
     LogDirectory,
 )
 from odradek_broker.log.storage import StorageFailed
@@ -57,18 +54,14 @@ from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, Everyb
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.identity import (
-    NO_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     ClusterId,
     IncarnationId,
-    TopicId,
 )
 from odradek_protocol.kafka.messages import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.rpc.v1 import common_pb2
-from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
@@ -83,7 +76,7 @@ from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
 _SERVER_GRACE_S: Final = 0.05
-_CLOSE_MIN_S: Final = 1.0
+_SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
 _log = event_log(__name__)
 
 
@@ -103,13 +96,8 @@ class BrokerProcess:
         refuse_unencrypted_listeners(settings, insecure=insecure)
         self._broker_id = BrokerId(settings.node_id)
         self._incarnation = IncarnationId(secrets.token_bytes(16))
-        self._epoch = NO_BROKER_EPOCH
-        self._may_shutdown = asyncio.Event()
-        self._unfenced = asyncio.Event()
-        self._image_moved = asyncio.Event()
         self._is_ready = False
         self._catch_up = CatchUp(self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms)
-        self._close_by_ms = 0
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
         self._kafka = KafkaListeners(settings, self._tls)
@@ -131,9 +119,10 @@ class BrokerProcess:
         self._lease = Lease(settings.lease_ms)
         self._controllers = ControllerClient(settings.controllers, self._tls)
         self._peers = PeerChannels(self._tls)
-        self._heartbeat: Heartbeat | None = None
         self._proposals = IsrProposals(
-            broker_id=self._broker_id, controllers=self._controllers, on_stale=self._stale
+            broker_id=self._broker_id,
+            controllers=self._controllers,
+            on_stale=lambda: self._membership.found_stale(),
         )
         self._producer_ids = ProducerIdSource(
             broker_id=self._broker_id, controllers=self._controllers
@@ -145,7 +134,7 @@ class BrokerProcess:
             settings=ReplicaSettings(replica_lag_time_max_ms=settings.replica_lag_time_max_ms),
             pool=self._pool,
             proposals=self._proposals,
-            on_offline=self._directory_offline,
+            on_offline=lambda reason: self._membership.directory_offline(reason),
         )
         self._partitions = LocalPartitions(
             self._table,
@@ -158,6 +147,20 @@ class BrokerProcess:
             controllers=self._controllers,
             on_change=self._image_changed,
         )
+        self._membership = Membership(
+            settings,
+            directory=self._directory,
+            pool=self._pool,
+            controllers=self._controllers,
+            feed=self._feed,
+            lease=self._lease,
+            tick=self._tick,
+            logs=self._table,
+            tls=self._tls,
+            incarnation=self._incarnation,
+            on_registered=self._registered,
+            on_stale=self._stale,
+        )
         self._upkeep = Upkeep(
             table=self._table,
             directory=self._directory,
@@ -166,7 +169,7 @@ class BrokerProcess:
             compact_interval_ms=settings.log_cleaner_backoff_ms,
         )
         self._full_disk = FullDisk(
-            table=self._table, directory=self._directory, on_change=self._directory_full
+            table=self._table, directory=self._directory, on_change=self._membership.directory_full
         )
         self._topic_creation = TopicCreation(
             controllers=self._controllers,
@@ -300,110 +303,40 @@ class BrokerProcess:
         return self._catch_up.why_not(self._feed.image, monotonic_ms())
 
     async def _live(self) -> None:
-        await self._register_and_load()
-        await self._image_shows(lambda image: self._is_registered(image))
+        settings = self._settings
+        await self._membership.join(
+            lambda: self._directory.load(lambda topic, _: self._table.log_config(topic)),
+            wire_listeners(
+                [
+                    settings.advertised(one.name, self._ports[one.name])
+                    for one in settings.listeners
+                ],
+                security_protocol="PLAINTEXT" if self._tls is None else "SSL",
+            ),
+        )
         self._table.links = FollowerLinks(
             identity=FollowerIdentity(
-                cluster_id=ClusterId(self._settings.cluster_id),
+                cluster_id=ClusterId(settings.cluster_id),
                 broker_id=self._broker_id,
-                broker_epoch=self._epoch,
+                broker_epoch=self._membership.epoch,
                 directory_id=self._directory.directory_id,
-                credit_bytes=self._settings.replica_credit_bytes,
+                credit_bytes=settings.replica_credit_bytes,
             ),
             endpoint_of=self._replication_endpoint,
             tls=self._tls,
         )
         self._table.activate(self._feed.image)
         await self._start_servers()
-        assert self._heartbeat is not None
-        self._heartbeat.want_fence = False
-        self._heartbeat.beat_now()
-        await self._image_shows(
-            lambda image: self._is_registered(image) and not image.brokers[self._broker_id].fenced
-        )
-        self._heartbeat.beat_now()  # the answer to a beat from now on begins the lease
-        await self._unfenced.wait()
+        await self._membership.ask_unfenced()
         await self._become_ready()
         await self._stop.wait()
 
-    async def _register_and_load(self) -> None:
-        """Register before the logs are recovered, unless that takes no time; tell what was lost."""
-        loading: asyncio.Task[LoadReport] = asyncio.ensure_future(
-            self._pool.call(
-                lambda: self._directory.load(lambda topic, _: self._table.log_config(topic))
-            )
-        )
-        await asyncio.wait({loading}, timeout=_EARLY_LOAD_S)
-        report = _loaded(loading) if loading.done() else None
-        await self._register(report)
-        if report is None:
-            await asyncio.wait({loading})
-            report = _loaded(loading)
-            if report.power_loss:  # the controller must know before anything is led again
-                self._incarnation = IncarnationId(secrets.token_bytes(16))
-                assert self._heartbeat is not None
-                self._heartbeat.stop()
-                await self._register(report)
-        for damage in report.damage:
-            _log.error(
-                "A log was damaged on disk: replicas restore it, where there are any", damage=damage
-            )
-        _log.info(
-            "Opened the logs",
-            partitions=report.partitions,
-            scanned_bytes=report.scanned_bytes,
-            cut_bytes=report.cut_bytes,
-            lost=len(report.power_loss),
-            restart_class=self._directory.restart_class.value,
-        )
-
-    async def _register(self, report: LoadReport | None) -> None:
-        settings = self._settings
-        request = controller_pb.RegisterRequest(
-            cluster_id=settings.cluster_id,
-            broker_id=self._broker_id,
-            incarnation_id=self._incarnation,
-            directory_ids=[self._directory.directory_id],
-            restart_class=wire_restart_class(self._directory.restart_class),
-            previous_broker_epoch=self._directory.previous_broker_epoch,
-            listeners=self._wire_listeners(),
-            rack=settings.rack,
-            lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
-        )
-        self._epoch = await register(self._controllers, request)
-        await self._pool.call(self._directory.told)
-        self._proposals.broker_epoch = self._epoch
-        self._producer_ids.broker_epoch = self._epoch
-        self._heartbeat = Heartbeat(
-            broker_id=self._broker_id,
-            broker_epoch=self._epoch,
-            controllers=settings.controllers,
-            interval_ms=settings.heartbeat_interval_ms,
-            lease=self._lease,
-            tick=self._tick,
-            loop=asyncio.get_running_loop(),
-            on_news=self._heard,
-            on_stale=self._stale,
-            tls=self._tls,
-        )
-        self._heartbeat.image_offset = self._feed.image.offset
-        self._heartbeat.start()
-        _log.info("Registered", broker_id=self._broker_id, broker_epoch=self._epoch)
-
-    def _wire_listeners(self) -> list[common_pb2.Listener]:
-        settings = self._settings
-        return wire_listeners(
-            [settings.advertised(one.name, self._ports[one.name]) for one in settings.listeners],
-            security_protocol="PLAINTEXT" if self._tls is None else "SSL",
-        )
-
     async def _start_servers(self) -> None:
-        settings = self._settings
         self._context = BrokerContext(
             broker_id=self._broker_id,
-            broker_epoch=self._epoch,
-            cluster_id=ClusterId(settings.cluster_id),
-            settings=settings,
+            broker_epoch=self._membership.epoch,
+            cluster_id=ClusterId(self._settings.cluster_id),
+            settings=self._settings,
             partitions=self._partitions,
             controllers=self._controllers,
             peers=self._peers,
@@ -452,76 +385,19 @@ class BrokerProcess:
             self._grpc.sessions.sweep()
         if delta.quotas:
             self._quotas.quotas_changed(image.quotas)
-        if self._heartbeat is not None:
-            self._heartbeat.image_offset = image.offset
-            if delta.brokers:  # somebody who stops waits until all have heard of it
-                self._heartbeat.beat_now()
-        registered = image.brokers.get(self._broker_id)
-        if registered is not None and self._epoch >= 0 and registered.broker_epoch > self._epoch:
-            self._stale()
-        self._image_moved.set()
-
-    def _is_registered(self, image: MetadataImage) -> bool:
-        broker = image.brokers.get(self._broker_id)
-        return broker is not None and broker.broker_epoch == self._epoch
-
-    async def _image_shows(self, condition: Callable[[MetadataImage], bool]) -> None:
-        while not condition(self._feed.image):
-            self._image_moved.clear()
-            await self._image_moved.wait()
+        self._membership.image_changed(image, delta)
 
     def _replication_endpoint(self, broker_id: BrokerId) -> tuple[str, int] | None:
         broker = self._feed.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(REPLICATION)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
-    def _heard(self, news: HeartbeatNews) -> None:
-        """The active controller's answer said something new."""
-        self._controllers.believe(news.controller_id)
-        self._feed.active_moved(news.controller_id)
-        if not news.is_fenced:
-            self._unfenced.set()
-        if news.may_shutdown:
-            self._may_shutdown.set()
-        if news.report_log_ends:
-            asyncio.ensure_future(self._report_log_ends(news.report_log_ends))  # noqa: RUF006
+    def _registered(self, epoch: BrokerEpoch) -> None:
+        self._proposals.broker_epoch = epoch
+        self._producer_ids.broker_epoch = epoch
 
-    async def _report_log_ends(self, wanted: tuple[tuple[TopicId, int], ...]) -> None:
-        request = controller_pb.ReportLogEndsRequest(
-            broker_id=self._broker_id, broker_epoch=self._epoch
-        )
-        for partition, last_epoch, log_end in self._table.log_ends(wanted):
-            request.partitions.add(
-                partition=common_pb2.TopicIdPartition(
-                    topic_id=partition.topic_id, partition=partition.partition
-                ),
-                last_epoch=last_epoch,
-                log_end=log_end,
-            )
-        try:
-            await self._controllers.call("ReportLogEnds", request, timeout_s=2.0)
-        except Exception as error:  # the controller asks again with the next heartbeat
-            _log.warning("Could not report log ends", reason=str(error))
-
-    def _stale(self) -> None:
-        self._lease.end()
-        self._stop.set(
-            "another process has this broker id",
-            failure=ProcessRefused(
-                f"broker {self._broker_id} was registered again by another process, or unregistered"
-                f" (broker epoch {self._epoch} is stale): this process ends; find the other one"
-            ),
-        )
-
-    def _directory_full(self, is_full: bool) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.cannot_write = is_full
-            self._heartbeat.beat_now()
-
-    def _directory_offline(self, reason: str) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.offline_directories = (self._directory.directory_id,)
-            self._heartbeat.beat_now()
+    def _stale(self, refused: ProcessRefused) -> None:
+        self._stop.set("another process has this broker id", failure=refused)
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -530,12 +406,8 @@ class BrokerProcess:
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
         await self._probes.tell()
-        assert self._heartbeat is not None
-        self._heartbeat.want_shutdown = True
-        self._heartbeat.beat_now()
-        timeout_s = self._settings.controlled_shutdown_timeout_ms / 1000
-        self._close_by_ms = monotonic_ms() + self._settings.controlled_shutdown_timeout_ms
-        return await bounded(self._may_shutdown.wait(), timeout_s, "the controller's leave to stop")
+        timeout_ms = self._settings.controlled_shutdown_timeout_ms
+        return await self._membership.leave(timeout_ms / 1000)
 
     async def _close(self, is_clean: bool) -> None:
         """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
@@ -549,31 +421,26 @@ class BrokerProcess:
             await self._table.links.close()
         await self._close_directory(is_clean)
         self._lease.end()
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        self._membership.stop()
         self._pool.close()
         await self._peers.close()
         await self._controllers.close()
 
     async def _close_directory(self, is_clean: bool) -> None:
-        """Sync and mark, if there is time: without the marker the next start only scans more."""
-        epoch: BrokerEpoch | None = self._epoch if is_clean and self._epoch >= 0 else None
+        """Sync and mark. Its leaderships are elsewhere by now: nobody waits but who starts it again,
+        whom the sync saves the scan of as many bytes."""
+        registered = self._membership.epoch
+        epoch: BrokerEpoch | None = registered if is_clean and registered >= 0 else None
 
         async def close() -> None:
             await self._pool.idle()
             await self._pool.call(lambda: self._directory.close(broker_epoch=epoch))
 
-        left_s = (self._close_by_ms - monotonic_ms()) / 1000
+        unsynced_bytes = sum(log.unsynced_bytes for log in self._directory.logs())
         try:
-            is_closed = await bounded(close(), max(left_s, _CLOSE_MIN_S), "the sync of the logs")
+            is_closed = await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
         except StorageFailed as failure:
             _log.error("Could not stop cleanly", reason=str(failure))
         else:
-            _log.info("Stopped", clean=is_closed and epoch is not None)
-
-
-def _loaded(task: asyncio.Task[LoadReport]) -> LoadReport:
-    try:
-        return task.result()
-    except StorageFailed as failure:
-        raise ProcessRefused(f"the logs cannot be opened: {failure}") from None
+            is_clean = is_closed and epoch is not None
+            _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)

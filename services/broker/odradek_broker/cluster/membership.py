@@ -1,0 +1,269 @@
+"""This broker as a member of the cluster: registered, unfenced, heard, asked for its leave, or stale.
+
+joining   the logs are recovered while the broker registers; what they lost is told before
+          anything is led again, if need be by a second registration
+fenced    registered, following the metadata; serves nobody
+member    unfenced; the lease runs from the answers to heartbeats
+leaving   the controller moves the leaderships away, then lets go
+stale     another process has this id, or it was unregistered: this one ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+from odradek_broker.cluster.controller_client import ControllerClient
+from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.metadata_feed import MetadataFeed
+from odradek_broker.cluster.registration import register, wire_partitions, wire_restart_class
+from odradek_broker.log.log_directory import LoadReport, LogDirectory
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    IncarnationId,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.lifecycle import ProcessRefused, bounded
+from odradek_runtime.logs import event_log
+from odradek_runtime.tls import TlsFiles
+
+_EARLY_LOAD_S: Final = 0.5
+_REPORT_TIMEOUT_S: Final = 2.0
+_log = event_log(__name__)
+
+
+class LogEnds(Protocol):
+    """Whoever knows where the local logs end."""
+
+    def log_ends(
+        self, partitions: Sequence[tuple[TopicId, int]]
+    ) -> Iterator[tuple[TopicIdPartition, int, int]]:
+        """(partition, last epoch, log end) of those that are here."""
+        ...
+
+
+class Membership:
+    """See above. Lives on the event loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        directory: LogDirectory,
+        pool: DiskPool,
+        controllers: ControllerClient,
+        feed: MetadataFeed,
+        lease: Lease,
+        tick: LoopTick,
+        logs: LogEnds,
+        tls: TlsFiles | None,
+        incarnation: IncarnationId,
+        on_registered: Callable[[BrokerEpoch], None],
+        on_stale: Callable[[ProcessRefused], None],
+    ) -> None:
+        self.broker_id = BrokerId(settings.node_id)
+        self.epoch = NO_BROKER_EPOCH
+        self.unfenced = asyncio.Event()
+        self._may_leave = asyncio.Event()
+        self._image_moved = asyncio.Event()
+        self._settings = settings
+        self._directory = directory
+        self._pool = pool
+        self._controllers = controllers
+        self._feed = feed
+        self._lease = lease
+        self._tick = tick
+        self._logs = logs
+        self._tls = tls
+        self._incarnation = incarnation
+        self._on_registered = on_registered
+        self._on_stale = on_stale
+        self._heartbeat: Heartbeat | None = None
+
+    # --- joining -----------------------------------------------------------------------------------
+
+    async def join(
+        self, load: Callable[[], LoadReport], listeners: Sequence[common_pb2.Listener]
+    ) -> None:
+        """Register before the logs are recovered, unless that takes no time; tell what was lost.
+
+        Raises:
+            ProcessRefused: the logs cannot be opened, or the controller does not want this broker.
+        """
+        loading: asyncio.Task[LoadReport] = asyncio.ensure_future(self._pool.call(load))
+        await asyncio.wait({loading}, timeout=_EARLY_LOAD_S)
+        report = _loaded(loading) if loading.done() else None
+        await self._register(report, listeners)
+        if report is None:
+            await asyncio.wait({loading})
+            report = _loaded(loading)
+            if report.power_loss:  # the controller must know before anything is led again
+                self._incarnation = IncarnationId(secrets.token_bytes(16))
+                self.stop()
+                await self._register(report, listeners)
+        for damage in report.damage:
+            _log.error(
+                "A log was damaged on disk: replicas restore it, where there are any", damage=damage
+            )
+        _log.info(
+            "Opened the logs",
+            partitions=report.partitions,
+            scanned_bytes=report.scanned_bytes,
+            cut_bytes=report.cut_bytes,
+            lost=len(report.power_loss),
+            restart_class=self._directory.restart_class.value,
+        )
+        await self.image_shows(self.is_registered)
+
+    async def _register(
+        self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
+    ) -> None:
+        settings = self._settings
+        request = pb.RegisterRequest(
+            cluster_id=settings.cluster_id,
+            broker_id=self.broker_id,
+            incarnation_id=self._incarnation,
+            directory_ids=[self._directory.directory_id],
+            restart_class=wire_restart_class(self._directory.restart_class),
+            previous_broker_epoch=self._directory.previous_broker_epoch,
+            listeners=listeners,
+            rack=settings.rack,
+            lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
+        )
+        self.epoch = await register(self._controllers, request)
+        await self._pool.call(self._directory.told)
+        self._on_registered(self.epoch)
+        self._heartbeat = Heartbeat(
+            broker_id=self.broker_id,
+            broker_epoch=self.epoch,
+            controllers=settings.controllers,
+            interval_ms=settings.heartbeat_interval_ms,
+            lease=self._lease,
+            tick=self._tick,
+            loop=asyncio.get_running_loop(),
+            on_news=self._heard,
+            on_stale=self.found_stale,
+            tls=self._tls,
+        )
+        self._heartbeat.image_offset = self._feed.image.offset
+        self._heartbeat.start()
+        _log.info("Registered", broker_id=self.broker_id, broker_epoch=self.epoch)
+
+    async def ask_unfenced(self) -> None:
+        """Ask to be unfenced, and wait until image and heartbeat both say so."""
+        assert self._heartbeat is not None
+        self._heartbeat.want_fence = False
+        self._heartbeat.beat_now()
+        await self.image_shows(
+            lambda image: self.is_registered(image) and not image.brokers[self.broker_id].fenced
+        )
+        self._heartbeat.beat_now()  # the answer to a beat from now on begins the lease
+        await self.unfenced.wait()
+
+    # --- the metadata ------------------------------------------------------------------------------
+
+    def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The last of those who hear of a new image: from here on the controller may know of it."""
+        if self._heartbeat is not None:
+            self._heartbeat.image_offset = image.offset
+            if delta.brokers:  # somebody who stops waits until all have heard of it
+                self._heartbeat.beat_now()
+        registered = image.brokers.get(self.broker_id)
+        if registered is not None and self.epoch >= 0 and registered.broker_epoch > self.epoch:
+            self.found_stale()
+        self._image_moved.set()
+
+    def is_registered(self, image: MetadataImage) -> bool:
+        """Whether the image has this life of the broker."""
+        broker = image.brokers.get(self.broker_id)
+        return broker is not None and broker.broker_epoch == self.epoch
+
+    async def image_shows(self, condition: Callable[[MetadataImage], bool]) -> None:
+        """Wait for an image of which that holds."""
+        while not condition(self._feed.image):
+            self._image_moved.clear()
+            await self._image_moved.wait()
+
+    # --- heartbeats --------------------------------------------------------------------------------
+
+    def _heard(self, news: HeartbeatNews) -> None:
+        """The active controller's answer said something new."""
+        self._controllers.believe(news.controller_id)
+        self._feed.active_moved(news.controller_id)
+        if not news.is_fenced:
+            self.unfenced.set()
+        if news.may_shutdown:
+            self._may_leave.set()
+        if news.report_log_ends:
+            asyncio.ensure_future(self._report_log_ends(news.report_log_ends))  # noqa: RUF006
+
+    async def _report_log_ends(self, wanted: tuple[tuple[TopicId, int], ...]) -> None:
+        request = pb.ReportLogEndsRequest(broker_id=self.broker_id, broker_epoch=self.epoch)
+        for partition, last_epoch, log_end in self._logs.log_ends(wanted):
+            request.partitions.add(
+                partition=common_pb2.TopicIdPartition(
+                    topic_id=partition.topic_id, partition=partition.partition
+                ),
+                last_epoch=last_epoch,
+                log_end=log_end,
+            )
+        try:
+            await self._controllers.call("ReportLogEnds", request, timeout_s=_REPORT_TIMEOUT_S)
+        except Exception as error:  # the controller asks again with the next heartbeat
+            _log.warning("Could not report log ends", reason=str(error))
+
+    def found_stale(self) -> None:
+        """Somebody heard that another life of this broker is registered: this one ends."""
+        self._lease.end()
+        self._on_stale(
+            ProcessRefused(
+                f"broker {self.broker_id} was registered again by another process, or unregistered"
+                f" (broker epoch {self.epoch} is stale): this process ends; find the other one"
+            )
+        )
+
+    def directory_full(self, is_full: bool) -> None:
+        """Tell the controller that nothing can be written, or can again."""
+        if self._heartbeat is not None:
+            self._heartbeat.cannot_write = is_full
+            self._heartbeat.beat_now()
+
+    def directory_offline(self, _reason: str) -> None:
+        """Tell the controller that the data directory failed."""
+        if self._heartbeat is not None:
+            self._heartbeat.offline_directories = (self._directory.directory_id,)
+            self._heartbeat.beat_now()
+
+    # --- leaving -----------------------------------------------------------------------------------
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Hand the leaderships over; whether the controller agreed in time."""
+        assert self._heartbeat is not None
+        self._heartbeat.want_shutdown = True
+        self._heartbeat.beat_now()
+        return await bounded(self._may_leave.wait(), timeout_s, "the controller's leave to stop")
+
+    def stop(self) -> None:
+        """Beat no longer."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
+
+def _loaded(task: asyncio.Task[LoadReport]) -> LoadReport:
+    try:
+        return task.result()
+    except StorageFailed as failure:
+        raise ProcessRefused(f"the logs cannot be opened: {failure}") from None
