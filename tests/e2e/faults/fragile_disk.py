@@ -107,14 +107,18 @@ class FragileDisks:
         self._nodes: dict[int, _Node] = {}
         self._root_node = _Directory()
 
-    def environment(self, *, lies: str = "") -> dict[str, str]:
-        """Of processes whose files are to be lost; files whose names end in `lies` are synced in vain."""
+    def environment(self, *, lies: str = "", sync_ms: int = 0) -> dict[str, str]:
+        """Of processes whose files are to be lost.
+
+        Files whose names end in `lies` are synced in vain; each sync takes `sync_ms` at least.
+        """
         return {
             "LD_PRELOAD": str(self._shim),
             "POWER_LOSS_ROOT": str(self.root),
             "POWER_LOSS_JOURNALS": str(self._journals),
             "POWER_LOSS_BOOT_ID": str(self._boot_id),
             "POWER_LOSS_LIES": lies,
+            "POWER_LOSS_SYNC_MS": str(sync_ms),
         }
 
     def plug_in(self) -> None:

@@ -9,6 +9,7 @@
  * entered before it begins, and covers what stands in the journal before it: no caller can know of more.
  *
  * POWER_LOSS_BOOT_ID   read in place of the kernel's boot id: a machine that lost its power boots again
+ * POWER_LOSS_SYNC_MS   how long each sync takes at least (a slow disk)
  * POWER_LOSS_LIES      names ending in this are never synced, though fsync says so (a disk that lies)
  *
  * Files are named by inode, so renames need no thought. Whatever could change a file behind the shim's back
@@ -55,6 +56,7 @@ static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned char tracked[DESCRIPTORS_MAX]; /* 1: a file below the root; 2: a directory; 4: one that lies */
 static const char *root, *boot_id, *lies;
 static size_t root_bytes;
+static struct timespec sync_takes;
 static int journal = -1;
 
 #define REAL(name) __typeof__(&name) real_##name
@@ -111,6 +113,8 @@ __attribute__((constructor)) static void begin(void) {
     if (journal < 0) die("open", path);
     boot_id = getenv("POWER_LOSS_BOOT_ID");
     lies = getenv("POWER_LOSS_LIES");
+    const char *sync_ms = getenv("POWER_LOSS_SYNC_MS");
+    if (sync_ms) sync_takes = (struct timespec){atol(sync_ms) / 1000, atol(sync_ms) % 1000 * 1000000};
     root_bytes = strlen(wanted);
     root = wanted;
 }
@@ -299,7 +303,9 @@ int ftruncate(int fd, off_t size) {
 int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
 
 static void note_sync(int fd) {
-    if (!is_tracked(fd) || (tracked[fd] & 4)) return;
+    if (!is_tracked(fd)) return;
+    if (sync_takes.tv_sec || sync_takes.tv_nsec) nanosleep(&sync_takes, NULL);
+    if (tracked[fd] & 4) return;
     pthread_mutex_lock(&order);
     note((struct entry){.kind = SYNC, .inode = inode_of(fd)}, NULL, NULL, NULL, 0);
     pthread_mutex_unlock(&order);

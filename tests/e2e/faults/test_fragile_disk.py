@@ -42,12 +42,12 @@ def disks(tmp_path: Path) -> FragileDisks:
 def run(disks: FragileDisks) -> Run:
     """Run a program whose working directory is a directory of the disk."""
 
-    def run_program(program: str, **options: str) -> None:
+    def run_program(program: str, *, lies: str = "") -> None:
         code = _BEGIN.format(root=str(disks.root / "data")) + program
         command = [sys.executable, "-S", "-c", code]
         done = subprocess.run(
             command,
-            env=disks.environment(**options),
+            env=disks.environment(lies=lies),
             capture_output=True,
             text=True,
             timeout=60,
