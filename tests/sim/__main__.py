@@ -48,6 +48,7 @@ COVERAGE = (
     "members stopped",
     "coordinator loads",
     "coordinator moves with members live",
+    "groups migrated",
     "offset commits",
     "fenced commits",
 )

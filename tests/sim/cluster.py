@@ -82,6 +82,7 @@ class Cluster:
         self.has_groups = has_groups
         self.has_files = has_files
         self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
+        self.group_kinds: dict[str, str] = {}  # group -> the protocol that it was last seen in
         self.own_values = itertools.count(1 << 40)  # of records that brokers write themselves
         self.tick_us = tick_us
         self.network = Network(scheduler)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import struct
 from typing import Final
 
 from odradek_broker.groups import messages as gm
+from odradek_broker.groups.formats.consumer_protocol import read_assignment, write_assignment
 from odradek_protocol.identity import (
     GroupId,
     MemberId,
@@ -14,11 +15,11 @@ from odradek_protocol.identity import (
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.primitives.fields import write_string
 from tests.sim.cluster import Cluster
 from tests.sim.groups.coordinator_shell import REBALANCE_MS, SESSION_MS
 from tests.sim.groups.group_history import GroupHistory
 from tests.sim.groups.member import HEARTBEAT_MS, LifeOver, Member, Unanswered
-from tests.sim.scheduler import SECOND
 
 TOPICS: Final = (TopicName("replicated"), TopicName("synced"))
 _JOIN_PATIENCE_S: Final = REBALANCE_MS / 1000 + 3
@@ -77,6 +78,7 @@ class ClassicMember(Member):
             self.owned,
             by=self.instance_id or self.name,
             is_static=self.instance_id is not None,
+            member_id=self.member_id,
             began_us=asked_us,
             ended_us=self.scheduler.now_us,
         )
@@ -91,7 +93,7 @@ class ClassicMember(Member):
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 protocol_type="consumer",
-                protocols=(("round robin", b""),),
+                protocols=(("round robin", SUBSCRIPTION),),
                 client_id=str(self.client_id),
                 client_host="simulated",
                 new_member_id=MemberId(f"{self.name}-{next(self._call_ids)}"),
@@ -118,10 +120,13 @@ class ClassicMember(Member):
             for state in topic.partitions
         ]
         members = sorted(members)
-        shares: dict[MemberId, list[tuple[str, int]]] = {m: [] for m in members}
-        for index, partition in enumerate(partitions):
-            shares[members[index % len(members)]].append(partition)
-        return {m: json.dumps(share).encode() for m, share in shares.items()}
+        shares: dict[MemberId, dict[TopicName, frozenset[PartitionIndex]]] = {
+            m: {} for m in members
+        }
+        for number, (topic_name, index) in enumerate(partitions):
+            share = shares[members[number % len(members)]]
+            share[topic_name] = share.get(topic_name, frozenset()) | {index}
+        return {m: write_assignment(share, version=1) for m, share in shares.items()}
 
     async def _work(self) -> None:
         """Until the generation is over."""
@@ -191,10 +196,19 @@ class ClassicMember(Member):
 
 
 def _decoded(assignment: bytes) -> frozenset[TopicPartition]:
-    shares = json.loads(assignment) if assignment else []
     return frozenset(
-        TopicPartition(TopicName(topic), PartitionIndex(index)) for topic, index in shares
+        TopicPartition(topic, index)
+        for topic, indexes in read_assignment(assignment).items()
+        for index in indexes
     )
 
 
-STABLE_US_MAX = (SESSION_MS + REBALANCE_MS) // 1000 * SECOND
+def _subscription(topics: tuple[TopicName, ...]) -> bytes:
+    """ConsumerProtocolSubscription 1 of a member that owns nothing when it joins."""
+    out = bytearray(struct.pack(">hi", 1, len(topics)))
+    for topic in topics:
+        write_string(out, topic)
+    return bytes(out + struct.pack(">ii", -1, 0))  # no user data, no partitions
+
+
+SUBSCRIPTION: Final = _subscription(TOPICS)

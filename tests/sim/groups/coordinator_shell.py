@@ -27,6 +27,7 @@ from odradek_broker.replication.partition_service import OFFSET_EARLIEST, Leader
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import (
     NO_OFFSET,
+    GroupId,
     LeaderEpoch,
     Offset,
     PartitionIndex,
@@ -143,6 +144,17 @@ class CoordinatorShell:
         moved = coordinators.get(group_id, me) != me
         self.scheduler.counters["coordinator moves with members live"] += moved
         coordinators[group_id] = me
+        kind = next(
+            (
+                type(shard.groups[GroupId(group_id)]).__name__
+                for shard in self.coordinator._host.active_shards()
+                if group_id in shard.groups
+            ),
+            "",
+        )
+        before = self.broker.cluster.group_kinds.setdefault(group_id, kind)
+        self.scheduler.counters["groups migrated"] += kind != before
+        self.broker.cluster.group_kinds[group_id] = kind
 
     # --- what the broker tells -------------------------------------------------------------------
 

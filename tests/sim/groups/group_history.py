@@ -77,6 +77,8 @@ class GroupHistory:
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
     tenures: dict[tuple[GroupId, TopicPartition, int, str], Tenure] = field(default_factory=dict)
+    # groups that go from one protocol to the other: epochs of members who left may come again
+    mixed: frozenset[GroupId] = frozenset()
     violations: list[Violation] = field(default_factory=list)  # those seen as they happen
     # when somebody was first told of a generation, or a member of its epoch, for all to see
     _generations: dict[GroupId, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -108,9 +110,14 @@ class GroupHistory:
         is_static: bool,
         began_us: int,
         ended_us: int,
+        member_id: str = "",
     ) -> None:
         """A classic member was told what it owns: the generation is written."""
-        self._generations[group].setdefault(generation, ended_us)
+        self._epochs[member_id].setdefault(generation, ended_us)
+        if group in self.mixed:
+            self._synced[group, generation, by] = owned
+        else:
+            self._generations[group].setdefault(generation, ended_us)
         self._group_epochs.add((group, generation))
         before = self._synced.setdefault((group, generation, by), owned)
         if before != owned:
@@ -161,14 +168,26 @@ class GroupHistory:
     # --- when an epoch was over ------------------------------------------------------------------
 
     def superseded_us(self, commit: Commit) -> int:
-        """From when on nothing of the commit's epoch may be taken, as far as anybody was told."""
+        """From when on nothing of the commit's epoch may be taken, as far as anybody was told.
+
+        A generation ends for all at once; in a group of the consumer protocol each member moves on
+        by itself, or has lost the partition to another one.
+        """
         generations = self._generations.get(commit.group)
         if generations is not None:
             ends = (at for number, at in generations.items() if number > commit.epoch)
         else:
             told = self._epochs.get(commit.member_id, {})
             ends = (at for number, at in told.items() if number > commit.epoch)
-        return min(ends, default=NEVER_US)
+        lost = (
+            tenure.gained_us
+            for tenure in self.tenures.values()
+            if tenure.partition == commit.partition
+            and tenure.group == commit.group
+            and tenure.epoch > commit.epoch
+            and tenure.by != commit.by
+        )
+        return min((*ends, *lost), default=NEVER_US)
 
 
 def check_groups(
@@ -198,7 +217,9 @@ def check_groups(
 
 def _one_owner_an_epoch(history: GroupHistory, found: list[Violation]) -> None:
     owners: dict[tuple[GroupId, TopicPartition, int], str] = {}
-    for (group, partition, epoch, by), _ in history.tenures.items():
+    for group, partition, epoch, by in history.tenures:
+        if group in history.mixed:
+            continue
         other = owners.setdefault((group, partition, epoch), by)
         if other != by:
             text = f"{group} {partition} in epoch {epoch}: {other} and {by}"

@@ -22,6 +22,8 @@ from tests.sim.scheduler import MS, SECOND
 FIRST_MEMBER: Final = 301
 CLASSIC: Final = GroupId("classic")
 CONSUMER: Final = GroupId("consumer")
+MIXED: Final = GroupId("mixed")
+GROUPS: Final = (CLASSIC, CONSUMER, MIXED)
 GROUPS_TOPIC: Final = NewTopic(
     name=OFFSETS_TOPIC,
     partition_count=2,
@@ -86,7 +88,8 @@ class Alone(Member):
 
 
 class Population:
-    """Three members a protocol, one of them static; an observer each."""
+    """Three members a protocol, one of them static, and a group that has members of both and goes
+    from one protocol to the other as they come and go; an observer each."""
 
     def __init__(self, cluster: Cluster, history: GroupHistory) -> None:
         self.cluster = cluster
@@ -96,8 +99,13 @@ class Population:
         self.members: list[ClassicMember | ConsumerMember] = []
         self.observers: list[Observer] = []
         number = FIRST_MEMBER
-        for kind, group in ((ClassicMember, CLASSIC), (ConsumerMember, CONSUMER)):
-            for index in range(3):
+        history.mixed = frozenset({MIXED})
+        for group, kinds in (
+            (CLASSIC, [ClassicMember] * 3),
+            (CONSUMER, [ConsumerMember] * 3),
+            (MIXED, [ClassicMember, ConsumerMember, ClassicMember, ConsumerMember]),
+        ):
+            for index, kind in enumerate(kinds):
                 instance = "static" if index == 0 else None
                 self.members.append(kind(cluster, history, number, group, instance_id=instance))
                 number += 1
@@ -169,7 +177,7 @@ class Population:
     def is_settled(self, since_us: int) -> bool:
         """P9: each partition has one owner, who has committed since then."""
         wanted = set(self.observers[0].partitions())
-        for group in (CLASSIC, CONSUMER):
+        for group in GROUPS:
             members = [m for m in self.members if m.group_id == group]
             owned = [p for m in members for p in m.owned]
             if not all(m.is_up for m in members) or sorted(map(str, owned)) != sorted(
@@ -203,4 +211,4 @@ class Population:
         if topic is None:
             return []
         ours = {TopicIdPartition(topic.topic_id, s.partition) for s in topic.partitions}
-        return [CLASSIC, CONSUMER] if ours & suspended else []
+        return list(GROUPS) if ours & suspended else []

@@ -245,7 +245,12 @@ BUGS = {
             is_rare=True,
         ),
         Bug(number=19, name="stale leader serves past its lease", plant=_reads_without_lease),
-        Bug(number=22, name="power-lost replica stays in ISR", plant=_power_loss_stays_in_sync),
+        Bug(
+            number=22,
+            name="power-lost replica stays in ISR",
+            plant=_power_loss_stays_in_sync,
+            is_rare=True,
+        ),
         Bug(
             number=23,
             name="AlterPartition without broker epoch",
