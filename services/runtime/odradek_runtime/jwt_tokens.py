@@ -71,6 +71,10 @@ class TokenVerifier:
 
     def principal(self, token: str) -> str:
         """`User:` and what the claim says. Raises TokenRefused."""
+        return self.check(token)[0]
+
+    def check(self, token: str) -> tuple[str, float]:
+        """The principal, and for how many seconds more the token is good. Raises TokenRefused."""
         rules = self._rules
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise TokenRefused("a token of more than 16 KiB")
@@ -98,7 +102,7 @@ class TokenVerifier:
             or not name.isprintable()
         ):
             raise TokenRefused(f"its {rules.principal_claim} is no name")
-        return f"User:{name}"
+        return f"User:{name}", max(0.0, float(claims["exp"]) + rules.leeway_s - time.time())
 
     def _key(self, header: dict[str, Any]) -> jwt.PyJWK:
         algorithm, name = str(header.get("alg")), header.get("kid")

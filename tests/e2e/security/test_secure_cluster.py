@@ -288,14 +288,15 @@ def test_keys_that_are_rotated_count_without_a_restart(cluster: SecureCluster) -
         assert status(old) == 401
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"])
 async def test_a_kafka_client_logs_in_over_tls(
     cluster: SecureCluster, topic: str, mechanism: str
 ) -> None:
     name = f"kafka-{mechanism.lower()}"
-    await make_user(cluster, name)
+    if mechanism != "OAUTHBEARER":
+        await make_user(cluster, name)
     outcomes: list[Any] = []
-    config = {
+    config: dict[str, Any] = {
         "bootstrap.servers": cluster.kafka_bootstrap,
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": str(cluster.ca),
@@ -304,6 +305,11 @@ async def test_a_kafka_client_logs_in_over_tls(
         "sasl.password": PASSWORD,
         "message.timeout.ms": 10_000,
     }
+
+    if mechanism == "OAUTHBEARER":
+        token = cluster.issuer.token(name)
+        config |= {"oauth_cb": lambda _: (token, time.time() + 300)}
+        del config["sasl.username"], config["sasl.password"]
 
     def produce_one() -> Any:
         producer = ck.Producer(config)

@@ -1,7 +1,7 @@
 """SaslAuthenticate: one step of the login; the last one makes the connection's principal.
 
 Who fails is told so, without the reason, and the connection is closed. With
-`connections.max.reauth.ms` the answer says how long the login holds (KIP-368).
+`connections.max.reauth.ms`, or a token that ends, the answer says how long the login holds (KIP-368).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ async def sasl_authenticate(request: Request) -> Message:
     lifetime_ms = 0
     if sasl.is_complete:
         session.principal = f"User:{sasl.user}"
-        lifetime_ms = request.services.settings.connections_max_reauth_ms
+        bounds = (request.services.settings.connections_max_reauth_ms, sasl.lifetime_ms)
+        lifetime_ms = min((one for one in bounds if one), default=0)
         session.reauthenticate_at_ms = monotonic_ms() + lifetime_ms if lifetime_ms else None
     return SaslAuthenticateResponse(
         error_code=ErrorCode.NONE,

@@ -24,7 +24,7 @@ from odradek_broker.listeners.grpc_callers import Authorization, Callers
 from odradek_broker.listeners.servicers import auth_servicer
 from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_sessions import GrpcSessions
-from odradek_broker.security.sasl import PLAIN, Credentials
+from odradek_broker.security.sasl import Credentials
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_grpc_listener
 from odradek_protocol.identity import BrokerId
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
@@ -130,12 +130,10 @@ class GrpcListeners:
         """Register the servicers, before the start."""
         assert self._replication is not None, "bind first"
         for name, server in self._clients.items():
-            is_encrypted = self._settings.security_protocol(name).endswith("SSL")
-            mechanisms = tuple(
-                one for one in self._settings.sasl_mechanisms if one != PLAIN or is_encrypted
-            )
             login = auth_servicer.AuthServicer(
-                mechanisms=mechanisms, credentials=self._credentials, sessions=self.sessions
+                mechanisms=self._settings.mechanisms_of(name),
+                credentials=self._credentials,
+                sessions=self.sessions,
             )
             services = [*to_clients(server), auth_servicer.add_to(server, login)]
             enable_reflection(server, services)

@@ -417,6 +417,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if session.sasl.is_complete:
             session.principal = f"User:{session.sasl.user}"
             session.takes_raw_tokens = False
+            if session.sasl.lifetime_ms is not None:
+                session.reauthenticate_at_ms = monotonic_ms() + session.sasl.lifetime_ms
         slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
         self._login_advanced()
         self._flush()

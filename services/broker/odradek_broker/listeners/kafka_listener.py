@@ -11,19 +11,23 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.kafka_api.request import ClientSession, CloseConnection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
-from odradek_broker.security.sasl import PLAIN, SaslExchange
+from odradek_broker.security.sasl import OAUTHBEARER, SaslExchange
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.server_tls import server_context
+from odradek_runtime.settings import SettingsError
 from odradek_runtime.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
 
 _CHECK_INTERVAL_S: Final = 1.0
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
@@ -52,6 +56,15 @@ class KafkaListeners:
     """See above."""
 
     def __init__(self, settings: BrokerSettings, tls: TlsFiles | None) -> None:
+        """Raises SettingsError for keys of OAUTHBEARER that cannot be read."""
+        self._tokens: TokenVerifier | None = None
+        if OAUTHBEARER in settings.sasl_mechanisms:
+            from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier
+
+            try:
+                self._tokens = TokenVerifier(settings.token_rules())
+            except JwksRefused as refused:
+                raise SettingsError(f"sasl.oauthbearer.jwks.location: {refused}") from None
         self._settings = settings
         self._tls = tls
         self.counters = KafkaCounters()
@@ -89,6 +102,7 @@ class KafkaListeners:
                     tasks=tasks,
                     counters=self.counters,
                     arriving=self.arriving,
+                    tokens=self._tokens,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets
@@ -140,8 +154,10 @@ class _Listener:
         tasks: asyncio.TaskGroup,
         counters: KafkaCounters,
         arriving: ArrivingBytes,
+        tokens: TokenVerifier | None,
     ) -> None:
         self.name = address.name
+        self._tokens = tokens
         self.registry = registry
         self.scratch = bytearray(SCRATCH_BYTES)
         self.frame_bytes_max = settings.socket_request_bytes_max
@@ -177,10 +193,9 @@ class _Listener:
         session = ClientSession(listener=self.name, host=host, is_encrypted=is_encrypted)
         if self._protocol.startswith("SASL"):
             session.sasl = SaslExchange(
-                mechanisms=tuple(
-                    one for one in self._settings.sasl_mechanisms if one != PLAIN or is_encrypted
-                ),
+                mechanisms=self._settings.mechanisms_of(self.name),
                 credentials=lambda: self.registry.services.image.scram,
+                tokens=self._tokens,
             )
         elif is_encrypted:
             shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)

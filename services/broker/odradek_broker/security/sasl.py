@@ -1,4 +1,4 @@
-"""How a client proves who it is: one exchange a connection, PLAIN or SCRAM (RFC 4616, 5802, 7677).
+"""How a client proves who it is: one exchange a connection, PLAIN, SCRAM or OAUTHBEARER (RFC 4616, 5802, 7628, 7677).
 
     NEW --choose--> CHOSEN --step ...--> COMPLETE (principal is known)
                        |                    |
@@ -10,6 +10,9 @@ PLAIN sends the password, so it is offered under TLS only; it is compared with t
 credential, by deriving its keys in a thread. An unknown user gets the same messages in the same
 time as a known one with a wrong password: a made-up credential whose salt depends on the name and
 on a secret of this process.
+
+A token of OAUTHBEARER is signed (`odradek_runtime.jwt_tokens`), never merely believed, and what it
+proves holds until it ends.
 
 scramp does SCRAM's messages and proofs: nonce and channel binding of the final message are checked
 (CVE-2024-56128), keys are compared in constant time.
@@ -23,19 +26,23 @@ import hmac
 import os
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import scramp
 from scramp.utils import saslprep
 
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
+
 PLAIN: Final = "PLAIN"
 SCRAM: Final = {
     "SCRAM-SHA-256": ScramMechanism.SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SHA_512,
 }
-MECHANISMS: Final = (PLAIN, *SCRAM)
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384  # Kafka's bound: an answer costs its client that much work
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
@@ -64,8 +71,18 @@ class _Stage(Enum):
 class SaslExchange:
     """The exchange of one connection. `mechanisms` are those of its listener."""
 
-    def __init__(self, *, mechanisms: tuple[str, ...], credentials: Credentials) -> None:
+    def __init__(
+        self,
+        *,
+        mechanisms: tuple[str, ...],
+        credentials: Credentials,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
+        """`tokens` is there where OAUTHBEARER is among the mechanisms."""
         self.mechanisms = mechanisms
+        self.lifetime_ms: int | None = None
+        """How long what was proved holds; None: for ever. A token has an end."""
+        self._tokens = tokens
         self.user: str | None = None
         self.credential: UserScramCredential | None = None
         """What the user's proof was compared with, once that is complete."""
@@ -106,6 +123,8 @@ class SaslExchange:
                 raise LoginFailed(f"a token of {len(token)} bytes")
             if self._mechanism == PLAIN:
                 return await self._plain(token)
+            if self._mechanism == OAUTHBEARER:
+                return self._bearer(token)
             return self._scram_step(token)
         except LoginFailed:
             self._stage = _Stage.FAILED
@@ -137,6 +156,35 @@ class SaslExchange:
         self._complete(user, found)
         return b""
 
+    def _bearer(self, token: bytes) -> bytes:
+        """RFC 7628: `n,a=USER,`, then key=value between 0x01s, of which `auth` is the token."""
+        from odradek_runtime.jwt_tokens import TokenRefused  # 0.1 s that others need not wait for
+
+        assert self._tokens is not None, "OAUTHBEARER is offered without keys"
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            raise LoginFailed("malformed OAUTHBEARER token") from None
+        header, _, rest = text.partition("\x01")
+        pairs = [part.partition("=") for part in rest.split("\x01") if part]
+        told = [value for key, _, value in pairs if key == "auth"]
+        parts = header.split(",")
+        if len(parts) != 3 or parts[0] != "n" or parts[2] or len(told) != 1:
+            raise LoginFailed("malformed OAUTHBEARER token")
+        scheme, _, bearer = told[0].partition(" ")
+        if scheme.lower() != "bearer":
+            raise LoginFailed("malformed OAUTHBEARER token")
+        try:
+            principal, lifetime_s = self._tokens.check(bearer.strip())
+        except TokenRefused as refused:
+            raise LoginFailed(str(refused)) from None
+        user = principal.removeprefix("User:")
+        if parts[1] not in ("", f"a={user}"):
+            raise LoginFailed("OAUTHBEARER for somebody else", user=user)
+        self.lifetime_ms = max(int(lifetime_s * 1000), 1)
+        self._complete(user, None)
+        return b""
+
     def _scram_step(self, token: bytes) -> bytes:
         try:
             text = token.decode()
@@ -164,7 +212,7 @@ class SaslExchange:
         self._compared_with = one
         return one.salt, one.stored_key, one.server_key, one.iterations
 
-    def _complete(self, user: str, credential: UserScramCredential) -> None:
+    def _complete(self, user: str, credential: UserScramCredential | None) -> None:
         if self.user is not None and self.user != user:
             raise LoginFailed(f"logged in as {self.user} and again as somebody else", user=user)
         self.user = user

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from odradek_broker.settings.coordinator_settings import CoordinatorSettings
+from odradek_broker.settings.oauth_settings import OAuthSettings
 from odradek_runtime.listeners import (
     ListenerAddress,
     host_port,
@@ -20,7 +20,8 @@ KAFKA: Final = "KAFKA"
 GRPC: Final = "GRPC"
 REPLICATION: Final = "REPLICATION"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_TLS_ONLY: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _INT32_MAX: Final = (1 << 31) - 1
 
 
@@ -63,7 +64,7 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(CoordinatorSettings):
+class BrokerSettings(OAuthSettings):
     """Everything that can be set in a broker."""
 
     # --- who and where -------------------------------------------------------------------------
@@ -124,7 +125,8 @@ class BrokerSettings(CoordinatorSettings):
     )
     sasl_mechanisms: tuple[str, ...] = setting(
         "sasl.enabled.mechanisms",
-        "How clients of SASL listeners log in: PLAIN (under TLS only), SCRAM-SHA-256, SCRAM-SHA-512.",
+        "How clients of SASL listeners log in: SCRAM-SHA-256, SCRAM-SHA-512; PLAIN and OAUTHBEARER under TLS"
+        " only, OAUTHBEARER on Kafka's listeners only.",
         default=(),
     )
     authorizer: str = setting(
@@ -211,7 +213,7 @@ class BrokerSettings(CoordinatorSettings):
     )
     controlled_shutdown_timeout_ms: int = setting(
         "controlled.shutdown.timeout.ms",
-        "Longest hand-over of leaderships at a stop; then it ends without it, and no clean marker.",
+        "Longest controlled shutdown; then the process ends without a clean marker.",
         default=5_000,
         unit="ms",
         minimum=100,
@@ -374,6 +376,16 @@ class BrokerSettings(CoordinatorSettings):
         most_ms = self.connections_max_reauth_ms or self.grpc_session_lifetime_ms
         return min(most_ms, self.grpc_session_lifetime_ms)
 
+    def mechanisms_of(self, name: str) -> tuple[str, ...]:
+        """What a SASL listener offers."""
+        is_encrypted = self.security_protocol(name).endswith("SSL")
+        return tuple(
+            one
+            for one in self.sasl_mechanisms
+            if (is_encrypted or one not in _TLS_ONLY)
+            and (one != "OAUTHBEARER" or is_kafka_listener(name))
+        )
+
     def _check_protocol(self, name: str) -> None:
         protocol = self.security_protocol(name)
         if protocol.endswith("SSL") and not self.ssl_certificate:
@@ -382,10 +394,11 @@ class BrokerSettings(CoordinatorSettings):
             return
         if not self.sasl_mechanisms:
             raise SettingsError(f"listener {name} is {protocol}: set sasl.enabled.mechanisms")
-        if protocol == "SASL_PLAINTEXT" and self.sasl_mechanisms == ("PLAIN",):
+        if not self.mechanisms_of(name):
             raise SettingsError(
-                f"listener {name} is {protocol}, and PLAIN is offered under TLS only: use SASL_SSL,"
-                f" or enable SCRAM-SHA-256"
+                f"listener {name} is {protocol}, and {' and '.join(self.sasl_mechanisms)} is offered"
+                f" under TLS only (OAUTHBEARER by Kafka's listeners only): use SASL_SSL, or enable"
+                f" SCRAM-SHA-256"
             )
 
 
