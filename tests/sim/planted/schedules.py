@@ -264,6 +264,35 @@ def coordinator_that_is_cut_off() -> None:
     assert not found, found
 
 
+def coordinator_that_cannot_write() -> None:
+    """Its followers are cut off: what it appended waits, and then it is refused and loads anew.
+
+    What waits may be committed later, so it may not begin again without it.
+    """
+    stage = Stage(has_groups=True)
+    history = GroupHistory()
+    member = Alone(stage.cluster, history, 301, CLASSIC)
+    tool = Observer(stage.cluster, history, 302, CLASSIC)
+    member.start()
+    tool.start()
+    stage.until(lambda: member.last_commit_us > 0)
+    leader = stage.coordinator_of(CLASSIC)
+    loads = stage.scheduler.counters["coordinator loads"]
+    stage.cut_off(leader, [broker for broker in (1, 2, 3) if broker != leader])
+    stage.run(8_000)
+    assert stage.coordinator_of(CLASSIC) == leader, "the schedule took too long"
+    assert stage.scheduler.counters["coordinator loads"] == loads, "it knows less than its log"
+    joined_us = stage.scheduler.now_us
+    stage.join()
+    stage.until(lambda: member.last_commit_us > joined_us)
+    assert stage.scheduler.counters["coordinator loads"] > loads
+    for client in (member, tool):
+        client.die()
+    stage.close()
+    found = check_groups(history, observers=[tool.name], staleness_us=LEASE_US_MAX)
+    assert not found, found
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
@@ -275,4 +304,5 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     30: answer_that_was_allowed_before_a_stall,
     31: expansion_that_is_refused_for_now,
     32: coordinator_that_is_cut_off,
+    34: coordinator_that_cannot_write,
 }
