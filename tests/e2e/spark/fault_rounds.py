@@ -33,7 +33,7 @@ BATCHES_A_ROUND = 5
 PARTITIONS = 4
 SOURCE, TARGET = "faults", "relayed"
 QUERIES = ("rows", "relay")
-ROUND_S_MAX = 240.0
+ROUND_S_MAX = 600.0
 KINDS = ("broker killed", "broker stopped", "leaders moved", "driver killed")
 
 Row = tuple[int, int, int]

@@ -62,6 +62,8 @@ def test_all_flights_are_read_once_and_tasks_split_partitions(
         minPartitions="9",
     )
     assert 8 <= narrow.rdd.getNumPartitions() <= 10
+    capped = read_batch(subscribe=flights_topic, maxRecordsPerPartition="50000")
+    assert 7 <= capped.rdd.getNumPartitions() <= 12
     found = {(row.partition, row.offset): bytes(row.value) for row in narrow.toLocalIterator()}
     direct = {(r.partition, r.offset): r.value for r in topics.read(flights_topic)}
     assert len(direct) == len(flights)
@@ -108,6 +110,10 @@ def test_start_and_end_by_offsets_and_by_time(
         startingOffsetsByTimestamp=f'{{"{name}":{{"0":1098,"1":9999}}}}',
         startingOffsetsByTimestampStrategy="latest",
     ) == {98}
+    assert values(
+        startingOffsetsByTimestamp=f'{{"{name}":{{"0":1090,"1":1000}}}}',
+        endingOffsetsByTimestamp=f'{{"{name}":{{"0":9999,"1":1004}}}}',
+    ) == {1, 3, 90, 92, 94, 96, 98}
     with pytest.raises(Exception, match=r"No offset matched from request of topic-partition"):
         values(startingTimestamp="9999")
     with pytest.raises(Exception, match="is greater than the resolved end offset"):

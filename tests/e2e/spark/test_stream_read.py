@@ -115,6 +115,28 @@ def test_a_running_query_reads_records_and_partitions_that_come_and_reports_its_
     assert lags[-1]["maxOffsetsBehindLatest"] == 0
 
 
+def test_a_running_query_reads_topics_that_come_and_match(
+    stream: Callable[..., DataFrame],
+    new_topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    name = new_topic(partitions=1)
+    topics.send(name, [Output(b"0", partition=0)])
+    query = _counting(stream(subscribePattern=f"{name}(-more)?"), tmp_path)
+    try:
+        query.processAllAvailable()
+        topics.create(f"{name}-more", partitions=1)
+        topics.create(f"{name}-other", partitions=1)
+        for come in (f"{name}-more", f"{name}-other"):
+            topics.send(come, [Output(b"%d" % i, partition=0) for i in range(5)])
+        _until(query, lambda: sum(_rows(query)) == 6)
+        last = json.loads(query.recentProgress[-1].sources[0].endOffset)
+        assert last == {name: {"0": 1}, f"{name}-more": {"0": 5}}
+    finally:
+        query.stop()
+
+
 def test_min_offsets_hold_a_trigger_back_until_the_delay_is_over(
     stream: Callable[..., DataFrame],
     new_topic: Callable[..., str],

@@ -107,9 +107,7 @@ class Outcome:
                 acknowledgements.longest_pause_s <= PAUSE_S_MAX
             ),
             f"the group did not share the partitions: {self.group}": self.group.is_well,
-            f"the Spark pipeline: {self.pipeline.failed_because or 'its table differs'}": (
-                self.pipeline.is_well
-            ),
+            f"the Spark pipeline: {self.pipeline.complaint}": self.pipeline.is_well,
             "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
             "a partition has fewer than 3 segments": all(r.segments >= 3 for r in self.replicas),
         }

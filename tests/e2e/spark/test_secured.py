@@ -1,0 +1,102 @@
+"""Reading and writing where brokers want TLS, a certificate or a login, and entries say who may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from odradek.admin.access import Acl, AclOperation, ResourceType
+from odradek.embedded import ClusterPlan
+from tests.e2e.security.secure_cluster import SecureCluster
+
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+TOPIC = "secrets"
+
+
+@pytest.fixture(scope="module")
+def secured(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    """One broker; a topic that alice may read and write, and bob, who may nothing."""
+    plan = ClusterPlan(brokers=1, controllers=1)
+    with SecureCluster(tmp_path_factory.mktemp("secured"), plan) as running:
+        running.start()
+        running.wait_ready()
+        asyncio.run(_people(running))
+        yield running
+
+
+async def _people(cluster: SecureCluster) -> None:
+    async with cluster.admin() as client:
+        await client.admin.create_topic(TOPIC, partitions=2)
+        for name in ("alice", "bob"):
+            await client.admin.set_scram_password(name, f'{name}\'s "word"')
+        await client.admin.create_acls(
+            Acl(
+                resource_type=ResourceType.TOPIC,
+                resource_name=TOPIC,
+                principal="User:alice",
+                operation=operation,
+            )
+            for operation in (AclOperation.READ, AclOperation.WRITE)
+        )
+
+
+def by_certificate(cluster: SecureCluster, name: str) -> dict[str, str]:
+    certificate, key = cluster.certificate(name)
+    return {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.ca.location": str(cluster.ca),
+        "kafka.ssl.certificate.location": str(certificate),
+        "kafka.ssl.key.location": str(key),
+    }
+
+
+def by_login(cluster: SecureCluster, name: str, password: str) -> dict[str, str]:
+    ports = [broker.ready_line["ports"]["GRPC_USERS"] for broker in cluster.brokers.values()]
+    return {
+        "kafka.bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports),
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f"{SCRAM} username='{name}' password=\"{password}\";",
+        "kafka.ssl.truststore.certificates": Path(cluster.ca).read_text(),
+    }
+
+
+def write(spark: SparkSession, options: dict[str, str], *values: str) -> None:
+    frame = spark.createDataFrame([(value,) for value in values], "value string")
+    frame.write.format("odradek").mode("append").options(topic=TOPIC, **options).save()
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> list[str]:
+    frame = spark.read.format("odradek").schema("value binary")
+    rows = frame.options(subscribe=TOPIC, **options).load().collect()
+    return sorted(bytes(row.value).decode() for row in rows)
+
+
+def test_a_certificate_and_a_login_open_the_topic_to_those_who_may(
+    spark: SparkSession, secured: SecureCluster
+) -> None:
+    admin = by_certificate(secured, "admin")
+    alice = by_login(secured, "alice", 'alice\'s \\"word\\"')
+    write(spark, admin, "by certificate")
+    write(spark, alice, "by login")
+    assert read(spark, admin) == read(spark, alice) == ["by certificate", "by login"]
+
+
+def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(
+    spark: SparkSession, secured: SecureCluster
+) -> None:
+    with pytest.raises(Exception, match="authentication failed"):
+        read(spark, by_login(secured, "alice", "wrong"))
+    bob = by_login(secured, "bob", 'bob\'s \\"word\\"')
+    with pytest.raises(Exception, match="authorization failed"):
+        read(spark, bob)
+    with pytest.raises(Exception, match="authorization failed"):
+        write(spark, bob, "by nobody")
+    plain = {"kafka.bootstrap.servers": secured.bootstrap, "kafkaConsumer.pollTimeoutMs": "3000"}
+    with pytest.raises(Exception, match=r"(?i)unreachable|cannot|timed out"):
+        read(spark, plain)
