@@ -324,6 +324,7 @@ class BrokerProcess:
             ),
             endpoint_of=self._replication_endpoint,
             tls=self._tls,
+            catch_up_bytes_per_s=settings.follower_replication_throttled_rate,
         )
         self._table.activate(self._feed.image)
         await self._start_servers()

@@ -3,7 +3,8 @@
 A partition begins in the hot lane. If its Attached shows that it is far behind it moves to the
 catch-up lane, another connection with less credit, until it is near the end again: so a broker that
 comes back after an hour does not slow down the partitions that are in sync. It stays attached in
-the lane it leaves until the other one is open.
+the lane it leaves until the other one is open. What comes in over all catch-up lanes together may
+be held to a rate (`follower.replication.throttled.rate`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 from collections.abc import Callable
 from typing import Final
 
+from odradek_broker.quotas.token_bucket import TokenBucket
 from odradek_broker.replication.follower_stream import (
     FollowerIdentity,
     FollowerStream,
@@ -21,10 +23,12 @@ from odradek_broker.replication.follower_stream import (
 )
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.identity import NO_BROKER, BrokerId
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.tls import TlsFiles
 
 BEHIND_RECORDS: Final = 20_000
 NEAR_RECORDS: Final = 2_000
+THROTTLE_BURST_S: Final = 1.0
 
 
 class FollowerLinks:
@@ -39,11 +43,12 @@ class FollowerLinks:
         make_stream: Callable[..., FollowerStream] = FollowerStream,
         behind_records: int = BEHIND_RECORDS,
         near_records: int = NEAR_RECORDS,
+        catch_up_bytes_per_s: int = 0,
     ) -> None:
         """`endpoint_of` tells where a broker's replication listener is now, from the image.
 
         Who is more than `behind_records` behind changes to the catch-up lane, and back when less
-        than `near_records` are missing.
+        than `near_records` are missing. `catch_up_bytes_per_s`: 0 is no limit.
         """
         self._make_stream = make_stream
         self._behind_records = behind_records
@@ -54,6 +59,11 @@ class FollowerLinks:
         self._streams: dict[tuple[BrokerId, Lane], FollowerStream] = {}
         self._leader_of: dict[HostKey, BrokerId] = {}
         self._session_ids = itertools.count(1)
+        self._throttle: TokenBucket | None = None
+        if catch_up_bytes_per_s:
+            self._throttle = TokenBucket(
+                rate=catch_up_bytes_per_s, burst_s=THROTTLE_BURST_S, now_s=monotonic_ms() / 1000
+            )
         self._by_session: dict[int, FollowerStream] = {}
 
     def stream(self, session_id: int) -> FollowerStream | None:
@@ -124,6 +134,7 @@ class FollowerLinks:
                 tls=self._tls,
                 session_ids=self._session_ids,
                 by_session=self._by_session,
+                throttle=self._throttle if lane is Lane.CATCH_UP else None,
                 on_distance=self._distance,
                 on_ready=self._ready,
             )

@@ -21,6 +21,7 @@ import grpc.aio
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
+from odradek_broker.quotas.token_bucket import TokenBucket
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.wire_bytes import PushedMessage, WireError, read_replicate_response
 from odradek_protocol.identity import (
@@ -34,6 +35,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.grpc_endpoints import internal_channel
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
@@ -84,10 +86,11 @@ class FollowerStream:
         by_session: dict[int, FollowerStream],
         on_distance: Callable[[FollowerStream, PartitionHost, int], None],
         on_ready: Callable[[FollowerStream, HostKey], None],
+        throttle: TokenBucket | None = None,
     ) -> None:
         """`on_distance(stream, host, records)` tells how far a partition is behind its leader's
         watermark, whenever that may mean another lane; `on_ready(stream, key)` that it attaches
-        here from now on."""
+        here from now on. `throttle`, in bytes and shared with others, bounds what comes in."""
         self.lane = lane
         self.leader = leader
         self._on_distance = on_distance
@@ -105,6 +108,8 @@ class FollowerStream:
         self._detaches: dict[HostKey, common_pb2.TopicIdPartition] = {}
         self._acks: dict[HostKey, pb.ReplicaAckPartition] = {}
         self._consumed_bytes = 0
+        self._throttle = throttle
+        self._throttle_timer: asyncio.TimerHandle | None = None
         is_hot = lane is Lane.HOT
         self._credit_bytes = identity.credit_bytes // (1 if is_hot else _CATCH_UP_SHARE)
         self._task = asyncio.get_running_loop().create_task(
@@ -318,9 +323,28 @@ class FollowerStream:
             if self._acks:
                 acks, self._acks = self._acks, {}
                 await call.write(pb.ReplicateRequest(ack=pb.ReplicaAck(partitions=acks.values())))
-            if self._consumed_bytes >= self._credit_bytes // 4:
+            if self._consumed_bytes >= self._credit_bytes // 4 and not self._is_throttled():
                 consumed, self._consumed_bytes = self._consumed_bytes, 0
                 await call.write(pb.ReplicateRequest(credit_bytes=consumed))
+
+    def _is_throttled(self) -> bool:
+        """Whether more credit has to wait; if not, it is paid for. The leader stops by itself."""
+        throttle = self._throttle
+        if throttle is None:
+            return False
+        now_s = monotonic_ms() / 1000
+        wait_s = throttle.debt_s(now_s)
+        if wait_s <= 0:
+            throttle.take(self._consumed_bytes, now_s)
+            return False
+        if self._throttle_timer is None:
+            loop = asyncio.get_running_loop()
+            self._throttle_timer = loop.call_later(wait_s, self._throttle_over)
+        return True
+
+    def _throttle_over(self) -> None:
+        self._throttle_timer = None
+        self._outbox_wake.set()
 
 
 def host_key(host: PartitionHost) -> HostKey:

@@ -187,6 +187,14 @@ class BrokerSettings(OAuthSettings):
         unit="bytes",
         minimum=1 << 20,
     )
+    follower_replication_throttled_rate: int = setting(
+        "follower.replication.throttled.rate",
+        "What this broker copies at most for replicas that are far behind, all together, so that live"
+        " ones are not crowded out; those near the end are not counted. 0: no limit.",
+        default=0,
+        unit="bytes/s",
+        minimum=0,
+    )
     replica_selector: str = setting(
         "replica.selector.class",
         "rack: consumers are sent to an in-sync replica of their rack; empty: to the leader.",

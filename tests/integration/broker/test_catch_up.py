@@ -1,0 +1,54 @@
+"""A broker that comes back far behind copies at the rate it is held to, while live partitions go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.integration.broker.broker_cluster import BrokerCluster, batch
+
+RECORDS = 24_000  # further behind than what changes the lane
+VALUE_BYTES = 500
+RATE = 2_000_000  # bytes/s
+FREE_BYTES = (
+    7_000_000  # not held: near the end, the burst, the first credit, what came before we look
+)
+CREDIT_BYTES = 1 << 20
+LIVE_S_MAX = 2.0  # an acks=all record of a live partition meanwhile, on any machine
+
+
+async def test_a_follower_far_behind_is_held_to_its_rate_and_live_partitions_are_not(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "follower.replication.throttled.rate": RATE,
+        "replica.credit.bytes": CREDIT_BYTES,
+    }
+    async with BrokerCluster(tmp_path, brokers=2, settings=settings) as cluster:
+        await cluster.create_topic("old", replicas=2, min_insync_replicas="1")
+        leader = cluster.partition("old").leader
+        behind = cluster.brokers[3 - leader]
+        await behind.terminate()
+        await cluster.until(lambda: behind.broker_id not in cluster.partition("old").isr)
+        value = bytes(VALUE_BYTES)
+        for _ in range(0, RECORDS, 1_000):
+            result = await cluster.produce("old", batch([value] * 1_000), via=leader)
+            assert result.error_code == 0, result
+        await behind.start()
+        began_s = time.monotonic()
+        await cluster.create_topic("live", replicas=2, via=leader, min_insync_replicas="2")
+        slowest_s = 0.0
+        while behind.broker_id not in cluster.partition("old").isr:
+            sent_s = time.monotonic()
+            async with asyncio.timeout(30):
+                result = await cluster.produce("live", batch([b"1"]))
+            assert result.error_code == 0, result
+            slowest_s = max(slowest_s, time.monotonic() - sent_s)
+            assert time.monotonic() - began_s < 60, "it does not catch up"
+        took_s = time.monotonic() - began_s
+        print(
+            f"caught up after {took_s:.1f} s, live records took {slowest_s * 1000:.0f} ms at most"
+        )
+        assert took_s > (RECORDS * VALUE_BYTES - FREE_BYTES) / RATE
+        assert slowest_s < LIVE_S_MAX
