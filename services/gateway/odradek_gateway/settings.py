@@ -69,6 +69,13 @@ class GatewaySettings(AuthSettings):
         unit="ms",
         minimum=1_000,
     )
+    consumer_request_timeout_ms_max: int = setting(
+        "consumer.request.timeout.ms.max",
+        "Longest that a request for records may wait for them, whatever it asks for.",
+        default=60_000,
+        unit="ms",
+        minimum=0,
+    )
     consumer_instances_max: int = setting(
         "consumer.instances.max",
         "Open consumer instances of one gateway.",

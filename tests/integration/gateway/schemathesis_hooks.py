@@ -24,15 +24,6 @@ def map_body(context: Any, body: Any) -> Any:
     return body
 
 
-@schemathesis.hook
-def map_query(context: Any, query: Any) -> Any:
-    """A minute is a valid time to wait for records, but not here."""
-    timeout = query.get("timeout") if isinstance(query, dict) else None
-    if isinstance(timeout, int) and 20 < timeout < 2**31:
-        query["timeout"] = 20
-    return query
-
-
 def _without_fractions(node: Any) -> Any:
     if isinstance(node, float) and node.is_integer() and abs(node) < 2**53:
         return int(node)

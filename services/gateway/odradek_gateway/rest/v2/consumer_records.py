@@ -23,7 +23,6 @@ from odradek_gateway.rest.v2.shapes import ConsumedRecord
 
 router = APIRouter(tags=["v2 consumers"])
 _FORMAT_TYPES: Final = {"binary": BINARY_V2, "json": JSON_V2}
-_TIMEOUT_MS_MAX: Final = 60_000
 _BYTES_MAX: Final = 64 << 20
 _RECORDS_MAX: Final = 5_000
 _encode = msgspec.json.Encoder().encode
@@ -41,7 +40,7 @@ async def read_records(
     timeout: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     max_bytes: Annotated[int, Query(ge=1, le=2**31 - 1)] = _BYTES_MAX,
 ) -> Response:
-    """What is there, or comes within `timeout` ms (of the instance, unless given; at most 60 s).
+    """What is there, or comes within `timeout` ms (the instance's, unless given).
 
     The Accept header must allow the instance's format. A record that is not of the format is 42203 as soon as
     it is the first one: it is read again until someone seeks beyond it, since nothing is skipped silently.
@@ -51,7 +50,8 @@ async def read_records(
         media_type = _media_type(found, request)
         consumer = await found.consumer()
         wait_ms = found.spec.request_timeout_ms if timeout is None else timeout
-        records = await _read(found, consumer, request, min(wait_ms, _TIMEOUT_MS_MAX), max_bytes)
+        wait_ms = min(wait_ms, cluster_of(request).settings.consumer_request_timeout_ms_max)
+        records = await _read(found, consumer, request, wait_ms, max_bytes)
         told, rest = _formatted(records, FORMATS[found.spec.format], max_bytes)
         _read_again(consumer, rest)
         if not told and rest:
