@@ -51,6 +51,7 @@ _SECURITY_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
+_HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _ALWAYS = (health,)
 _V2 = (v2_topics, produce, consumers, consumer_records, consumer_offsets)
 _V3 = (  # configs of all (`-`) before those of one, and moves (`-`) before partitions
@@ -90,6 +91,8 @@ class Limits:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+                if scope["scheme"] == "https":
+                    message["headers"].append(_HTTPS_ONLY)
             await send(message)
 
         if self._at_work >= self._requests_max:

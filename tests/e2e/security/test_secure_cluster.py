@@ -226,6 +226,7 @@ def test_who_does_not_say_who_he_is_gets_nothing(
         assert {one.split()[0] for one in challenges} == {"Bearer", "Basic"}
     assert "access-control-allow-origin" not in told.headers
     assert told.headers["x-content-type-options"] == "nosniff"
+    assert "max-age" in told.headers["strict-transport-security"]
     audited = [e for e in cluster.logged("gateway-1") if e["source"] == "odradek_gateway.audit"]
     assert any(e["request"] == f"GET {path}" and e["status"] == status for e in audited)
     assert all(e["host"] == "127.0.0.1" for e in audited)

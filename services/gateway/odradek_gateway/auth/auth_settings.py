@@ -88,7 +88,7 @@ class AuthSettings:
     delegation_principals: tuple[str, ...] = setting(
         "delegation.principals",
         "Principals of the other gateways' certificates, which may pass a caller's request on, separated"
-        " by semicolons.",
+        " by semicolons; with more than one gateway and TLS, needed.",
         default=(),
         parse=_principals,
     )

@@ -91,6 +91,9 @@ class Authentication:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """See the class."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http" or scope["path"] in _PUBLIC:
             await self._app(scope, receive, send)
             return

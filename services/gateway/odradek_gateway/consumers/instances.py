@@ -76,6 +76,7 @@ class Instances:
         """`accesses` are there where callers are asked who they are; `tls` is for the other gateways."""
         self._cluster = cluster
         self._accesses = accesses
+        self._has_certificate = tls is not None and accesses is not None
         self._local: dict[tuple[str, str], Instance] = {}
         self._taking_over = asyncio.Lock()
         self.registry = InstanceRegistry(cluster.client, cluster.producer, url=cluster.url)
@@ -167,11 +168,17 @@ class Instances:
         headers = {
             key: value
             for key, value in request.headers.items()
-            if key.lower() in ("content-type", "accept", "authorization")
+            if key.lower() in ("content-type", "accept")
         }
-        caller = current_caller()
-        if caller.principal and "authorization" not in headers:  # a certificate cannot be passed on
-            headers |= on_behalf_of(caller)
+        if self._has_certificate:
+            # Our certificate vouches for the caller, whose secrets go nowhere: not even a registry
+            # that somebody wrote into can have them sent to an address of his.
+            if not owner.startswith("https://"):
+                _log.warning("A gateway without TLS is not asked", owner=owner)
+                return None
+            headers |= on_behalf_of(current_caller())
+        elif "authorization" in request.headers:
+            headers["authorization"] = request.headers["authorization"]
         try:
             told = await self._http.request(
                 request.method,
