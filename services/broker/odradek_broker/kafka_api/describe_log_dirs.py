@@ -55,6 +55,7 @@ def describe_log_dirs(request: Request) -> Message:
                 ],
                 total_bytes=total,
                 usable_bytes=usable,
+                is_cordoned=False,
             )
         ],
     )
