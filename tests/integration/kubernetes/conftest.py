@@ -28,7 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKuber
             pytest.skip("kubectl is not installed")
         if not can_make_namespaces():
             pytest.skip("network namespaces take root and iproute2")
-    with SimulatedKubernetes(".", tmp_path_factory.mktemp("kubernetes")) as found:
+    scratch = tmp_path_factory.mktemp("kubernetes")
+    with SimulatedKubernetes(".", scratch, beside=["jobs"]) as found:
         found.apply()
         yield found
 

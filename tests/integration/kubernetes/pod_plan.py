@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.kubernetes.rendered import K8S, Object
+from tests.unit.kubernetes.containerfile import last_stage
+from tests.unit.kubernetes.rendered import Object
 
 _POD_FIELDS = {
     "affinity",
@@ -78,26 +79,31 @@ class PodPlan:
     read_only_root: bool
     grace_s: float
     pre_stop_s: float
+    preparations: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, Probe] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What the Containerfile's last stage says of a process."""
+    """What the Containerfile's last stage says of a process; `preparations` are its RUN lines."""
 
     entrypoint: tuple[str, ...]
     environment: Mapping[str, str]
+    preparations: tuple[str, ...]
 
     @staticmethod
     def read() -> Image:
-        lines = (K8S / "Containerfile").read_text().splitlines()
-        entrypoint = next(line for line in lines if line.startswith("ENTRYPOINT "))
-        words = re.findall(r'"([^"]*)"', entrypoint)
-        variables = next(line for line in lines if line.startswith("ENV ")).split()[1:]
+        stage = last_stage()
+        (entrypoint,) = [one.listed() for one in stage if one.word == "ENTRYPOINT"]
+        variables = [word for one in stage if one.word == "ENV" for word in one.text.split()]
         pairs = dict(pair.split("=", 1) for pair in variables)
         pairs.pop("PATH")  # the virtual environment that the tests run in stands for the image's
-        return Image(entrypoint=tuple(words), environment=pairs)
+        return Image(
+            entrypoint=tuple(entrypoint),
+            environment=pairs,
+            preparations=tuple(one.text for one in stage if one.word == "RUN"),
+        )
 
 
 class Planner:
@@ -157,6 +163,7 @@ class Planner:
             read_only_root=own["readOnlyRootFilesystem"],
             grace_s=spec.get("terminationGracePeriodSeconds", 30),
             pre_stop_s=stop["sleep"]["seconds"] if stop else 0,
+            preparations=self._image.preparations,
             ports=ports,
             probes={
                 kind: _probe(container[f"{kind}Probe"], ports)

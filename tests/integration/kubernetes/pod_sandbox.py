@@ -158,6 +158,7 @@ class PodProcess:
                 f"mount -t overlay overlay -o lowerdir={ancestor},upperdir={layer}/upper,"
                 f"workdir={layer}/work {ancestor}",
             ]
+        lines += plan.preparations  # of the image: they change what the pod sees alone
         lines += [f"mkdir -p {shlex.quote(place)}" for place in places]
         lines.append(f"mount --bind {self._network.resolver_path} /etc/resolv.conf")
         read_only = ["/"] if plan.read_only_root else []
@@ -209,8 +210,9 @@ def _trees_below(place: str) -> list[Path]:
 
 
 def _ancestors_to_extend(places: Sequence[str]) -> list[str]:
-    """Directories of the machine in which mount points must be made, as the image would have them."""
-    found = []
+    """Directories of the machine that a pod sees a copy of: in them mount points must be made, as the image
+    has them. /etc always: lines of the Containerfile change it."""
+    found = ["/etc"]
     for place in places:
         ancestor = Path(place)
         if ancestor.exists():

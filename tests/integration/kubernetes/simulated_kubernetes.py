@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +38,12 @@ _NO_CHECK = ssl._create_unverified_context()  # a kubelet does not check certifi
 class SimulatedKubernetes:
     """One namespace of one overlay. Open it, `apply`, roll and break pods, close it."""
 
-    def __init__(self, overlay: str, scratch: Path) -> None:
+    def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
+        """Jobs of the folders `beside` it are there too, for `run_job`; nobody starts them."""
         self.scratch = scratch
-        self.found = objects(overlay)
+        own = objects(overlay)
+        self._own_jobs = [one["metadata"]["name"] for one in own if one["kind"] == "Job"]
+        self.found = own + [one for folder in beside for one in objects(folder)]
         self.network = PodNetwork(scratch)
         self.pods: dict[str, PodProcess] = {}
         self._ready: set[str] = set()
@@ -83,9 +86,7 @@ class SimulatedKubernetes:
         Raises:
             AssertionError: a pod was not ready in time; with the end of its log.
         """
-        for name in self._names_of("Job"):
-            if name == "make-certificates":  # pods wait for the secrets that they mount
-                self.run_job(name)
+        self.run_job("make-certificates")  # pods wait for the secrets that they mount
         for name in self._names_of("StatefulSet"):
             for pod in self.pod_names(name):
                 self.start(pod)
@@ -94,6 +95,9 @@ class SimulatedKubernetes:
                 self.start(self.new_pod_name(name))
         for pod in list(self.pods):
             self.wait_ready(pod)
+        for name in self._own_jobs:
+            if name != "make-certificates":
+                self.run_job(name)
 
     def pod_names(self, stateful_set: str) -> list[str]:
         """All of it, by rising ordinal."""
@@ -134,6 +138,7 @@ class SimulatedKubernetes:
 
     def run_job(self, name: str, *, timeout_s: float = READY_S_MAX) -> str:
         """Run it to its end; what it said. Raises AssertionError when it failed."""
+        self._log_path(f"{name}-job").unlink(missing_ok=True)
         self._start_as(f"{name}-job", self._workloads["Job", name])
         pod = self.pods.pop(f"{name}-job")
         try:
@@ -258,18 +263,22 @@ class SimulatedKubernetes:
 
     def _launch(self, plan: PodPlan, address: str) -> PodProcess:
         assert plan.name not in self.pods, f"{plan.name} runs already"
-        volumes, logs = self.scratch / "volumes", self.scratch / "logs"
+        volumes = self.scratch / "volumes"
         volumes.mkdir(exist_ok=True)
-        logs.mkdir(exist_ok=True)
         self.pods[plan.name] = pod = PodProcess(
             plan,
             self.network,
             address=address,
             volumes=volumes,
-            log_path=logs / f"{plan.name}.log",
+            log_path=self._log_path(plan.name),
         )
         self._publish()
         return pod
+
+    def _log_path(self, pod: str) -> Path:
+        logs = self.scratch / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / f"{pod}.log"
 
     def _forget(self, pod: str) -> None:
         self._ready.discard(pod)

@@ -9,21 +9,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import kubernetes_validate
+import pyspark
 import pytest
 import yaml
+from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
 from odradek_broker.settings import BrokerSettings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumProcessSettings
 from odradek_runtime.settings import specs_of
+from tests.unit.kubernetes.policies import violations
 from tests.unit.kubernetes.rendered import (
     K8S,
     OVERLAYS,
-    ROOT,
     has_kubectl,
     objects,
     render,
-    violations,
 )
 
 pytestmark = [
@@ -39,7 +40,7 @@ CUSTOM = ("ServiceMonitor", "PrometheusRule", "PodMonitor", "SparkApplication")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     found = objects(overlay)
-    assert len(found) > 15
+    assert len(found) > (15 if overlay != "jobs" else 4)
     for one in found:
         if one["kind"] not in CUSTOM:
             kubernetes_validate.validate(one, "1.32", strict=True)
@@ -78,6 +79,31 @@ PROTECTED = {  # field: kinds of objects in which every place of it matters
     "podManagementPolicy": (),
     "terminationGracePeriodSeconds": ("StatefulSet",),
     "fsGroupChangePolicy": (),
+    "fsGroup": (),
+    "automountServiceAccountToken": ("StatefulSet", "Deployment", "Job", "ServiceAccount"),
+    "ephemeral-storage": (),
+    "memory": (),
+    "image": (),
+    "replicas": ("StatefulSet",),
+    "ordinals": (),
+    "serviceName": (),
+    "whenDeleted": (),
+    "whenScaled": (),
+    "volumeClaimTemplates": (),
+    "grpc": (),
+    "fieldRef": ("StatefulSet",),
+    "sleep": (),
+    "rollingUpdate": ("Deployment",),
+    "httpGet": (),
+    "minReplicas": (),
+    "metrics": ("HorizontalPodAutoscaler",),
+    "ingress": (),
+    "egress": (),
+    "ports": ("NetworkPolicy",),
+    "podSelector": ("NetworkPolicy",),
+    "matchLabels": ("PodDisruptionBudget",),
+    "policyTypes": (),
+    "pod-security.kubernetes.io/enforce": (),
     "maxUnavailable": ("PodDisruptionBudget",),
     "publishNotReadyAddresses": (),
     "clusterIP": (),
@@ -108,6 +134,70 @@ def _places(node: Any, field: str) -> Iterator[dict[str, Any]]:
     elif isinstance(node, list):
         for child in node:
             yield from _places(child, field)
+
+
+def test_production_takes_a_host_and_a_zone_for_each_pod() -> None:
+    for one in objects("overlays/prod"):
+        if one["kind"] != "StatefulSet":
+            continue
+        pod = one["spec"]["template"]["spec"]
+        (rule,) = pod["affinity"]["podAntiAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
+        assert rule["topologyKey"] == "kubernetes.io/hostname"
+        assert rule["labelSelector"]["matchLabels"] == one["spec"]["selector"]["matchLabels"]
+        (spread,) = pod["topologySpreadConstraints"]
+        assert spread["minDomains"] == 3
+        assert spread["whenUnsatisfiable"] == "DoNotSchedule"
+
+
+def test_production_gives_each_broker_an_address_and_is_monitored() -> None:
+    found = objects("overlays/prod")
+    kinds = [one["kind"] for one in found]
+    assert kinds.count("ServiceMonitor") == 3
+    assert kinds.count("PrometheusRule") == 1
+    dashboards = [one for one in found if one["kind"] == "ConfigMap" and "dashboards" in str(one)]
+    assert dashboards[0]["metadata"]["labels"]["grafana_dashboard"] == "1"
+    external = {
+        one["spec"]["selector"]["statefulset.kubernetes.io/pod-name"]
+        for one in found
+        if one["kind"] == "Service" and one["spec"].get("type") == "LoadBalancer"
+    }
+    assert external == {"broker-1", "broker-2", "broker-3"}
+    (broker,) = [
+        one for one in found if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "broker"
+    ]
+    told = {
+        one["name"]: one.get("value")
+        for one in broker["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert "GRPC://$(POD_NAME).odradek.example.com" in told["ODRADEK_BROKER_ADVERTISED_LISTENERS"]
+    (scaler,) = [one for one in found if one["kind"] == "HorizontalPodAutoscaler"]
+    assert [one["type"] for one in scaler["spec"]["metrics"]] == ["Resource", "Pods"]
+
+
+def test_the_spark_application_is_what_the_operator_knows() -> None:
+    (found,) = [one for one in objects("jobs") if one["kind"] == "SparkApplication"]
+    read = SparkV1beta2SparkApplication.from_dict(copy.deepcopy(found))
+    assert read is not None
+    assert read.to_dict() == found, "a field that is not the operator's"
+    spec = found["spec"]
+    (scripts,) = [one for one in objects("jobs") if one["kind"] == "ConfigMap"]
+    names = {v["name"]: v.get("configMap", {}).get("name") for v in spec["volumes"]}
+    assert names["job"] == scripts["metadata"]["name"]
+    assert spec["mainApplicationFile"].rpartition("/")[2] in scripts["data"]
+    assert spec["sparkVersion"] == pyspark.__version__
+    for role in ("driver", "executor"):
+        assert {m["name"] for m in spec[role]["volumeMounts"]} == set(names)
+        assert spec[role]["podSecurityContext"]["runAsNonRoot"] is True
+
+
+def test_a_misspelt_field_of_a_spark_application_is_noticed() -> None:
+    (found,) = [one for one in objects("jobs") if one["kind"] == "SparkApplication"]
+    found["spec"]["driver"]["memmory"] = "1g"
+    read = SparkV1beta2SparkApplication.from_dict(copy.deepcopy(found))
+    assert read is not None
+    assert read.to_dict() != found
 
 
 def test_objects_are_copies() -> None:
@@ -143,29 +233,6 @@ def test_a_change_of_a_setting_rolls_the_pods() -> None:
     names = re.findall(r"name: (broker-config-[a-z0-9]+)", render("base"))
     assert len(set(names)) == 1
     assert len(names) >= 2
-
-
-class TestContainerfile:
-    lines = (K8S / "Containerfile").read_text().splitlines()
-
-    def test_it_runs_as_a_numeric_user_and_names_no_address(self) -> None:
-        assert "USER 10100:10100" in self.lines
-        assert not any("://" in line for line in self.lines)
-        assert "STOPSIGNAL SIGTERM" in self.lines
-
-    def test_everything_it_copies_is_there_and_not_ignored(self) -> None:
-        ignored = (ROOT / ".dockerignore").read_text().splitlines()
-        kept = {line[1:] for line in ignored if line.startswith("!")}
-        for line in self.lines:
-            if line.startswith("COPY ") and "--from" not in line:
-                for source in line.split()[1:-1]:
-                    assert (ROOT / source).exists(), source
-                    assert source in kept, f"{source} is ignored by .dockerignore"
-
-    def test_only_its_first_stage_installs_a_compiler(self) -> None:
-        stages = "\n".join(self.lines).split("FROM ${BASE}")
-        assert "gcc" in stages[1]
-        assert "gcc" not in stages[2]
 
 
 def test_rendered_yaml_has_no_duplicate_objects() -> None:

@@ -1,0 +1,210 @@
+"""The policies that the rendered objects must keep: the lines of the restricted level, and the cluster's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tests.unit.kubernetes.network_rules import network_violations
+from tests.unit.kubernetes.rendered import Object, pods
+
+NAME = "app.kubernetes.io/name"
+DATA = "/var/lib/odradek"
+
+
+def violations(found: list[Object]) -> list[str]:
+    """Everything that KUBERNETES' restricted level and the cluster's own rules ask for and these lack."""
+    wrong: list[str] = []
+    for name, template in pods(found):
+        wrong += [f"{name}: {text}" for text in _pod_violations(template)]
+    wrong += _workload_violations(found)
+    wrong += _stateful_violations(found)
+    wrong += _gateway_violations(found)
+    wrong += _cluster_violations(found)
+    wrong += network_violations(found)
+    return wrong
+
+
+def _pod_violations(template: Object) -> Iterator[str]:
+    spec = template["spec"]
+    security = spec.get("securityContext", {})
+    if security.get("runAsNonRoot") is not True:
+        yield "runs as root"
+    if not security.get("runAsUser", 0) > 10_000 or not security.get("runAsGroup", 0) > 10_000:
+        yield "user or group is not above 10000"
+    if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        yield "no seccomp profile"
+    if spec.get("volumes") and not security.get("fsGroup", 0) > 10_000:
+        yield "no group for its volumes"
+    if not spec.get("serviceAccountName"):
+        yield "no service account of its own"
+    if "automountServiceAccountToken" not in spec:
+        yield "does not say whether it needs a token"
+    if spec.get("enableServiceLinks") is not False:
+        yield "service links in the environment"
+    for volume in spec.get("volumes", ()):
+        if "emptyDir" in volume and "sizeLimit" not in (volume["emptyDir"] or {}):
+            yield f"emptyDir {volume['name']} has no limit"
+    for container in spec["containers"]:
+        mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", ())}
+        if not any(v["name"] == mounts.get("/tmp") and "emptyDir" in v for v in spec["volumes"]):
+            yield "nowhere to write for what needs /tmp"
+        for variable in container.get("env", ()):
+            if re.search("PASSWORD|SECRET|TOKEN", variable["name"]) and "value" in variable:
+                yield f"{variable['name']} is written down"
+        own = container.get("securityContext", {})
+        if own.get("allowPrivilegeEscalation") is not False:
+            yield "privilege escalation"
+        if own.get("readOnlyRootFilesystem") is not True:
+            yield "writable root"
+        if own.get("capabilities", {}).get("drop") != ["ALL"]:
+            yield "keeps capabilities"
+        resources = container.get("resources", {})
+        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        if not requests.get("memory") or requests.get("memory") != limits.get("memory"):
+            yield "memory request and limit differ"
+        if "cpu" not in requests or "cpu" in limits:
+            yield "cpu must be requested and not limited"
+        if "ephemeral-storage" not in requests or "ephemeral-storage" not in limits:
+            yield "ephemeral storage is not bounded"
+        if ":" not in container.get("image", ""):
+            yield "image without a tag"
+
+
+def _workload_violations(found: list[Object]) -> Iterator[str]:
+    for one in found:
+        name = f"{one['kind']}/{one['metadata']['name']}"
+        spec = one.get("spec", {})
+        if one["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        pod = spec["template"]["spec"]
+        container = pod["containers"][0]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if probe not in container:
+                yield f"{name}: no {probe}"
+        if not pod.get("topologySpreadConstraints"):
+            yield f"{name}: not spread over zones"
+        if "podAntiAffinity" not in pod.get("affinity", {}):
+            yield f"{name}: not spread over hosts"
+        if pod.get("automountServiceAccountToken") is not False:
+            yield f"{name}: has an API token"
+        spread = {one["topologyKey"] for one in pod.get("topologySpreadConstraints", ())}
+        if "topology.kubernetes.io/zone" not in spread:
+            yield f"{name}: zones do not matter to it"
+        account = pod.get("serviceAccountName")
+        if account != one["metadata"]["name"]:
+            yield f"{name}: shares the account {account}"
+
+
+def _stateful_violations(found: list[Object]) -> Iterator[str]:
+    for one in found:
+        if one["kind"] != "StatefulSet":
+            continue
+        name, spec = one["metadata"]["name"], one["spec"]
+        pod = spec["template"]["spec"]
+        container = pod["containers"][0]
+        if spec.get("replicas") != 3 or spec.get("ordinals", {}).get("start") != 1:
+            yield f"{name}: not the members 1, 2 and 3"
+        if spec.get("serviceName") != name:
+            yield f"{name}: no names for its pods"
+        if spec.get("podManagementPolicy") != "Parallel":
+            yield f"{name}: pods start one after the other"
+        retention = spec.get("persistentVolumeClaimRetentionPolicy", {})
+        if {retention.get("whenDeleted"), retention.get("whenScaled")} != {"Retain"}:
+            yield f"{name}: volumes go with the set"
+        claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())]
+        if claims != [m["name"] for m in container["volumeMounts"] if m["mountPath"] == DATA]:
+            yield f"{name}: its data is on no claim"
+        if not 60 <= pod.get("terminationGracePeriodSeconds", 0) <= 120:
+            yield f"{name}: the grace period is not 60 to 120 s"
+        if "lifecycle" in container:
+            yield f"{name}: stopping waits for a hook, SIGTERM is enough"
+        if pod.get("securityContext", {}).get("fsGroupChangePolicy") != "OnRootMismatch":
+            yield f"{name}: volumes are chowned at each start"
+        for probe, service in (
+            ("startupProbe", "startup"),
+            ("livenessProbe", "liveness"),
+            ("readinessProbe", "readiness"),
+        ):
+            if container.get(probe, {}).get("grpc", {}).get("service") != service:
+                yield f"{name}: {probe} does not ask for {service}"
+        startup = container.get("startupProbe", {})
+        if startup.get("failureThreshold", 0) * startup.get("periodSeconds", 0) < 300:
+            yield f"{name}: less than five minutes to start"
+        yield from _identity_violations(name, container)
+
+
+def _identity_violations(name: str, container: Object) -> Iterator[str]:
+    """Who a pod is follows from its ordinal, its name and its zone."""
+    values = {one["name"]: one for one in container.get("env", ())}
+    paths = {
+        key: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        for key, one in values.items()
+    }
+    prefix = f"ODRADEK_{name.upper()}_"
+    if paths.get(f"{prefix}NODE_ID") != "metadata.labels['apps.kubernetes.io/pod-index']":
+        yield f"{name}: its id is not its ordinal"
+    certificate = values.get(f"{prefix}SSL_CERTIFICATE_LOCATION", {}).get("value", "")
+    if "$(POD_NAME)" not in certificate or paths.get("POD_NAME") != "metadata.name":
+        yield f"{name}: all pods have one certificate"
+    if name != "broker":
+        return
+    if paths.get(f"{prefix}BROKER_RACK") != "metadata.labels['topology.kubernetes.io/zone']":
+        yield f"{name}: its rack is not its zone"
+    if paths.get("POD_NAMESPACE") != "metadata.namespace":
+        yield f"{name}: it does not know its namespace"
+    if "$(POD_NAME)." not in values.get(f"{prefix}ADVERTISED_LISTENERS", {}).get("value", ""):
+        yield f"{name}: it does not advertise its own name"
+
+
+def _gateway_violations(found: list[Object]) -> Iterator[str]:
+    for one in found:
+        if one["kind"] != "Deployment":
+            continue
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        hook = container.get("lifecycle", {}).get("preStop", {})
+        if hook.get("sleep", {}).get("seconds") != 5:
+            yield "gateway: it goes while connections still come"
+        rolling = one["spec"].get("strategy", {}).get("rollingUpdate", {})
+        if rolling.get("maxUnavailable") != 0:
+            yield "gateway: a rolling update takes from its capacity"
+        for probe, path in (
+            ("startupProbe", "/livez"),
+            ("livenessProbe", "/livez"),
+            ("readinessProbe", "/readyz"),
+        ):
+            if container.get(probe, {}).get("httpGet", {}).get("path") != path:
+                yield f"gateway: {probe} does not ask {path}"
+
+
+def _cluster_violations(found: list[Object]) -> Iterator[str]:
+    named = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    labels = named.get(("Namespace", "odradek"), {}).get("metadata", {}).get("labels", {})
+    if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+        yield "the namespace does not enforce the restricted level"
+    for component in ("quorum", "broker", "gateway"):
+        budget = named.get(("PodDisruptionBudget", component), {}).get("spec", {})
+        chosen = budget.get("selector", {}).get("matchLabels")
+        if budget.get("maxUnavailable") != 1 or chosen != {NAME: component}:
+            yield f"{component}: no disruption budget of 1"
+        if ("NetworkPolicy", component) not in named:
+            yield f"{component}: no network policy"
+        account = named.get(("ServiceAccount", component), {})
+        if account.get("automountServiceAccountToken") is not False:
+            yield f"{component}: its account mounts tokens"
+    for component in ("quorum", "broker"):
+        service = named.get(("Service", component), {}).get("spec", {})
+        if service.get("clusterIP") != "None" or not service.get("publishNotReadyAddresses"):
+            yield f"{component}: no headless service that publishes early"
+    deny = named.get(("NetworkPolicy", "default-deny"), {}).get("spec", {})
+    if deny.get("podSelector") != {} or set(deny.get("policyTypes", ())) != {"Ingress", "Egress"}:
+        yield "nothing is denied by default"
+    scaler = named.get(("HorizontalPodAutoscaler", "gateway"), {}).get("spec", {})
+    resources = [m["resource"]["name"] for m in scaler.get("metrics", ()) if "resource" in m]
+    if scaler.get("minReplicas", 0) < 2 or "cpu" not in resources:
+        yield "the gateway does not scale"
+    if any(one["kind"] == "Secret" for one in found):
+        yield "a secret is written down"
+    for kind, name in named:
+        if kind == "ConfigMap" and not re.search(r"-[a-z0-9]{10}$", name):
+            yield f"{name}: a change of it would roll nothing"

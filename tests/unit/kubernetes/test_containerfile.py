@@ -1,0 +1,129 @@
+"""The Containerfile, read as a builder does, and its lines run without one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kubernetes.containerfile import Instruction, is_ignored, last_stage, read
+from tests.unit.kubernetes.rendered import K8S, ROOT
+
+FILES = (K8S / "Containerfile", K8S / "Containerfile.spark")
+RUN_S_MAX = 1_200
+START = """
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as cluster:
+    cluster.start()
+    cluster.wait_ready()
+    print("all serve")
+"""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_names_no_address_and_runs_as_a_numeric_user(path: Path) -> None:
+    assert "://" not in path.read_text()
+    (*_, user) = [one.text for one in last_stage(path) if one.word == "USER"]
+    uid, _, gid = user.partition(":")
+    assert int(uid) > 10_000
+    assert int(gid) > 10_000
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_its_base_is_an_argument(path: Path) -> None:
+    assert read(path)[0].word == "ARG"
+    assert all(one.text.startswith("${BASE}") for one in read(path) if one.word == "FROM")
+
+
+def test_the_image_is_one_program_without_a_shell() -> None:
+    found = {one.word: one for one in last_stage()}
+    assert found["ENTRYPOINT"].listed() == ["odradek"]
+    assert found["STOPSIGNAL"].text == "SIGTERM"
+    assert "org.opencontainers.image.title" in found["LABEL"].text
+
+
+def test_only_the_first_stage_has_a_compiler() -> None:
+    first = [one.text for one in read() if one.stage == 0 and one.word == "RUN"]
+    assert any("gcc" in text for text in first)
+    assert not any("apt-get" in one.text for one in last_stage())
+
+
+def test_everything_it_copies_is_there_and_reaches_the_builder() -> None:
+    copied = [one for one in read() if one.word == "COPY" and "--from" not in one.text]
+    assert copied
+    for one in copied:
+        for source in one.words()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert not is_ignored(source), f"{source} is in .dockerignore"
+
+
+def test_what_is_not_for_the_image_is_ignored() -> None:
+    for path in (".git", ".venv", "tests", "deploy", "artifacts", "services/x/__pycache__"):
+        assert is_ignored(path), path
+    assert is_ignored("proto/python/odradek_protocol/rpc/v1/common_pb2.py")
+    assert not is_ignored("services/broker/odradek_broker/process.py")
+
+
+def _within(scratch: Path, text: str) -> str:
+    """A line of the Containerfile with its absolute paths below `scratch`."""
+    return text.replace("/opt/odradek", f"{scratch}/opt/odradek").replace(
+        "/etc/passwd", f"{scratch}/etc/passwd"
+    )
+
+
+def _copy(scratch: Path, folder: Path, one: Instruction) -> None:
+    *sources, target = one.words()
+    for source in sources:
+        if (ROOT / source).is_file():
+            shutil.copy(ROOT / source, folder / target)
+            continue
+
+        def ignored(place: str, names: list[str]) -> list[str]:
+            below = Path(place).relative_to(ROOT)
+            return [name for name in names if is_ignored(str(below / name))]
+
+        shutil.copytree(ROOT / source, folder / target, ignore=ignored, dirs_exist_ok=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(RUN_S_MAX)
+def test_its_lines_make_an_environment_in_which_the_three_commands_start(tmp_path: Path) -> None:
+    """apt-get is left out: the machine that tests run on has the compiler."""
+    folder = tmp_path
+    (tmp_path / "etc").mkdir()
+    environment = {**os.environ, "PATH": f"{Path(sys.base_prefix)}/bin:{os.environ['PATH']}"}
+    for one in read():
+        if one.word == "WORKDIR":
+            folder = tmp_path / one.text.lstrip("/")
+            folder.mkdir(parents=True)
+        elif one.word == "COPY" and "--from" not in one.text:
+            _copy(tmp_path, folder, one)
+        elif one.word == "RUN" and not one.text.startswith("apt-get"):
+            subprocess.run(
+                ["sh", "-ec", _within(tmp_path, one.text)], cwd=folder, env=environment, check=True
+            )
+    programs = tmp_path / "opt" / "odradek" / "bin"
+    bare = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    for command in ("quorum", "broker", "gateway"):
+        told = subprocess.run(
+            [programs / "odradek", command, "--config", "/nowhere"],
+            env=bare,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert told.returncode == 2, told.stderr
+        assert "/nowhere" in told.stderr
+    done = subprocess.run(
+        [programs / "python", "-c", START],
+        env=bare,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "all serve" in done.stdout
