@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from odradek import errors
-from odradek_gateway.admin import health
+from odradek_gateway.admin import docs_page, health
 from odradek_gateway.admin.cluster_metrics import ClusterMetrics
 from odradek_gateway.admin.request_metrics import RequestMetrics
 from odradek_gateway.cluster_access import ClusterAccess
@@ -52,7 +52,7 @@ _SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
 )
 _HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
-_ALWAYS = (health,)
+_ALWAYS = (health, docs_page)
 _V2 = (v2_topics, produce, consumers, consumer_records, consumer_offsets)
 _V3 = (  # configs of all (`-`) before those of one, and moves (`-`) before partitions
     clusters,
@@ -135,6 +135,7 @@ def create_app(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
+        docs_url=None,  # FastAPI's is fetched from elsewhere; see admin.docs_page
         redoc_url=None,
     )
     app.state.cluster = cluster

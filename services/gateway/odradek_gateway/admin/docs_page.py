@@ -1,0 +1,82 @@
+"""The docs page: openapi.json as one HTML page, without scripts and without a request to anywhere else."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+router = APIRouter()
+_HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+summary { cursor: pointer; padding: .2rem 0; } summary code { font-weight: 600; }
+.method { display: inline-block; width: 4.5rem; font: 600 .8rem monospace; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; } pre { overflow-x: auto; font-size: .8rem; }
+td, th { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top; }
+"""
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """Every path, its parameters, its body and its answers."""
+    return HTMLResponse(page_of(request.app.openapi()), headers=_HEADERS)
+
+
+def page_of(openapi: dict[str, Any]) -> str:
+    """The whole page."""
+    title = escape(openapi["info"]["title"])
+    sections: dict[str, list[str]] = {}
+    for path, item in openapi["paths"].items():
+        for method, operation in item.items():
+            tag = operation.get("tags", ["other"])[0]
+            sections.setdefault(tag, []).append(_operation(method, path, operation))
+    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(ops)}" for tag, ops in sections.items())
+    shapes = "".join(
+        f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
+        f"<pre>{escape(json.dumps(schema, indent=1))}</pre></details>"
+        for name, schema in openapi["components"]["schemas"].items()
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
+        f"<p>{escape(openapi['info']['description'])}</p>"
+        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>'
+        f"{body}<h2>Shapes</h2>{shapes}</body></html>"
+    )
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(p['name'])}</code></td><td>{escape(p['in'])}</td>"
+        f"<td>{'required' if p.get('required') else ''}</td></tr>"
+        for p in operation.get("parameters", ())
+    )
+    parameters = f"<table>{rows}</table>" if rows else ""
+    bodies = "".join(
+        f"<p>Body <code>{escape(kind)}</code></p>"
+        f"<pre>{escape(json.dumps(content['schema'], indent=1))}</pre>"
+        for kind, content in operation.get("requestBody", {}).get("content", {}).items()
+    )
+    answers = "".join(
+        f"<tr><td>{escape(status)}</td><td>{_shape(response)}</td></tr>"
+        for status, response in operation["responses"].items()
+    )
+    return (
+        f'<details><summary><span class="method">{escape(method.upper())}</span>'
+        f"<code>{escape(path)}</code> {escape(operation.get('description', '').splitlines()[0])}"
+        f"</summary>{parameters}{bodies}<table>{answers}</table></details>"
+    )
+
+
+def _shape(response: dict[str, Any]) -> str:
+    for content in response.get("content", {}).values():
+        name = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
+        if name:
+            return f'<a href="#{escape(name)}">{escape(name)}</a>'
+        return escape(json.dumps(content.get("schema", {})))
+    return "no body"
