@@ -30,7 +30,6 @@ SCENARIOS: Final = {
     "sasl": "SASL: SCRAM-SHA-256 and -512",
     "sasl over tls": "SASL over TLS: SCRAM or PLAIN",
     "acl denied": "ACL: denied, then allowed",
-    "broker killed": "a broker of three is killed and restarted",
 }
 CANNOT: Final = {
     ("aiokafka", "consumer protocol"): "no KIP-848",

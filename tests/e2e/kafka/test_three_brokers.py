@@ -102,7 +102,6 @@ def kill_rounds(cluster: EmbeddedCluster, topic: str, rounds: int, pause_s: floa
     assert len(found) == len(set(found)), "repeated"
 
 
-@pytest.mark.scenario("confluent-kafka", "broker killed")
 @pytest.mark.timeout(180)
 def test_the_leader_dies_and_comes_back(three: EmbeddedCluster, topic: str) -> None:
     kill_rounds(three, topic, rounds=2, pause_s=2)
@@ -114,7 +113,6 @@ def test_a_broker_dies_every_20_seconds(three: EmbeddedCluster, topic: str) -> N
     kill_rounds(three, topic, rounds=10, pause_s=10)
 
 
-@pytest.mark.scenario("confluent-kafka", "broker killed")
 @pytest.mark.timeout(180)
 def test_a_group_survives_its_coordinator(three: EmbeddedCluster, topic: str) -> None:
     create(three, topic, 3)
