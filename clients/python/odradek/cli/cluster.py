@@ -16,11 +16,13 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.cli.session import with_client
+from odradek.cli.spread import spread
 
 if TYPE_CHECKING:
     from odradek.client import Client
 
 app = typer.Typer(help="The cluster.", no_args_is_help=True)
+app.command()(spread)
 
 
 @app.command()

@@ -1,0 +1,63 @@
+"""Replicas move on to new brokers and off old ones, a few at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.admin.spreading import spread
+
+
+def test_a_new_broker_gets_its_share_with_as_few_moves_as_that_takes() -> None:
+    before = {n: ((n % 3) + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(12)}
+    after = spread(before, [1, 2, 3, 4])
+    moved = sum(len(set(found) - set(before[key])) for key, found in after.items())
+    assert moved == 9, "36 replicas on 4 brokers"
+    whole = before | after
+    assert Counter(b for found in whole.values() for b in found) == {1: 9, 2: 9, 3: 9, 4: 9}
+    leads = Counter(found[0] for found in whole.values())
+    assert max(leads.values()) - min(leads.values()) <= 1
+
+
+def test_a_broker_that_shall_go_is_left() -> None:
+    after = spread({"a": (1, 2), "b": (2, 3), "c": (3, 1)}, [1, 2])
+    assert {key: set(found) for key, found in after.items()} == {"b": {1, 2}, "c": {1, 2}}
+
+
+def test_what_is_even_stays() -> None:
+    assert spread({0: (1, 2), 1: (2, 3), 2: (3, 1)}, [1, 2, 3]) == {}
+
+
+def test_replicas_do_not_come_together_in_a_rack() -> None:
+    racks = {1: "a", 2: "b", 3: "a", 4: "b"}
+    before = dict.fromkeys(range(8), (1, 2))
+    after = before | spread(before, [1, 2, 3, 4], racks)
+    assert all(len({racks[b] for b in found}) == 2 for found in after.values())
+    assert Counter(b for found in after.values() for b in found) == {1: 4, 2: 4, 3: 4, 4: 4}
+
+
+def test_too_few_brokers_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 replicas, and there are 2 brokers"):
+        spread({"a": (1, 2, 3)}, [1, 2])
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 40), st.permutations([1, 2, 3, 4, 5]).map(lambda found: tuple(found[:3]))
+    ),
+    st.sets(st.integers(1, 8), min_size=3),
+)
+def test_every_partition_keeps_its_number_of_distinct_replicas(
+    before: dict[int, tuple[int, ...]], brokers: set[int]
+) -> None:
+    after = before | spread(before, sorted(brokers))
+    for key, found in after.items():
+        assert len(found) == len(set(found)) == len(before[key])
+        assert set(found) <= brokers
+    loads = Counter(dict.fromkeys(brokers, 0))
+    loads.update(b for found in after.values() for b in found)
+    assert max(loads.values()) - min(loads.values()) <= 1
+    assert spread(after, sorted(brokers)) == {}
