@@ -1,0 +1,175 @@
+"""A disk that fills up while a log is cut, or before one is made: the replicas begin anew when it has room."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import StorageFull
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition.effects import Role
+from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.full_disk import FullDisk
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_protocol.identity import BrokerId, MetadataOffset, Offset, PartitionIndex, TopicName
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import Partition, Topic
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import TOPIC, TOPIC_ID, Broker, memory_broker
+
+CONFIG = LogConfig(segment_bytes=1 << 20)
+OWN, LEADER = BrokerId(1), BrokerId(2)
+WAIT_S_MAX = 20.0
+_POLL_S = 0.01
+
+
+@dataclass
+class NoLinks:
+    """Nobody is reached; whom each partition wants to follow is noted."""
+
+    followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
+
+    def follow(self, host: PartitionHost, leader: int) -> None:
+        self.followed.append((host, leader))
+
+    def stream(self, session_id: int) -> None:
+        return None
+
+
+def follower_image(partitions: int) -> MetadataImage:
+    """The topic, whose partitions this broker follows."""
+    image, delta = MetadataImage(), MetadataDelta()
+    offset = MetadataOffset(1)
+    image.replay(offset, 1, Topic(topic_id=TOPIC_ID, name=TopicName(TOPIC)), delta)
+    for index in range(partitions):
+        record = Partition(
+            topic_id=TOPIC_ID,
+            partition=PartitionIndex(index),
+            replicas=(LEADER, OWN),
+            isr=(LEADER, OWN),
+            leader=LEADER,
+        )
+        image.replay(offset, 1, record, delta)
+    return image
+
+
+@asynccontextmanager
+async def table_of(broker: Broker, partitions: int) -> AsyncIterator[tuple[PartitionTable, Any]]:
+    """The replicas of a directory, and what the controller was told of its room."""
+    told: list[bool] = []
+    pool = DiskPool(threads_max=1)
+    unused: Any = None
+    table = PartitionTable(
+        broker_id=OWN,
+        directory=broker.directory,
+        defaults=CONFIG,
+        settings=ReplicaSettings(),
+        pool=pool,
+        proposals=unused,
+        on_offline=pytest.fail,
+    )
+    links: Any = NoLinks()
+    table.links = links
+    full_disk = FullDisk(table=table, directory=broker.directory, on_change=told.append)
+    watching = asyncio.create_task(full_disk.run())
+    table.activate(follower_image(partitions))
+    try:
+        yield table, told
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await pool.idle()
+        pool.close()
+
+
+def fill(broker: Broker) -> Callable[[], None]:
+    """Let no write find room; the way to make some again."""
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    room_bytes_min = broker.directory.room_bytes_min
+
+    def fault(operation: str, path: Path) -> None:
+        if operation in ("write", "create"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def heal() -> None:
+        storage.fault = None
+        broker.directory.room_bytes_min = room_bytes_min
+
+    storage.fault = fault
+    broker.directory.room_bytes_min = 1 << 60
+    return heal
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110  # of somebody who does not tell
+            await asyncio.sleep(_POLL_S)
+
+
+def log_of(table: PartitionTable, index: int = 0) -> PartitionLog:
+    return table.by_id[TOPIC_ID, index].log
+
+
+async def test_a_cut_that_had_no_room_fails_its_replica_until_there_is_some() -> None:
+    broker = memory_broker(CONFIG)
+    first, second = broker.append(3), broker.append(2)
+    broker.checkpoint()
+    async with table_of(broker, 1) as (table, told):
+        host = table.by_id[TOPIC_ID, 0]
+        heal = fill(broker)
+        host._truncate_to(fx.TruncateTo(end_offset=Offset(3)))
+        await until(lambda: told == [True])
+        assert host.replica.role is Role.FAILED
+        assert table.offline_reason == "", "the directory is full, no more"
+        assert "No space left" in table.storage_problem
+        heal()
+        await until(lambda: told == [True, False])
+        again = table.by_id[TOPIC_ID, 0]
+        assert again is not host
+        assert again.replica.role is Role.FOLLOWER
+        assert table.storage_problem == ""
+        assert broker.read_all() in (first, first + second), "cut, or not cut"
+        assert log_of(table).is_intact
+        broker.append(1)
+
+
+async def test_a_replica_that_could_not_be_made_is_made_when_there_is_room() -> None:
+    broker = memory_broker(CONFIG)
+    heal = fill(broker)
+    async with table_of(broker, 2) as (table, told):
+        await until(lambda: told == [True])
+        assert (TOPIC_ID, 1) not in table.by_id
+        heal()
+        await until(lambda: told == [True, False])
+        assert table.by_id[TOPIC_ID, 1].replica.role is Role.FOLLOWER
+        assert log_of(table, 1).log_end_offset == 0
+
+
+async def test_a_disk_that_fills_again_soon_is_left_alone_for_longer_each_time() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(1)
+    async with table_of(broker, 1) as (_, told):
+        full_disk_s: list[float] = []
+        loop = asyncio.get_running_loop()
+        for number in range(1, 3):
+            heal = fill(broker)
+            began_s = loop.time()
+            with pytest.raises(StorageFull, match="No space left"):
+                broker.append(1)
+            heal()
+            await until(lambda wanted=2 * number: len(told) == wanted)  # type: ignore[misc]
+            full_disk_s.append(loop.time() - began_s)
+    assert full_disk_s[1] >= 1.0
