@@ -8,8 +8,7 @@
 
 PLAIN sends the password, so it is offered under TLS only; it is compared with the user's SCRAM
 credential, by deriving its keys in a thread. An unknown user gets the same messages in the same
-time as a known one with a wrong password: a made-up credential whose salt depends on the name and
-on a secret of this process.
+time as a known one with a wrong password: a made-up credential that looks like another user's.
 
 A token of OAUTHBEARER is signed (`odradek_runtime.jwt_tokens`), never merely believed, and what it
 proves holds until it ends.
@@ -24,7 +23,8 @@ import asyncio
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,7 @@ ITERATIONS_MAX: Final = 16_384  # Kafka's bound: an answer costs its client that
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
 _TOKEN_BYTES_MAX: Final = 16 * 1024
+_SALT_BYTES: Final = 32
 _SECRET: Final = os.urandom(32)
 
 Credentials = Callable[[], Mapping[tuple[str, ScramMechanism], UserScramCredential]]
@@ -143,7 +144,7 @@ class SaslExchange:
         found = next(
             (one for kind in ScramMechanism if (one := known.get((user, kind))) is not None), None
         )
-        credential = found or _made_up(user, ScramMechanism.SHA_256)
+        credential = found or _made_up(user, known.values(), default=ScramMechanism.SHA_512)
         try:
             prepared = saslprep(password)
         except scramp.ScramException:
@@ -208,7 +209,11 @@ class SaslExchange:
             raise LoginFailed("a user name of more than 512 bytes")
         self._first_user = user
         kind = SCRAM[self._mechanism]
-        one = self._credentials().get((user, kind)) or _made_up(user, kind)
+        known = self._credentials()
+        one = known.get((user, kind))
+        if one is None:
+            others = (other for other in known.values() if other.mechanism is kind)
+            one = _made_up(user, others, default=kind)
         self._compared_with = one
         return one.salt, one.stored_key, one.server_key, one.iterations
 
@@ -249,15 +254,29 @@ def _stored_key(password: str, credential: UserScramCredential) -> bytes:
     ).stored_key
 
 
-def _made_up(user: str, mechanism: ScramMechanism) -> UserScramCredential:
-    """The same for a name every time, so that asking twice does not tell that it is made up."""
+def _made_up(
+    user: str, known: Iterable[UserScramCredential], *, default: ScramMechanism
+) -> UserScramCredential:
+    """Of somebody who is not there, like one who is: with the hash, rounds and length of salt of another user.
+
+    Which other is drawn by the name, and the salt from that one's secret key: so it is the same on every
+    broker and after a restart, and hardly ever changes when users come and go.
+    """
+    model = min(
+        known, key=lambda one: (zlib.crc32(f"{user}\0{one.user}".encode()), one.user), default=None
+    )
+    if model is None:
+        mechanism, secret, salt_bytes, iterations = default, _SECRET, _SALT_BYTES, ITERATIONS_MIN
+    else:
+        mechanism, secret, iterations = model.mechanism, model.server_key, model.iterations
+        salt_bytes = len(model.salt)
     name = _HASHES[mechanism]
-    draw = hmac.digest(_SECRET, user.encode(), "sha512")
+    draw = hmac.digest(secret, user.encode(), "sha512")
     return UserScramCredential(
         user=user,
         mechanism=mechanism,
-        salt=draw[:26],
+        salt=hmac.digest(draw, b"salt", "sha512")[:salt_bytes],
         stored_key=hmac.digest(draw, b"stored", name),
         server_key=hmac.digest(draw, b"server", name),
-        iterations=ITERATIONS_MIN,
+        iterations=iterations,
     )
