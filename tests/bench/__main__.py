@@ -15,6 +15,10 @@ BENCHES = {
     "records": ["tests.bench.records"],
     "sdk": ["tests.bench.bench_sdk"],
     "sdk-rf3": ["tests.bench.bench_sdk", "--replicas", "3", "--records", "1000000"],
+    "replication": [
+        *("tests.bench.bench_sdk", "--replicas", "3", "--records", "300000"),
+        *("--value-bytes", "1024", "--paths", "produce"),
+    ],
     "quorum": ["tests.bench.bench_quorum"],
     "gateway": ["tests.bench.bench_gateway"],
 }

@@ -20,3 +20,9 @@ def rss_mib(pids: Iterable[int]) -> float:
     """Resident memory of these processes together, now."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def machine_idle_s() -> float:
+    """Seconds that all cores together were idle so far."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[4]) / os.sysconf("SC_CLK_TCK")
