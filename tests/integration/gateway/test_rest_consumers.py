@@ -202,3 +202,23 @@ def test_a_rebalance_does_not_outlast_the_timeout_of_a_read(
         told = gateways[1].get(f"{first}/records?timeout=200", headers=ACCEPT_JSON)
         assert (told.status_code, told.json()) == (200, [])
         assert time.monotonic() - began_s < 10.0, "a session timeout, not 200 ms"
+
+
+@pytest.mark.parametrize("asked", [0, 1], ids=["its gateway", "another gateway"])
+def test_a_client_that_gives_up_leaves_the_instance_to_the_next_one(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client], asked: int
+) -> None:
+    """Its poll ends with it: the next request neither waits for it nor misses what it would have got."""
+    topic = f"gives-up-{asked}"
+    make_topic(gateways[0], cluster, topic, 10)
+    base = make_instance(gateways[0], f"g-{topic}", "one", topic)
+    assert sorted(read_until(cycle(gateways[:1]), base, 10)) == list(range(10))
+    for _ in range(3):
+        with pytest.raises(httpx.ReadTimeout):
+            gateways[asked].get(f"{base}/records?timeout=55000", headers=ACCEPT_JSON, timeout=0.3)
+    began_s = time.monotonic()
+    told = gateways[asked].get(f"{base}/records?timeout=0", headers=ACCEPT_JSON)
+    assert (told.status_code, told.json()) == (200, [])
+    assert time.monotonic() - began_s < 20.0, "it waited for the polls that nobody waits for"
+    produce(gateways[0], topic, 10, 30)
+    assert sorted(read_until(cycle(gateways), base, 30)) == list(range(10, 40))

@@ -10,7 +10,8 @@ import asyncio
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -55,6 +56,7 @@ class PassedRequest(NamedTuple):
     query: bytes
     headers: Mapping[str, str]
     body: bytes
+    while_connected: Callable[[], AbstractAsyncContextManager[None]]  # to wait for its sake
 
     @property
     def path(self) -> str:
@@ -180,13 +182,14 @@ class Instances:
         elif "authorization" in request.headers:
             headers["authorization"] = request.headers["authorization"]
         try:
-            told = await self._http.request(
-                request.method,
-                f"{owner}{request.path}",
-                headers={**headers, PASSED_ON: "1"},
-                content=request.body,
-                extensions=self._tls_name,
-            )
+            async with request.while_connected():
+                told = await self._http.request(
+                    request.method,
+                    f"{owner}{request.path}",
+                    headers={**headers, PASSED_ON: "1"},
+                    content=request.body,
+                    extensions=self._tls_name,
+                )
         except httpx.PoolTimeout:  # says nothing of the other gateway
             raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
         except httpx.TransportError as error:

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest
+from odradek_gateway.rest.connected import while_connected
 from odradek_gateway.rest.errors import errors_of
 from odradek_gateway.rest.request_bodies import read_body
 
@@ -30,7 +31,12 @@ async def at_owner(group: str, name: str, request: Request, work: Work) -> Respo
     instances = instances_of(request)
     scope = request.scope
     passed = PassedRequest(
-        request.method, scope["raw_path"], scope["query_string"], request.headers, body
+        request.method,
+        scope["raw_path"],
+        scope["query_string"],
+        request.headers,
+        body,
+        lambda: while_connected(request),
     )
     found = await instances.find(group, name, passed)
     if isinstance(found, Elsewhere):

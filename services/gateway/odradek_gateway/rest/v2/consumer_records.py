@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 
 from odradek.consumer.consumer import Consumer
 from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.errors import OdradekError
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.rest.connected import while_connected
 from odradek_gateway.rest.embedded_formats import FORMATS, EmbeddedFormat
 from odradek_gateway.rest.errors import FORMAT_MISMATCH, RestError
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, V2, accepted
@@ -78,17 +82,22 @@ async def _read(
 ) -> list[ConsumerRecord]:
     """At least `fetch.min.bytes` of records, or what came until the time was up or the gateway stops."""
     records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
-    wanted_bytes = min(found.spec.fetch_min_bytes, max_bytes)
+    wanted_bytes = max(1, min(found.spec.fetch_min_bytes, max_bytes))
     records = await consumer.getmany(0, records_max)  # what is there, however little time there is
     size = sum(map(_size, records))
+    if size >= wanted_bytes and records:
+        return records
     try:
-        async with cluster_of(request).long_poll(wait_ms / 1000):
+        async with while_connected(request), cluster_of(request).long_poll(wait_ms / 1000):
             while size < wanted_bytes and len(records) < records_max:
                 piece = await consumer.getmany(None, records_max - len(records))
                 records += piece
                 size += sum(map(_size, piece))
     except TimeoutError:
         pass
+    except (ClientDisconnect, OdradekError, asyncio.CancelledError):  # nobody gets them: again
+        _read_again(consumer, records)
+        raise
     return records
 
 
