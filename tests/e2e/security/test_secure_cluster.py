@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import socket
 import ssl
 import time
 import uuid
@@ -271,6 +272,32 @@ def test_a_certificate_of_another_authority_is_refused(
     url = cluster.describe()["gateways"][0].replace("http://", "https://")
     with httpx.Client(verify=context) as client, pytest.raises(httpx.HTTPError):
         client.get(f"{url}/topics")
+
+
+@pytest.mark.parametrize("listener", ["KAFKA", "GRPC", "GRPC_USERS", "REPLICATION", "HTTP"])
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    cluster: SecureCluster, listener: str
+) -> None:
+    name = "gateway-1" if listener == "HTTP" else "broker-1"
+    process = cluster.gateways[1] if listener == "HTTP" else cluster.brokers[1]
+    port = process.ready_line["ports"][listener]
+    context = ssl.create_default_context(cafile=str(cluster.ca))
+    context.load_cert_chain(*cluster.certificate("admin"))
+    if listener not in ("KAFKA", "HTTP"):
+        context.set_alpn_protocols(["h2"])
+
+    def serial() -> str:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            return str((connection.getpeercert() or {})["serialNumber"])
+
+    before = serial()
+    cluster.certificate(name)
+    deadline_s = time.monotonic() + SETTLED_S
+    while serial() == before:
+        assert time.monotonic() < deadline_s, "the old certificate is shown for ever"
 
 
 def test_keys_that_are_rotated_count_without_a_restart(cluster: SecureCluster) -> None:
