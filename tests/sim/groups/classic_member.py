@@ -78,7 +78,7 @@ class ClassicMember(Member):
             self.owned,
             by=self.instance_id or self.name,
             is_static=self.instance_id is not None,
-            member_id=self.member_id,
+            member_id=f"{self.member_id}/{self.memberships}",
             began_us=asked_us,
             ended_us=self.scheduler.now_us,
         )

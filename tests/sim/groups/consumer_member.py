@@ -113,12 +113,13 @@ class ConsumerMember(Member):
             self.owned,
             kept=claimed & self.owned,
             by=self.instance_id or self.name,
-            member_id=self.member_id,
+            member_id=f"{self.member_id}/{self.memberships}",
             began_us=began_us,
             ended_us=self.scheduler.now_us,
         )
 
     def _lose_all(self) -> None:
+        self.memberships += 1
         self.owned, self.positions = frozenset(), {}
         self.epoch = 0
         self._tells_all = True

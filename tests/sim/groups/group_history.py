@@ -37,7 +37,7 @@ class Commit:
     partition: TopicPartition
     commit_id: str
     offset: int
-    member_id: str
+    member_id: str  # of one membership: a member that was taken out begins another one
     epoch: int  # or generation
     began_us: int
     by: str
@@ -171,7 +171,8 @@ class GroupHistory:
         """From when on nothing of the commit's epoch may be taken, as far as anybody was told.
 
         A generation ends for all at once; in a group of the consumer protocol each member moves on
-        by itself, or has lost the partition to another one.
+        by itself, or has lost the partition to another one. (Where the protocol changes, epochs
+        begin again once a group was empty: then only a member's own tell anything.)
         """
         generations = self._generations.get(commit.group)
         if generations is not None:
@@ -179,6 +180,8 @@ class GroupHistory:
         else:
             told = self._epochs.get(commit.member_id, {})
             ends = (at for number, at in told.items() if number > commit.epoch)
+        if commit.group in self.mixed:
+            return min(ends, default=NEVER_US)
         lost = (
             tenure.gained_us
             for tenure in self.tenures.values()

@@ -64,6 +64,7 @@ class Member:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.positions: dict[TopicPartition, int] = {}
         self.lives = 0
+        self.memberships = 0  # how often it joined from nothing
         self.process: Process | None = None
         self._loop: SimulatedLoop | None = None
         self._stream: Stream | None = None
@@ -278,7 +279,7 @@ class Member:
                 partition=partition,
                 commit_id=self.history.next_id(),
                 offset=self.positions[partition],
-                member_id=member_id,
+                member_id=f"{member_id}/{self.memberships}",
                 epoch=epoch,
                 began_us=began_us,
                 by=self.name,

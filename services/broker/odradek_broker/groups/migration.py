@@ -151,10 +151,9 @@ def downgraded(
     shared = set.intersection(*({name for name, _ in c.protocols} for c in protocols.values()))
     first = next(iter(protocols.values()))
     protocol = next((name for name, _ in first.protocols if name in shared), "")
-    generation = max(current.member_epoch for current in group.currents.values())
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        generation=generation,
+        generation=group.epoch,  # above what any member was told, those who are gone as well
         protocol=protocol,
         leader=None,
         state_timestamp_ms=now_ms,
