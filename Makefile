@@ -10,7 +10,7 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long check bench bench-kafka bench-spark sim soak dev proto lock clean
+.PHONY: help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
@@ -41,6 +41,9 @@ test: $(STAMP) ## Unit tests, 100 simulator seeds, short integration tests
 test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q
 	$(BIN)/python -m tests.sim --seeds 500
+
+scenario-table: $(STAMP) ## Run every client in every scenario and write the README's table
+	$(BIN)/python -m pytest -q -m scenario tests/e2e/kafka --scenario-table=README.md
 
 sim: $(STAMP) ## The simulator alone: make sim SEEDS=500
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)

@@ -7,13 +7,15 @@ import contextlib
 import random
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka as ck
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
 from odradek_protocol.kafka.api_keys import SUPPORTED
 from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
 from tests.unit.kafka.test_frames import mutated
@@ -74,7 +76,13 @@ async def settled(victim: Victim, connections: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_mutated_requests(victim: Victim) -> None:
+FRAMES_A_CONNECTION = 10
+CONNECTIONS_AT_ONCE = 32
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("frames", [3_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+async def test_mutated_requests(victim: Victim, frames: int) -> None:
     draw = random.Random(3)
     corpus: list[tuple[Any, int, bytes]] = [
         (key, version, foreign_bytes(message))
@@ -82,10 +90,32 @@ async def test_mutated_requests(victim: Victim) -> None:
         for message in some(key, version, "request")
     ]
     before, open_before = victim.rss, victim.connections
-    for _ in range(300):
-        reader, writer = await victim.connect()
+    sent = 0
+
+    async def attack() -> None:
+        nonlocal sent
+        while sent < frames:
+            sent += FRAMES_A_CONNECTION
+            await send_mutated(victim, draw, corpus)
+
+    async with asyncio.TaskGroup() as attackers:
+        for _ in range(CONNECTIONS_AT_ONCE):
+            attackers.create_task(attack())
+    await settled(victim, open_before)
+    growth = victim.rss - before
+    print(f"\n{sent} frames: RSS {growth / (1 << 20):+.1f} MiB")
+    assert growth < GROWTH_BYTES_MAX
+    assert latency_s(victim) < 2
+
+
+async def send_mutated(
+    victim: Victim, draw: random.Random, corpus: list[tuple[Any, int, bytes]]
+) -> None:
+    """Some frames over one connection, which the broker may end at any of them."""
+    reader, writer = await victim.connect()
+    try:
         with contextlib.suppress(ConnectionError, TimeoutError):
-            for _ in range(10):
+            for _ in range(FRAMES_A_CONNECTION):
                 key, version, body = draw.choice(corpus)
                 head = struct.pack(">hhih", key, version, 1, 2) + b"me"
                 tags = b"\0" if version >= SUPPORTED[key].flexible else b""
@@ -94,12 +124,10 @@ async def test_mutated_requests(victim: Victim) -> None:
             await writer.drain()
             async with asyncio.timeout(0.05):
                 await reader.read()
+    finally:
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-    await settled(victim, open_before)
-    assert victim.rss - before < GROWTH_BYTES_MAX
-    assert latency_s(victim) < 2
 
 
 async def test_large_frames_that_are_announced_and_never_come(victim: Victim) -> None:
@@ -130,21 +158,62 @@ async def test_counts_that_promise_more_than_there_is(victim: Victim) -> None:
     assert latency_s(victim) < 2
 
 
+@pytest.fixture
+def roomy() -> Iterator[Victim]:
+    """A broker of its own, that takes some more connections than it does by default."""
+    plan = ClusterPlan(brokers=1, controllers=1, settings=("max.connections=12000",))
+    with EmbeddedCluster(plan) as running:
+        running.start()
+        running.wait_ready()
+        yield Victim(running)
+
+
+IDLE_CONNECTIONS = 10_000
+PARTITIONS = 1_000
+IDLE_RSS_BYTES_MAX = 1 << 30
+PRODUCE_P99_S_MAX = 0.05
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
-async def test_thousands_of_idle_connections(victim: Victim) -> None:
+async def test_ten_thousand_idle_connections_and_a_thousand_partitions(
+    roomy: Victim, topic: str
+) -> None:
+    victim = roomy
+    client = AdminClient({"bootstrap.servers": f"{victim.host}:{victim.port}"})
+    client.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
+    before = victim.connections
     opened = []
     hello = struct.pack(">hhih", 18, 0, 1, -1)
-    for _ in range(8000):
+    for _ in range(IDLE_CONNECTIONS):
         reader, writer = await victim.connect()
         writer.write(struct.pack(">i", len(hello)) + hello)
         opened.append((reader, writer))
     for reader, _ in opened:
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         await reader.readexactly(size)
-    assert victim.connections >= 8000
-    assert victim.rss < 1 << 30
-    assert latency_s(victim) < 2
+    assert victim.connections >= IDLE_CONNECTIONS
+    p99_s = await asyncio.to_thread(produce_p99_s, victim, topic)
+    rss = victim.rss
+    print(
+        f"\n{IDLE_CONNECTIONS} connections, {PARTITIONS} partitions: RSS {rss / (1 << 20):.0f} MiB,"
+        f" p99 of a small produce {p99_s * 1000:.1f} ms"
+    )
+    assert rss < IDLE_RSS_BYTES_MAX
+    assert p99_s < PRODUCE_P99_S_MAX
     for _, writer in opened:
         writer.close()
-    await settled(victim, 100)
+    await settled(victim, before)
+
+
+def produce_p99_s(victim: Victim, topic: str, count: int = 2_000) -> float:
+    """Of records produced one after the other, each to another partition."""
+    config = {"bootstrap.servers": f"{victim.host}:{victim.port}", "linger.ms": 0, "acks": 1}
+    producer = ck.Producer(config)
+    took_s = []
+    for number in range(count):
+        began = time.perf_counter()
+        producer.produce(topic, b"x" * 100, partition=number * 7 % PARTITIONS)
+        assert producer.flush(20) == 0
+        took_s.append(time.perf_counter() - began)
+    return sorted(took_s[10:])[int(0.99 * (count - 10))]

@@ -1,0 +1,56 @@
+"""The README's table holds every client in every scenario, and no cell that fails or that nobody tested."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka.scenarios import BEGIN, CANNOT, CLIENTS, END, SCENARIOS, Results, table
+
+HERE = Path(__file__).parent
+README = HERE.parents[2] / "README.md"
+
+
+def cells_with_tests() -> set[tuple[str, str]]:
+    """What the marks of all tests here name."""
+    cells = set()
+    for path in HERE.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="scenario"), args=[client, *names]):
+                    words = [ast.literal_eval(one) for one in (client, *names)]
+                    cells |= {(words[0], name) for name in words[1:]}
+    return cells
+
+
+def test_every_cell_has_a_test_or_a_reason() -> None:
+    everything = {(client, name) for client in CLIENTS for name in SCENARIOS}
+    assert cells_with_tests() | CANNOT.keys() == everything
+    assert not cells_with_tests() & CANNOT.keys()
+
+
+def test_the_readmes_table_is_whole() -> None:
+    _, _, rest = README.read_text().partition(BEGIN)
+    told, end, _ = rest.partition(END)
+    assert end, "the table's end is missing"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in told.strip().splitlines()
+    ]
+    assert rows[0] == ["scenario", *CLIENTS.values()]
+    assert [row[0] for row in rows[2:]] == list(SCENARIOS.values())
+    for (name, title), row in zip(SCENARIOS.items(), rows[2:], strict=True):
+        for client, cell in zip(CLIENTS, row[1:], strict=True):
+            passes = cell.startswith("passes (")
+            assert passes or cell == CANNOT.get((client, name)), f"{client}, {title}: {cell!r}"
+
+
+def test_a_failure_shows_in_the_table() -> None:
+    results = Results()
+    results.add("kcat", ["headers"], passed=True)
+    results.add("kcat", ["headers"], passed=False)
+    [row] = [line for line in table(results) if line.startswith("| headers |")]
+    assert "1 of 2 fail" in row
+    with pytest.raises(AssertionError):
+        results.add("netcat", ["headers"], passed=True)
