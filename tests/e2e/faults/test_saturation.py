@@ -90,6 +90,9 @@ async def test_a_saturated_broker_is_never_fenced(
         stalls = [
             line for b in cluster.brokers.values() for line in events(b, "The event loop stood")
         ]
+        broken = [
+            line for b in cluster.brokers.values() for line in events(b, "Replication broke off")
+        ]
     sent = sum(int(str(one["sent"])) for one in told)
     report(
         partitions=PARTITIONS,
@@ -102,6 +105,7 @@ async def test_a_saturated_broker_is_never_fenced(
         idle=round(idle, 2),
         load=os.getloadavg()[0],
         loop_stalls=len(stalls),
+        broken_streams=len(broken),
         fencings=len(fenced),
         bar_fencings=0,
     )

@@ -14,7 +14,7 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import DiskFile, StorageFailed, StorageFull, write_all
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, memory_broker
+from tests.unit.log.material import Broker, batch, memory_broker
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
 
@@ -187,6 +187,42 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing_and_is_written_again_whe
         assert not broker.report.power_loss, number
         assert broker.read_all() == found + after, number
     assert full > 30, f"only {full} writes found no room"
+
+
+@pytest.mark.parametrize("kind", ["whole", "short"])
+def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: str) -> None:
+    number = 0
+    while True:
+        number += 1
+        broker = memory_broker(CONFIG)
+        before = broker.append(3, value_bytes=40, leader_epoch=1)
+        broker.checkpoint()
+        storage, log = broker.storage, broker.log
+        assert isinstance(storage, MemoryStorage)
+        batches = [
+            batch(log.log_end_offset + 3 * i, count=3, value_bytes=40, leader_epoch=1 + i)
+            for i in range(5)
+        ]
+        storage.fault = no_room(storage, number, kind)
+        try:
+            log.append(b"".join(batches), now_ms=0)
+            break
+        except StorageFull:
+            pass
+        storage.fault = None
+        broker.directory.health.has_room_again()
+        if not log.is_intact:
+            log = broker.directory.reopen(log)
+        assert broker.read_all() == before, number
+        assert log.log_end_offset == 3
+        assert log.last_epoch == 1
+        log.append(b"".join(batches), now_ms=0)
+        broker.sync(full=True)
+        broker.kill_and_start()
+        assert broker.read_all() == before + b"".join(batches), number
+        assert broker.report is not None
+        assert not broker.report.power_loss
+    assert number > 4
 
 
 def test_a_partition_is_made_once_there_is_room() -> None:

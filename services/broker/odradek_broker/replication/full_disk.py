@@ -14,6 +14,7 @@ time, so that leaderships do not go back and forth every second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -84,4 +85,5 @@ class FullDisk:
         _log.error(
             "The data directory is full: nothing is written until there is room", reason=str(full)
         )
-        self._loop.call_soon_threadsafe(self._is_full.set)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self._is_full.set)
