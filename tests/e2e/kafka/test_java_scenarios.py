@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from odradek.embedded.embedded_cluster import EmbeddedCluster
 from tests.e2e.kafka.access import (
     MECHANISMS,
     PASSWORD,
@@ -79,7 +80,7 @@ def until_shared(bootstrap: str, group: str, shares: list[int]) -> None:
 
 @pytest.mark.scenario("java", "rebalance", "migration")
 def test_members_roll_over_from_classic_to_consumer_and_back(
-    tools: Tools, topic: str, bootstrap: str
+    tools: Tools, topic: str, bootstrap: str, cluster: EmbeddedCluster
 ) -> None:
     make_topic(AdminClient({"bootstrap.servers": bootstrap}), topic, 4)
     members = [GroupMember(tools, topic, "classic") for _ in range(2)]
@@ -93,6 +94,13 @@ def test_members_roll_over_from_classic_to_consumer_and_back(
     finally:
         for member in members:
             member.close()
+    segments = cluster.broker_data_dir(1).glob("__consumer_offsets-*/*.log")
+    files = ",".join(str(one) for one in segments if one.stat().st_size)
+    options = ["--offsets-decoder", "--deep-iteration", "--files", files]
+    dumped = tools.run("DumpLogSegments", *options, remote=False).splitlines()
+    ours = [line for line in dumped if f'"groupId":"g-{topic}"' in line]
+    mixed = [line for line in ours if '"classicMemberMetadata":{"sessionTimeoutMs":45000' in line]
+    assert any('"name":"range"' in line for line in mixed), ours
     complaints = [line for member in members for line in member.told if "ERROR" in line]
     assert not complaints
 
