@@ -253,3 +253,21 @@ def test_405_tells_every_method_that_the_path_has(gateway: Gateway) -> None:
     assert told.status_code == 405
     assert told.json()["error_code"] == 405
     assert told.headers["allow"] == "GET, POST"
+
+
+def test_fetch_min_bytes_waits_for_them_and_the_timeout_ends_it(gateway: Gateway) -> None:
+    topic = gateway.topic("min-bytes", partitions=1)
+    one = {"records": [{"value": "aGk="}]}
+    assert gateway.http.post(f"/topics/{topic}", json=one, headers=BINARY).status_code == 200
+    at = {"partitions": [{"topic": topic, "partition": 0}]}
+    for name, minimum, expected_s in (("few", -1, 0.0), ("many", 1_000, 1.5)):
+        config = {"name": name, "auto.offset.reset": "earliest", "fetch.min.bytes": minimum}
+        assert gateway.http.post("/consumers/g-min", json=config, headers=V2).status_code == 200
+        base = f"/consumers/g-min/instances/{name}"
+        assert gateway.http.post(f"{base}/assignments", json=at, headers=V2).status_code == 204
+        began_s = time.monotonic()
+        told = gateway.http.get(f"{base}/records?timeout=1500")
+        took_s = time.monotonic() - began_s
+        if minimum > 0:
+            assert took_s >= expected_s, "it did not wait for more"
+        assert len(told.json()) == 1

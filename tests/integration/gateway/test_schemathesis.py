@@ -134,4 +134,4 @@ def test_the_gateway_does_what_openapi_says_at_length(
     gateway: Gateway, existing: dict[str, str], tmp_path: Path, names: str
 ) -> None:
     pinned = existing if names == "existing" else {}
-    run(gateway, tmp_path, pinned, "--max-examples", "60")
+    run(gateway, tmp_path, pinned, "--max-examples", "30")
