@@ -10,6 +10,7 @@ something, and may raise an OSError or let a write be short.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -100,6 +101,9 @@ class MemoryFile:
         self._storage.ask("read", self._path)
         assert self.is_open
         return bytes(self._inode.data[position : position + size_bytes])
+
+    def send_to(self, socket_fd: int, position: int, size_bytes: int) -> int:
+        return os.write(socket_fd, self.pread(size_bytes, position))
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
         return self._storage.is_hot

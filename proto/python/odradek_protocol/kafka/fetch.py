@@ -8,7 +8,7 @@ diverging epochs and leaders, 13 names topics by id (KIP-516), 15 replicas by st
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -94,7 +94,10 @@ class FetchRequest:
 
 
 class PartitionData(NamedTuple):
-    """What one partition gives. `aborted` is None, or (producer id, first offset) pairs."""
+    """What one partition gives. `aborted` is None, or (producer id, first offset) pairs.
+
+    `records` are bytes, or whatever the writer of the answer knows how to send.
+    """
 
     partition: int
     error_code: int
@@ -103,7 +106,7 @@ class PartitionData(NamedTuple):
     log_start_offset: int
     aborted: Sequence[tuple[int, int]] | None
     preferred_read_replica: int
-    records: Sequence[ByteBuffer]
+    records: Sequence[Sized]
     size_bytes: int
     leader: CurrentLeader | None = None
     diverging: tuple[int, int] | None = None  # epoch, end offset
@@ -256,13 +259,13 @@ def encode_fetch_response(
     error_code: int = 0,
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
-) -> tuple[list[ByteBuffer], int]:
+) -> tuple[list[Sized], int]:
     """The message of a Fetch response as buffers to be written one after the other, and its size.
 
     Records are not copied. `endpoints` of the leaders named in the answers.
     """
     flexible = version >= FLEXIBLE
-    buffers: list[ByteBuffer] = []
+    buffers: list[Sized] = []
     size = 0
     out = bytearray(_INT32.pack(throttle_ms))
     if version >= WITH_SESSIONS:

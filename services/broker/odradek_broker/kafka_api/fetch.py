@@ -1,4 +1,4 @@
-"""Fetch: buffers of the log to the client, without a copy; waits for `min_bytes` or `max_wait`.
+"""Fetch: buffers of the log, or slices of its files, to the client without a copy; waits for `min_bytes` or `max_wait`.
 
 Partitions are served in the client's order, each only to who may READ its topic. What clients ask
 for is clipped: `fetch.max.bytes` in all, a minute of waiting. A consumer's replica id is -1; nobody
@@ -77,6 +77,7 @@ async def fetch(request: Request) -> Encoded:
             wait_ms_max=wait_ms,
             read_committed=message.isolation_level == _READ_COMMITTED,
             client_rack=message.rack,
+            may_send_files=not request.session.is_encrypted,
         )
         if wants
         else ()
@@ -172,7 +173,7 @@ def _data(index: int, outcome: ReadOutcome, leader: CurrentLeader | None) -> Par
         outcome.log_start_offset,
         None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted],
         outcome.preferred_read_replica,
-        outcome.records,
+        outcome.records if outcome.file_slice is None else (outcome.file_slice,),
         outcome.size_bytes,
         leader,
         outcome.diverging,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from odradek_broker.security.rights import (
 )
 from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.primitives.varint import ByteBuffer
 from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.logs import event_log
 
@@ -131,7 +131,7 @@ class Request:
 class Encoded:
     """A message that is encoded already: buffers to be written one after the other."""
 
-    buffers: tuple[ByteBuffer, ...]
+    buffers: tuple[Sized, ...]  # bytes, and slices of files
     size_bytes: int
 
 

@@ -31,8 +31,10 @@ from odradek_broker.kafka_api.request import (
     NoAnswer,
     Request,
 )
+from odradek_broker.listeners.answer_writer import AnswerBuffer, AnswerWriter
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import ArrivingBytes, FrameAssembler, FrameRefused
+from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -44,7 +46,7 @@ from odradek_protocol.kafka.frames import (
     response_head,
 )
 from odradek_protocol.kafka.messages import ApiVersionsResponse, encode_message
-from odradek_protocol.primitives.varint import ByteBuffer, Malformed
+from odradek_protocol.primitives.varint import Malformed
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
@@ -90,7 +92,7 @@ class _Slot:
         self.header = header
         self.handler = handler
         self.request: Request | None = None
-        self.buffers: list[ByteBuffer] | None = None  # None: not answered yet
+        self.buffers: list[AnswerBuffer] | None = None  # None: not answered yet
         self.work: asyncio.Future[Any] | None = None
         self.began = 0.0
         self.seconds = 0.0
@@ -107,6 +109,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._slots: deque[_Slot] = deque()
         self._unordered = 0
         self._transport: asyncio.Transport | None = None
+        self._writer: AnswerWriter | None = None
         self._session: ClientSession | None = None
         self._is_reading = True
         self._is_write_paused = False
@@ -123,6 +126,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._transport = stream
+        self._writer = AnswerWriter(stream)
         try:
             self._session = self._owner.opened(self, stream)
         except CloseConnection as refused:
@@ -352,19 +356,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
             ApiKey(header.api_key), header.version, header.correlation_id, size_bytes
         )
         slot.buffers = [head, *buffers]
+        if slot is not self._slots[0]:  # it waits in line: its files may be cut before its turn
+            slot.buffers = [
+                one.read() if isinstance(one, FileSlice) else one for one in slot.buffers
+            ]
 
     def _flush(self) -> None:
         """Write the answers at the head of the line."""
         slots = self._slots
-        ready: list[ByteBuffer] = []
+        ready: list[AnswerBuffer] = []
         while slots and slots[0].buffers is not None:
             ready.extend(slots.popleft().buffers or ())
-        if not ready or self._transport is None:
+        if not ready or self._writer is None:
             return
-        if len(ready) == 2 and len(ready[1]) < 4096:
-            self._transport.write(b"".join(ready))
-        else:
-            self._transport.writelines(ready)
+        try:
+            self._writer.write(ready)
+        except OSError as error:
+            self._close(f"what was to be sent cannot be read: {error}")
         self._active_at_ms = _now_ms()
 
     def _count_time(self, slot: _Slot, request: Request) -> None:

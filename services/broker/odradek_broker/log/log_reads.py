@@ -11,7 +11,8 @@ import errno
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from odradek_broker.log.segments.batch_walk import Header, header_at
+from odradek_broker.log.file_slice import FileSlice
+from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.segments.recent_appends import Tail
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
@@ -21,6 +22,7 @@ from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
 
 SLICES_MAX: Final = 128
+FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below, a read is cheaper than a descriptor
 PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than asked for
 
 
@@ -35,19 +37,22 @@ class ReadResult(NamedTuple):
     `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch
     (it may lie below the offset asked for), `end_offset` the exclusive end of the last one: where
     to read next. Without slices both are the offset asked for, unless compaction left no batch
-    between that and the bound of the read: then `end_offset` is that bound.
+    between that and the bound of the read: then `end_offset` is that bound. A `file_slice`, when
+    it was asked for, holds all batches in place of `slices`.
     """
 
     slices: Sequence[bytes | memoryview]
     start_offset: Offset
     end_offset: Offset
     size_bytes: int
+    file_slice: FileSlice | None = None
 
 
 class ReadPlan:
     """A read decided upon: call `run` once, at once if `is_hot`, else in a pool thread."""
 
     __slots__ = (
+        "_as_file_slice",
         "_bytes_max",
         "_end_offset",
         "_health",
@@ -80,6 +85,7 @@ class ReadPlan:
         self._end_offset = end_offset
         self._verify = verify
         self._result = result
+        self._as_file_slice = False
         self.is_hot = result is not None or (not verify and self._is_resident())
 
     def _is_resident(self) -> bool:
@@ -93,8 +99,12 @@ class ReadPlan:
         except OSError:
             return False  # let the read itself meet the error
 
-    def run(self) -> ReadResult:
-        """Read. Raises StorageFailed when the disk fails, or holds what is no batch."""
+    def run(self, *, as_file_slice: bool = False) -> ReadResult:
+        """Read, or with `as_file_slice` find only what to send, if it is hot and large enough.
+
+        Raises StorageFailed when the disk fails, or holds what is no batch.
+        """
+        self._as_file_slice = as_file_slice and self.is_hot
         if self._result is not None:
             return self._result
         try:
@@ -139,6 +149,11 @@ class ReadPlan:
         if self._end_offset < segment.end_offset:
             stop, _ = segment.locate(file, self._end_offset, size_bytes)
         cut = min(stop, start + max(self._bytes_max, head.size_bytes))
+        if self._as_file_slice and cut - start >= FILE_SLICE_BYTES_MIN:
+            last, length = _last_batch_before(segment, file, start, cut, head)
+            piece = FileSlice(file, start, length)
+            end_offset = Offset(last.last_offset + 1)
+            return ReadResult((), Offset(head.base_offset), end_offset, length, piece)
         data = file.pread(cut - start, start)
         last, length = _last_whole_batch(segment, data, start, head)
         if self._verify:
@@ -184,6 +199,22 @@ def _last_whole_batch(
     if len(data) < head.size_bytes:
         raise CorruptBatch(f"the file ends inside the batch at position {start}")
     return head, head.size_bytes
+
+
+def _last_batch_before(
+    segment: Segment, file: File, start: int, cut: int, head: Header
+) -> tuple[Header, int]:
+    """As `_last_whole_batch`, of the file between positions `start` and `cut`."""
+    offsets = segment.offsets()
+    floor = cut
+    while floor > start:
+        floor = max(offsets.floor_of_position(floor - 1), start)
+        last, end = None, floor
+        for position, header in walk_headers(file, floor, cut):
+            last, end = header, position + header.size_bytes
+        if last is not None:
+            return last, end - start
+    raise CorruptBatch(f"the file ends inside the batch at position {start}")
 
 
 def read_tail(

@@ -54,6 +54,9 @@ class File(Protocol):
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Read; fewer bytes only at the end of the file."""
 
+    def send_to(self, socket_fd: int, position: int, size_bytes: int) -> int:
+        """Copy to a socket, as sendfile(2); how much it took. BlockingIOError if it takes nothing."""
+
     def is_resident(self, position: int, size_bytes: int) -> bool:
         """Whether reading this range would probably not wait for the disk."""
 
@@ -124,6 +127,9 @@ class DiskFile:
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         return os.pread(self._fd, size_bytes, position)
+
+    def send_to(self, socket_fd: int, position: int, size_bytes: int) -> int:
+        return os.sendfile(socket_fd, self._fd, position, size_bytes)
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
         # Two one-byte reads that refuse to wait: cheap, and the kernel reads ahead in order, so

@@ -138,6 +138,7 @@ class LocalPartitions:
         read_committed: bool,
         client_rack: str = "",
         hard_bytes_max: bool = False,
+        may_send_files: bool = False,
     ) -> list[ReadOutcome]:
         """See PartitionService."""
         deadline_ms = monotonic_ms() + wait_ms_max
@@ -148,7 +149,7 @@ class LocalPartitions:
                 if waiter is not None:
                     waiter.mark()
                 outcomes = await self._read_all(
-                    wants, bytes_max, read_committed, client_rack, hard_bytes_max
+                    wants, bytes_max, read_committed, client_rack, hard_bytes_max, may_send_files
                 )
                 left_ms = deadline_ms - monotonic_ms()
                 if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
@@ -169,6 +170,7 @@ class LocalPartitions:
         read_committed: bool,
         client_rack: str,
         hard_bytes_max: bool,
+        may_send_files: bool,
     ) -> list[ReadOutcome]:
         outcomes: list[ReadOutcome] = []
         left = bytes_max
@@ -185,6 +187,7 @@ class LocalPartitions:
                 bounded,
                 read_committed=read_committed,
                 at_least_one_batch=not has_records and not hard_bytes_max,
+                may_send_files=may_send_files,
             )
             outcome = found if isinstance(found, ReadOutcome) else await found
             left -= outcome.size_bytes
@@ -193,7 +196,12 @@ class LocalPartitions:
         return outcomes
 
     def read_now(
-        self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True
+        self,
+        want: FetchWant,
+        *,
+        read_committed: bool,
+        at_least_one_batch: bool = True,
+        may_send_files: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
         """See PartitionService."""
         topic, partition = _named(want)
@@ -209,6 +217,7 @@ class LocalPartitions:
             current_leader_epoch=want.current_leader_epoch,
             last_fetched_epoch=want.last_fetched_epoch,
             at_least_one_batch=at_least_one_batch,
+            may_send_files=may_send_files,
         )
 
     def preferred_replica(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from odradek_broker.log.file_slice import FileSlice
 from odradek_protocol.identity import (
     NO_BROKER,
     NO_LEADER_EPOCH,
@@ -64,7 +65,8 @@ class ReadOutcome:
     `records` are whole batches, read-only buffers to be written one after the other; the first may
     begin below the offset asked for. `aborted` is None unless committed records were asked for.
     `leader_epoch` is the epoch it was read under, for the gate. `diverging` is (epoch, end offset)
-    where the reader's own lineage ends (KIP-595), None if it does not diverge.
+    where the reader's own lineage ends (KIP-595), None if it does not diverge. `file_slice`, only
+    for who asked for it, stands in place of `records`.
     """
 
     error: ErrorCode
@@ -78,6 +80,7 @@ class ReadOutcome:
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     preferred_read_replica: BrokerId = NO_BROKER
     diverging: tuple[LeaderEpoch, Offset] | None = None
+    file_slice: FileSlice | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,13 @@ def read_partition(
     current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     last_fetched_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     at_least_one_batch: bool = True,
+    may_send_files: bool = False,
 ) -> ReadOutcome | Awaitable[ReadOutcome]:
-    """The outcome when the bytes are in memory; else an awaitable that reads them in the pool."""
+    """The outcome when the bytes are in memory; else an awaitable that reads them in the pool.
+
+    `may_send_files`: a leader's bytes in the page cache may be left there, as a `file_slice`; a
+    follower's may not, as no gate tells whether its log was cut meanwhile.
+    """
     log = host.log
     last_stable_offset = log.last_stable_offset
     bound = host.replica.read_bound(
@@ -47,7 +52,7 @@ def read_partition(
         plan = log.plan_read(offset, bytes_max=bytes_max, end_offset=bound.end_offset)
         if not plan.is_hot:
             return _read_cold(table, host, plan, bound, offset, is_committed_only)
-        result = plan.run()
+        result = plan.run(as_file_slice=may_send_files and host.is_leader)
     except OffsetOutOfRange:
         return ReadOutcome(ErrorCode.OFFSET_OUT_OF_RANGE, leader_epoch=bound.leader_epoch)
     except StorageFailed as failure:
@@ -101,6 +106,7 @@ def _outcome(
         host.log.log_start_offset,
         aborted,
         bound.leader_epoch,
+        file_slice=result.file_slice,
     )
 
 

@@ -102,9 +102,11 @@ class PartitionService(Protocol):
         read_committed: bool,
         client_rack: str = "",
         hard_bytes_max: bool = False,
+        may_send_files: bool = False,
     ) -> list[ReadOutcome]:
         """Read in the order of `wants`, at least one batch in all even if larger than `bytes_max`;
-        waits for `bytes_min`, an error, or `wait_ms_max`. Cancel it when the connection is lost."""
+        waits for `bytes_min`, an error, or `wait_ms_max`. Cancel it when the connection is lost.
+        With `may_send_files` outcomes may have a `file_slice`: use it once the gate was passed."""
 
     def read_now(
         self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True
