@@ -30,14 +30,15 @@ VICTIM = 1
 DISK_BYTES = 48 << 20
 LEFT_BYTES = 256 << 10
 RECORDS_BETWEEN = 500  # a partition's
+EXIT_FATAL = 70  # of a controller that cannot go on
 GAP_S_MAX = 15.0  # what no machine is slow enough for
 _POLL_S = 0.1
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The root of a cluster whose broker `VICTIM` has a small disk of its own."""
-    disk = tmp_path / "cluster" / f"broker-{VICTIM}"
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The root of a cluster one of whose nodes, broker `VICTIM` or the parameter's, has a small disk."""
+    disk = tmp_path / "cluster" / getattr(request, "param", f"broker-{VICTIM}")
     disk.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,20 +53,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def cluster_on(root: Path) -> AsyncIterator[EmbeddedCluster]:
-    plan = ClusterPlan(brokers=3, controllers=1, data_dir=root)
+async def cluster_on(
+    root: Path, *, brokers: int = 3, controllers: int = 1
+) -> AsyncIterator[EmbeddedCluster]:
+    plan = ClusterPlan(brokers=brokers, controllers=controllers, data_dir=root)
     with EmbeddedCluster(plan) as cluster:
         cluster.start()
         await asyncio.to_thread(cluster.wait_ready)
         yield cluster
 
 
-def fill(disk: Path) -> Path:
+def fill(disk: Path, left_bytes: int = LEFT_BYTES) -> Path:
     """Take the room but for a little; the file that takes it."""
     filler = disk / "filler"
     stats = os.statvfs(disk)
     with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, stats.f_bavail * stats.f_frsize - LEFT_BYTES)
+        os.posix_fallocate(file.fileno(), 0, stats.f_bavail * stats.f_frsize - left_bytes)
     return filler
 
 
@@ -153,3 +156,30 @@ async def test_a_disk_that_is_full_five_times(small_disk: Path, report: Report) 
     async with cluster_on(small_disk) as cluster, Client(cluster.bootstrap) as client:
         for _ in range(5):
             await fill_and_heal(client, cluster, report)
+
+
+@pytest.mark.parametrize("small_disk", ["controller-1"], indirect=True)
+async def test_a_controller_whose_disk_is_full_ends_and_the_others_go_on(small_disk: Path) -> None:
+    """A log that cannot be written is never acknowledged: who starts it again needs room first."""
+    async with cluster_on(small_disk, brokers=1, controllers=3) as cluster:
+        victim = cluster.controllers[1]
+        async with Client(cluster.bootstrap) as client:
+            filler = fill(small_disk / victim.name, left_bytes=1 << 12)
+            number = 0
+
+            async def has_ended() -> bool:
+                nonlocal number
+                number += 1
+                await new_topic(client, replicas=1)
+                return not victim.is_running
+
+            await until(has_ended, "the controller without room ends")
+            assert victim.wait(SETTLE_S_MAX)
+            assert victim.exit_status() == EXIT_FATAL
+            assert "No space left" in victim.log_path.read_text()
+            await new_topic(client, replicas=1)
+            filler.unlink()
+            victim.start()
+            await asyncio.to_thread(victim.wait_ready, SETTLE_S_MAX)
+            described = await client.admin.describe_cluster()
+            assert described.active_controller_id in cluster.controllers
