@@ -250,6 +250,7 @@ class BrokerProcess:
             self._settings,
             self._tls,
             authorizer=self._authorizer,
+            quotas=self._quotas,
             credentials=lambda: self._partitions.image.scram,
             is_registered=lambda broker_id: broker_id in self._feed.image.brokers,
         )

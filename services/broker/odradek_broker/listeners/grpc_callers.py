@@ -28,8 +28,9 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
+from odradek_broker.quotas.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
 from odradek_broker.security.authorizer import Authorizer
-from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, RULES, Need
+from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, RULES, Need
 from odradek_broker.security.grpc_sessions import GrpcSession, GrpcSessions
 from odradek_broker.security.rights import Operation, ResourceType
 from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
@@ -48,6 +49,8 @@ _PUBLIC: Final = (
     "/odradek.v1.AuthService/",  # how one becomes somebody
 )
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
+_PERCENT_A_CALL: Final = 0.03
+"""Of a second: what a unary call costs a broker's loop (300 us). How long it takes says nothing: it mostly waits."""
 _TOLD_MAX: Final = 1024
 _TOLD_AGAIN_S: Final = 1.0
 
@@ -209,8 +212,9 @@ class Callers:
 class Authorization(grpc.aio.ServerInterceptor):
     """Finds out who calls, and refuses what he has no right to before a servicer sees it."""
 
-    def __init__(self, callers: Callers) -> None:
+    def __init__(self, callers: Callers, quotas: Quotas | None = None) -> None:
         self._callers = callers
+        self._quotas = quotas or Quotas()
 
     async def intercept_service(
         self,
@@ -263,6 +267,9 @@ class Authorization(grpc.aio.ServerInterceptor):
                             grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)
                         )
             answer = await inner(request, context)
+            throttle_ms = self._throttle_ms(method, caller, request)
+            if throttle_ms:  # by delay, not by error
+                await asyncio.sleep(throttle_ms / 1000)
             if hidden is not None and self._callers.authorizer.is_on:
                 field, need_of = hidden
                 seen = [one for one in getattr(answer, field) if caller.has(need_of(one))]
@@ -272,6 +279,15 @@ class Authorization(grpc.aio.ServerInterceptor):
             return answer
 
         return checked
+
+    def _throttle_ms(self, method: str, caller: Caller, request: Any) -> int:
+        """Count a request that was served, as the Kafka listeners do."""
+        cost = MUTATIONS.get(method)
+        who = (caller.principal, caller.client_id)
+        wait_ms = (
+            0 if cost is None else self._quotas.throttle_ms(MUTATION_RATE, *who, cost(request))
+        )
+        return max(wait_ms, self._quotas.throttle_ms(REQUEST_PERCENTAGE, *who, _PERCENT_A_CALL))
 
     def _told(self, method: str, inner: Any) -> Any:
         async def told(request: Any, context: Any) -> AsyncIterator[Any]:

@@ -22,6 +22,7 @@ import grpc.aio
 
 from odradek_broker.listeners.grpc_callers import Authorization, Callers
 from odradek_broker.listeners.servicers import auth_servicer
+from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_sessions import GrpcSessions
 from odradek_broker.security.sasl import Credentials
@@ -81,6 +82,7 @@ class GrpcListeners:
         tls: TlsFiles | None,
         *,
         authorizer: Authorizer,
+        quotas: Quotas,
         credentials: Credentials,
         is_registered: Callable[[BrokerId], bool],
     ) -> None:
@@ -88,6 +90,7 @@ class GrpcListeners:
         self._settings = settings
         self._tls = tls
         self._authorizer = authorizer
+        self._quotas = quotas
         self._credentials = credentials
         self._is_registered = is_registered
         self._clients: dict[str, grpc.aio.Server] = {}
@@ -117,7 +120,7 @@ class GrpcListeners:
             wants_login=protocol.startswith("SASL"),
             delegates=settings.delegation_principals,
         )
-        server = new_server(interceptors=[Authorization(callers)])
+        server = new_server(interceptors=[Authorization(callers, self._quotas)])
         self._clients[name] = server
         return bind(
             server,

@@ -170,3 +170,12 @@ HIDDEN: Final[Mapping[str, Hiding]] = {
         lambda one: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, one.group_id)],
     ),
 }
+
+MUTATIONS: Final[Mapping[str, Callable[[Any], int]]] = {
+    # How many partitions a request makes: what controller_mutation_rate counts (KIP-599).
+    _ADMIN + "CreateTopics": lambda request: sum(
+        max(one.partition_count, len(one.assignments), 1) for one in request.topics
+    ),
+    _ADMIN + "CreatePartitions": lambda request: len(request.topics),
+    _ADMIN + "DeleteTopics": lambda request: len(request.names) + len(request.topic_ids),
+}
