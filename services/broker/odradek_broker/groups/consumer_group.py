@@ -16,12 +16,10 @@ All of it is written (consumer_group_state), but for the sessions.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from odradek_broker.groups.assignors import ASSIGNORS
-from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
-from odradek_broker.groups.consumer_group_state import ConsumerGroupState
+from odradek_broker.groups.consumer_group_targets import ConsumerGroupTargets
 from odradek_broker.groups.heartbeat_pace import HeartbeatPace
 from odradek_broker.groups.messages import Assignment, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from odradek_broker.groups.reconciliation import (
@@ -34,11 +32,9 @@ from odradek_broker.groups.records import (
     ConsumerMember,
     CurrentAssignment,
     GroupRecord,
-    GroupTopicsRecord,
-    TopicSnapshot,
 )
 from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
-from odradek_protocol.identity import MemberId, TopicId, TopicName
+from odradek_protocol.identity import MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 JOIN_EPOCH = 0
@@ -47,16 +43,13 @@ STATIC_LEAVE_EPOCH = -2
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroup(ConsumerGroupState):
+class ConsumerGroup(ConsumerGroupTargets):
     """See the module's essay. `now_ms` is the caller's monotonic clock."""
 
-    settings: ConsumerGroupSettings
     pending_members: dict[MemberId, int] = field(default_factory=dict)  # classic; see there
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)  # classic: rejoin, or sync
-    _subscriptions: dict[MemberId, frozenset[TopicId]] = field(default_factory=dict)
-    _catalog_version: int = -1
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,7 +219,7 @@ class ConsumerGroup(ConsumerGroupState):
         )
         self.update_epoch(catalog, records, subscription_changed=changed)
         if self.epoch > self.target_epoch:
-            self._compute_targets(records)
+            self.compute_targets(records)
         self._pace.epoch_is(self.epoch, now_ms=now_ms)
         current = self._reconcile(member_id, owned, records, restarted=restarted)
         self.touch(member_id, now_ms=now_ms)
@@ -250,68 +243,6 @@ class ConsumerGroup(ConsumerGroupState):
     def end_duty(self, member_id: MemberId) -> None:
         """It did."""
         self._duty_ends_ms.pop(member_id, None)
-
-    # --- group epoch and targets ---------------------------------------------------------------
-
-    def update_epoch(
-        self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
-    ) -> None:
-        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed."""
-        if not subscription_changed and catalog.version == self._catalog_version:
-            return
-        self._catalog_version = catalog.version
-        names: set[TopicName] = set()
-        for member in self.members.values():
-            names |= self._subscribed(member, catalog)
-        snapshot = tuple(
-            TopicSnapshot(topic_id=catalog.topics[n][0], topic=n, partitions=catalog.topics[n][1])
-            for n in sorted(names)
-            if n in catalog.topics
-        )
-        if snapshot != self.topics:
-            self.emit(GroupTopicsRecord(group_id=self.group_id, topics=snapshot), records)
-        elif not subscription_changed:
-            return
-        self._subscriptions = self._resolve(catalog)
-        self.emit_epoch(self.epoch + 1, records)
-
-    def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
-        names = set(member.subscribed_topics)
-        if member.subscribed_regex:
-            with suppress(
-                InvalidPattern
-            ):  # refused when it came; kept only by an older coordinator
-                names |= catalog.matching(member.subscribed_regex)
-        return names
-
-    def _resolve(self, catalog: TopicCatalog) -> dict[MemberId, frozenset[TopicId]]:
-        return {
-            m.member_id: frozenset(
-                catalog.topics[n][0] for n in self._subscribed(m, catalog) if n in catalog.topics
-            )
-            for m in self.members.values()
-        }
-
-    def _compute_targets(self, records: list[GroupRecord]) -> None:
-        by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.topics}
-        subscriptions = {
-            m.member_id: self._subscriptions.get(
-                m.member_id, frozenset(by_name[n] for n in m.subscribed_topics if n in by_name)
-            )
-            for m in self.members.values()
-        }
-        counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.topics}
-        targets = ASSIGNORS[self._assignor()](subscriptions, counts, self.targets)
-        for member_id, target in sorted(targets.items()):
-            if self.targets.get(member_id) != target:
-                self.emit_target(member_id, target, records)
-        self.emit_target_epoch(self.epoch, records)
-
-    def _assignor(self) -> str:
-        wanted = [m.server_assignor for m in self.members.values() if m.server_assignor]
-        return (
-            max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor
-        )
 
     # --- reconciliation ------------------------------------------------------------------------
 
