@@ -16,12 +16,14 @@ import orjson
 
 from odradek.client import Client
 from odradek.errors import OdradekError, TopicExists
+from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
 from odradek_gateway.consumers.instance import InstanceSpec
 from odradek_gateway.rest.errors import KAFKA_RETRIABLE_ERROR, RestError
 from odradek_runtime.logs import event_log
 
+_PARTITION: Final = TopicPartition(TOPIC, 0)
 _REPLICAS: Final = 3
 _SEEN_S: Final = 10.0
 _log = event_log(__name__)
@@ -114,11 +116,13 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
-                            self._position = record.offset
+                        # Not the last record's offset: compaction may have taken what stood behind it.
+                        self._position = consumer.handed_out().get(_PARTITION, (0, -1))[0] - 1
                         async with self._moved:
                             self._moved.notify_all()
             except OdradekError as error:
                 _log.warning("The registry of consumer instances cannot be read", reason=str(error))
+                self._position = -1  # all is read again
                 await asyncio.sleep(0.5)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
