@@ -89,7 +89,7 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
 
         def _serve(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, document = 403, {}
+            status, document = 403, dict[str, Any]()
             if self.headers.get("Authorization") == f"Bearer {TOKEN}":
                 status, document = api.answer(method, self.path, body)
             sent = json.dumps(document).encode()

@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.kubernetes.api_server import ApiServer
 from tests.integration.kubernetes.cluster_dns import ClusterDns
 from tests.integration.kubernetes.pod_plan import Mount, Planner, PodPlan, Probe
-from tests.integration.kubernetes.pod_sandbox import PodNetwork, PodProcess
+from tests.integration.kubernetes.pod_sandbox import BIN, PodNetwork, PodProcess
 from tests.unit.kubernetes.rendered import Object, objects
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -37,6 +37,8 @@ _NO_CHECK = ssl._create_unverified_context()  # a kubelet does not check certifi
 
 class SimulatedKubernetes:
     """One namespace of one overlay. Open it, `apply`, roll and break pods, close it."""
+
+    programs = BIN
 
     def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
         """Jobs of the folders `beside` it are there too, for `run_job`; nobody starts them."""
@@ -219,6 +221,13 @@ class SimulatedKubernetes:
         """One liveness probe, now."""
         process = self.pods[pod]
         return _answers_well(process.address, process.plan.probes["liveness"])
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition that the pods bring about."""
+        deadline_s = time.monotonic() + READY_S_MAX
+        while not condition():
+            assert time.monotonic() < deadline_s, f"not within {READY_S_MAX:.0f} s: {what}"
+            time.sleep(_POLL_S)
 
     def client_tls(self) -> ssl.SSLContext:
         """For HTTP clients: what `odradek-client-tls` holds; pods' addresses stand in no certificate."""
