@@ -39,7 +39,7 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
-    """Who writes. `query_id` is empty and `batch_id` -1 in batch queries."""
+    """Who writes. A stream's `query_id` is its checkpoint's; a write in batch has one of its own, and batch 0."""
 
     query_id: str
     batch_id: int
@@ -71,13 +71,20 @@ class Stage(Protocol):
 
 
 class Delivery(Protocol):
-    """How a sink writes."""
+    """How a sink writes. Pickled with the writer: holds options only."""
+
+    needs_identity: bool
+    """Whether batches are told apart by query and number: a stream whose tasks do not know them fails."""
 
     def open(self, identity: TaskIdentity) -> Stage:
         """On an executor: begin a task's rows."""
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """On the driver: the batch is whole. May be called again for the same batch."""
+        """On the driver: the batch is whole. May be called again for the same batch.
+
+        A repeat may come with other writes, from another division into tasks: all of them name the query, and what
+        counts is whether its batch was completed before.
+        """
 
     def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
         """On the driver: the batch failed; of some tasks nothing is known."""
@@ -85,6 +92,8 @@ class Delivery(Protocol):
 
 class AtLeastOnce:
     """Visible when acknowledged."""
+
+    needs_identity = False
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

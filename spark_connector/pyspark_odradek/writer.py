@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,8 @@ class _Writer:
         self._options = options
         self._delivery: Delivery = AtLeastOnce(options)
 
-    def _write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        stage = self._delivery.open(_identity())
+    def _write(self, iterator: Iterator[pa.RecordBatch], identity: TaskIdentity) -> TaskWritten:
+        stage = self._delivery.open(identity)
         try:
             for batch in iterator:
                 stage.send(output_records(batch, self._options))
@@ -58,11 +59,18 @@ class _Writer:
 
 
 class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """For `df.writeStream`."""
+    """For `df.writeStream`. Spark runs at least one task in each batch, so `commit` hears of the query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: write one task's rows."""
-        return self._write(iterator)
+        query_id, batch_id = _local_property(_QUERY_ID), _local_property(_BATCH_ID)
+        if self._delivery.needs_identity and (query_id is None or batch_id is None):
+            raise RuntimeError(
+                f"this Spark tells tasks no {_QUERY_ID} and {_BATCH_ID}, by which batches that are"
+                " written again are known"
+            )
+        identity = _identity(query_id or "", int(batch_id or -1))
+        return self._write(iterator, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, once per batch, and again after a crash."""
@@ -74,19 +82,23 @@ class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
-    """For `df.write`."""
+    """For `df.write`: one batch of a query of its own, named here, on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options)
+        self._query_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: write one task's rows."""
-        return self._write(iterator)
+        return self._write(iterator, _identity(self._query_id, 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks are done."""
-        self._delivery.complete(-1, _prepared(messages))
+        self._delivery.complete(0, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when the job failed."""
-        self._delivery.abort(-1, _prepared(messages))
+        self._delivery.abort(0, _prepared(messages))
 
 
 def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -140,13 +152,16 @@ def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedWr
     return [message.prepared for message in messages if isinstance(message, TaskWritten)]
 
 
-def _identity() -> TaskIdentity:
+def _local_property(name: str) -> str | None:
     context = TaskContext.get()
-    if context is None:  # outside Spark
-        return TaskIdentity(query_id="", batch_id=-1, partition_id=0, attempt=0)
+    return None if context is None else context.getLocalProperty(name)
+
+
+def _identity(query_id: str, batch_id: int) -> TaskIdentity:
+    context = TaskContext.get()
     return TaskIdentity(
-        query_id=context.getLocalProperty(_QUERY_ID) or "",
-        batch_id=int(context.getLocalProperty(_BATCH_ID) or -1),
-        partition_id=context.partitionId(),
-        attempt=context.taskAttemptId(),
+        query_id=query_id,
+        batch_id=batch_id,
+        partition_id=0 if context is None else context.partitionId(),
+        attempt=0 if context is None else context.taskAttemptId(),
     )
