@@ -142,6 +142,20 @@ class PodProcess:
                 pipe.close()
         self._network.leave(self.namespace)
 
+    def connections(self) -> list[tuple[str, int]]:
+        """(address, port) of the other end of every open TCP connection that it has."""
+        done = subprocess.run(
+            ["nsenter", f"--net=/run/netns/{self.namespace}", "ss", "-tnH", "state", "established"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = []
+        for line in done.stdout.splitlines():
+            address, _, port = line.split()[3].rpartition(":")
+            found.append((address.strip("[]").removeprefix("::ffff:"), int(port)))
+        return found
+
     def log_tail(self, lines: int = 12) -> str:
         """The end of what it said."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])

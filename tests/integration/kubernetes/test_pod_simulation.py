@@ -1,6 +1,6 @@
 """The dev overlay's pods, rolled, moved and robbed of their volumes, under acks=all load.
 
-`make test` rolls everything once and reports the pauses; `make test-long` holds them to the bar, and runs the Spark job.
+`make test` rolls everything once and reports the pauses; `make test-long` holds them to the bar, and runs the job.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ import pytest
 from pyspark_odradek.spark_session import missing
 from tests.integration.kubernetes.conftest import load_on
 from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
+from tests.unit.kubernetes.network_rules import EGRESS, INGRESS
 
 BAR_S = 1.0  # of one roll
 GAP_S_MAX = 15.0  # what no machine is slow enough for
 SPARK_S_MAX = 300.0
+PORTS = {
+    9095: "raft",
+    9094: "controller",
+    9093: "replication",
+    9090: "grpc",
+    9092: "kafka",
+    8082: "http",
+}
 Report = Callable[..., None]
 
 
@@ -161,6 +170,28 @@ def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
             if len(seen) < 20:
                 read(turn % 2)
         assert sorted(seen) == sorted([*range(10)] * 2)
+
+
+def test_pods_reach_each_other_only_where_the_network_policies_let_them(
+    cluster: SimulatedKubernetes,
+) -> None:
+    """Nothing enforces the policies here, so every connection that there is must be one they allow."""
+    by_address = {
+        pod.address: pod.plan.labels["app.kubernetes.io/name"] for pod in cluster.pods.values()
+    }
+    seen = set()
+    for pod in cluster.pods.values():
+        for address, port in pod.connections():
+            if address in by_address and port in PORTS:
+                seen.add((by_address[pod.address], by_address[address], port))
+    assert {
+        ("quorum", "quorum", 9095),
+        ("broker", "quorum", 9094),
+        ("gateway", "broker", 9090),
+    } <= seen
+    for source, target, port in seen:
+        assert target in EGRESS[source].get(port, ()), f"{source} dials {target}:{port}"
+        assert source in INGRESS[target][PORTS[port]], f"{target}:{port} is closed to {source}"
 
 
 def test_declared_topics_are_there_and_applying_them_again_changes_nothing(
