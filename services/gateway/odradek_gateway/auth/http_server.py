@@ -1,13 +1,14 @@
 """The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and a bound on silence.
 
 A connection that has not sent the whole head of its first request within FIRST_REQUEST_S_MAX is
-closed (slowloris); a TLS handshake counts towards it.
+closed (slowloris), and one that has not ended its TLS handshake within HANDSHAKE_S_MAX.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
 
 FIRST_REQUEST_S_MAX: Final = 10.0
+HANDSHAKE_S_MAX: Final = 5.0
 _Base: Any = AutoHTTPProtocol  # httptools' protocol where that is installed, else h11's
 
 
@@ -100,6 +102,29 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=settings.shutdown_timeout_ms // 1000,
             )
         )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, which leaves a handshake the event loop's 60 s."""
+        assert sockets is not None, "the process takes the port"
+        config, loop = self.config, asyncio.get_running_loop()
+        await self.lifespan.startup()
+
+        def new_connection() -> asyncio.Protocol:
+            return _Protocol(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        self.servers = [
+            await loop.create_server(
+                new_connection,
+                sock=one,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else HANDSHAKE_S_MAX,
+                backlog=config.backlog,
+            )
+            for one in sockets
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

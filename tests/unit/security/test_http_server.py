@@ -1,0 +1,111 @@
+"""The gateway's server over real sockets: TLS, who shows a certificate, and who says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from odradek.cli.certificate_authority import CertificateAuthority
+from odradek_gateway.auth import http_server
+from odradek_gateway.auth.authentication import CERTIFICATE
+from odradek_gateway.auth.http_server import HttpServer
+from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.certificate_principals import principal_of_certificate
+from odradek_runtime.listeners import ListenerAddress, open_port
+
+CLOSED_S = 20.0
+
+
+async def whoami(scope: Any, receive: Any, send: Any) -> None:
+    principal = principal_of_certificate(scope.get(CERTIFICATE)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": principal})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    made = CertificateAuthority(tmp_path)
+    made.create(common_name="test", days=1)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def serving(authority: CertificateAuthority | None, client_auth: str) -> AsyncIterator[int]:
+    tls: dict[str, Any] = {}
+    if authority is not None:
+        certificate, key = authority.issue("gateway-1", hosts=["127.0.0.1"], days=1)
+        tls = {
+            "http_ssl_certificate": str(certificate),
+            "http_ssl_key": str(key),
+            "http_ssl_ca": str(authority.directory / "ca.crt"),
+            "http_ssl_client_auth": client_auth,
+        }
+    listening = open_port(ListenerAddress(name="HTTP", host="127.0.0.1", port=0))
+    server = HttpServer(whoami, GatewaySettings(**tls), connections_max=100)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(sockets=[listening]))
+        yield listening.getsockname()[1]
+        server.should_exit = True
+
+
+def context(authority: CertificateAuthority, name: str | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(authority.directory / "ca.crt"))
+    if name is not None:
+        made.load_cert_chain(*authority.issue(name, hosts=["127.0.0.1"], days=1))
+    return made
+
+
+async def ask(port: int, verify: ssl.SSLContext) -> str:
+    async with httpx.AsyncClient(verify=verify) as http:
+        return (await http.get(f"https://127.0.0.1:{port}/")).text
+
+
+async def test_a_certificate_is_known_and_need_not_be_shown(
+    authority: CertificateAuthority,
+) -> None:
+    async with serving(authority, "requested") as port:
+        assert await ask(port, context(authority)) == "User:ANONYMOUS"
+        assert await ask(port, context(authority, "alice")) == "User:CN=alice"
+
+
+async def test_a_certificate_may_be_required(authority: CertificateAuthority) -> None:
+    async with serving(authority, "required") as port:
+        assert await ask(port, context(authority, "alice")) == "User:CN=alice"
+        with pytest.raises(httpx.HTTPError):
+            await ask(port, context(authority))
+
+
+@pytest.mark.parametrize("has_tls", [True, False])
+async def test_who_says_nothing_is_closed(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    monkeypatch.setattr(http_server, "FIRST_REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(http_server, "HANDSHAKE_S_MAX", 0.2)
+    async with serving(authority if has_tls else None, "none") as port:
+        contexts = [None, context(authority)] if has_tls else [None]
+        for tls in contexts:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+            if tls is not None or not has_tls:
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            async with asyncio.timeout(CLOSED_S):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+
+async def test_who_has_asked_may_rest(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "FIRST_REQUEST_S_MAX", 0.05)
+    async with serving(None, "none") as port, httpx.AsyncClient() as http:
+        for _ in range(3):
+            assert (await http.get(f"http://127.0.0.1:{port}/")).text == "User:ANONYMOUS"
