@@ -10,28 +10,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
-import pytest
 
-from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.integration.gateway.conftest import Gateway
 
 V2 = {"content-type": "application/vnd.kafka.v2+json"}
 PATIENCE_S = 30.0
 OFFERED_BYTES = 64 << 20
 HELD_BYTES_MAX = 24 << 20  # both socket buffers, and 1,000 records in flight
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    """One of its own: these tests stop processes."""
-    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
-        with httpx.Client(base_url=cluster.describe()["gateway"], timeout=PATIENCE_S) as http:
-            yield Gateway(http, cluster)
 
 
 class RecordStream:
@@ -156,4 +143,7 @@ def test_a_gateway_that_stops_ends_its_requests_first(gateway: Gateway) -> None:
         stream.end()
         assert [a["offset"] for a in stream.rest()] == [2, 3]
     assert process.wait(PATIENCE_S)
-    assert process.exit_status() == 0
+    status = process.exit_status()
+    process.start()  # the other tests have it too
+    process.wait_ready(PATIENCE_S)
+    assert status == 0
