@@ -134,6 +134,14 @@ def _flights_in(name: str, topics: Topics, flights: list[Flight]) -> str:
     return name
 
 
+@pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.long)])
+def filled(request: pytest.FixtureRequest) -> tuple[str, list[Flight]]:
+    """A topic with flights, and those flights: the sample, with `long` all of them too."""
+    names = {"sample": ("sample_topic", "sample"), "all": ("flights_topic", "flights")}
+    topic, flights = (request.getfixturevalue(name) for name in names[request.param])
+    return topic, flights
+
+
 @pytest.fixture
 def scene(
     request: pytest.FixtureRequest, topics: Topics, new_topic: Callable[..., str], tmp_path: Path

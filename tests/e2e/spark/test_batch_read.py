@@ -54,28 +54,27 @@ def test_every_column_is_what_was_sent(
 
 
 def test_all_flights_are_read_once_and_tasks_split_partitions(
-    read_batch: Read, flights_topic: str, topics: Topics, flights: list[Flight]
+    read_batch: Read, filled: tuple[str, list[Flight]], topics: Topics
 ) -> None:
+    name, flights = filled
     narrow = read_batch(
-        schema="offset bigint, partition int, value binary",
-        subscribe=flights_topic,
-        minPartitions="9",
+        schema="offset bigint, partition int, value binary", subscribe=name, minPartitions="9"
     )
     assert 8 <= narrow.rdd.getNumPartitions() <= 10
-    capped = read_batch(subscribe=flights_topic, maxRecordsPerPartition="50000")
+    capped = read_batch(subscribe=name, maxRecordsPerPartition=str(len(flights) // 7))
     assert 7 <= capped.rdd.getNumPartitions() <= 12
     found = {(row.partition, row.offset): bytes(row.value) for row in narrow.toLocalIterator()}
-    direct = {(r.partition, r.offset): r.value for r in topics.read(flights_topic)}
+    direct = {(r.partition, r.offset): r.value for r in topics.read(name)}
     assert len(direct) == len(flights)
     assert found == direct
 
 
 def test_filters_on_offset_partition_and_time_narrow_what_is_read(
-    read_batch: Read, flights_topic: str, topics: Topics
+    read_batch: Read, sample_topic: str, topics: Topics
 ) -> None:
     since = datetime(2013, 12, 30, tzinfo=UTC)
     frame = read_batch(
-        schema="partition int, offset bigint, timestamp timestamp", subscribe=flights_topic
+        schema="partition int, offset bigint, timestamp timestamp", subscribe=sample_topic
     )
     chosen = frame.where("partition = 1 and offset >= 1000 and offset < 1010")
     assert sorted(row.offset for row in chosen.collect()) == list(range(1000, 1010))
@@ -83,7 +82,7 @@ def test_filters_on_offset_partition_and_time_narrow_what_is_read(
     late = frame.where(frame.timestamp >= since)
     since_ms = int(since.timestamp() * 1000)
     expected = {
-        (r.partition, r.offset) for r in topics.read(flights_topic) if r.timestamp_ms >= since_ms
+        (r.partition, r.offset) for r in topics.read(sample_topic) if r.timestamp_ms >= since_ms
     }
     assert {(row.partition, row.offset) for row in late.collect()} == expected
     assert expected
