@@ -24,7 +24,10 @@ from tests.bench.kafka.comparison import Comparison, start_row
 from tests.bench.kafka.jars import fetch
 from tests.bench.kafka.rows import Row, as_json, table
 
-BYTES: Final = {1: {100: 250_000_000, 1024: 500_000_000}, 3: {100: 150_000_000, 1024: 250_000_000}}
+BYTES: Final = {
+    1: {100: 300_000_000, 1024: 1_000_000_000},
+    3: {100: 200_000_000, 1024: 400_000_000},
+}
 """What a run produces and consumes, by nodes and record size, at scale 1."""
 STARTS: Final = 3
 
