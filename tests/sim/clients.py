@@ -1,4 +1,4 @@
-"""Simulated clients: idempotent producers with several batches in flight, consumers, an admin."""
+"""Simulated clients: idempotent producers with several batches in flight, and consumers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_metadata_quorum.controller.administration.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    ConfigOperation,
-)
-from odradek_metadata_quorum.controller.requests import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    ElectLeadersRequest,
-    NewTopic,
-    Reassignment,
-)
-from odradek_protocol.identity import TopicIdPartition, TopicPartition
+from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.client_shell import Answer, FetchCall, LatestCall, ProduceCall
 from tests.sim.cluster import Cluster
 from tests.sim.disk import Batch
@@ -373,120 +360,3 @@ class Consumer:
     def _drop(self) -> None:
         self._waiting = None
         self._connection.close()
-
-
-class Admin:
-    """Creates and deletes topics, moves leaders and replicas, changes min.insync.replicas.
-
-    It works on the topics named in `moved` besides its own, and puts them right on `settle`.
-    """
-
-    def __init__(
-        self, cluster: Cluster, history: Hist, *, pace_us: int, moved: tuple[str, ...]
-    ) -> None:
-        self.cluster = cluster
-        self.scheduler = cluster.scheduler
-        self.history = history
-        self.pace_us = pace_us
-        self.moved = moved
-        self.is_stopped = False
-        self._names = itertools.count()
-        self._actions = (
-            self._create,
-            self._create,
-            self._delete,
-            self._elect,
-            self._move,
-            self._move,
-            self._change_minimum,
-        )
-        self.scheduler.after(pace_us, self._act)
-
-    def settle(self) -> None:
-        """Every topic has its usual minimum again; repeated until it is so."""
-        self.is_stopped = True
-        if any(self._minimum(name) != "2" for name in self.moved):
-            for name in self.moved:
-                self._set_minimum(name, "2")
-            self.scheduler.after(300 * MS, self.settle)
-
-    def _act(self) -> None:
-        if self.is_stopped:
-            return
-        self.scheduler.random.choice(self._actions)()
-        self.scheduler.after(self.scheduler.between(self.pace_us // 2, self.pace_us), self._act)
-
-    def _create(self) -> None:
-        name = f"made-{next(self._names)}"
-        topic = NewTopic(name=name, partition_count=1, replication_factor=1)
-
-        def created(results: Any) -> None:
-            if results is not None and results[0].outcome.is_good:
-                self.history.topics_acknowledged.append(name)
-
-        self._call("handle_create_topics", CreateTopicsRequest(topics=(topic,)), created)
-
-    def _delete(self) -> None:
-        made = [n for n in self.history.topics_acknowledged if n not in self.history.topics_deleted]
-        if not made:
-            return
-        name = self.scheduler.random.choice(made)
-        self.history.topics_deleted[name] = Outcome.UNKNOWN
-
-        def deleted(results: Any) -> None:
-            if results is not None and results[0].outcome.is_good:
-                self.history.topics_deleted[name] = Outcome.OK
-
-        self._call("handle_delete_topics", DeleteTopicsRequest(names=(name,)), deleted)
-
-    def _elect(self) -> None:
-        partitions = tuple(
-            TopicPartition(topic.name, state.partition)
-            for topic in self.cluster.log.image.topics.values()
-            for state in topic.partitions
-            if len(state.replicas) > 1
-        )
-        self._call("handle_elect_leaders", ElectLeadersRequest(partitions=partitions))
-
-    def _move(self) -> None:
-        name = self.scheduler.random.choice(self.moved)
-        topic = self.cluster.log.image.topic(name)
-        if topic is None:
-            return
-        state = self.scheduler.random.choice(topic.partitions)
-        replicas = tuple(self.scheduler.random.sample(sorted(self.cluster.brokers), 3))
-        move = Reassignment(
-            partition=TopicPartition(topic.name, state.partition),
-            replicas=None if self.scheduler.chance(0.2) else replicas,
-        )
-        self._call("handle_alter_reassignments", (move,))
-
-    def _change_minimum(self) -> None:
-        name = self.scheduler.random.choice(self.moved)
-        self._set_minimum(name, self.scheduler.random.choice(("2", "3")))
-
-    def _minimum(self, topic: str) -> str | None:
-        return self.cluster.log.image.topic_config(topic, "min.insync.replicas")
-
-    def _set_minimum(self, topic: str, value: str) -> None:
-        resource = AlterConfigsResource(
-            resource_type=ConfigResourceType.TOPIC,
-            resource_name=topic,
-            operations=(ConfigOperation(name="min.insync.replicas", value=value),),
-        )
-        self._call("handle_alter_configs", AlterConfigsRequest(resources=(resource,)))
-
-    def _call(self, method: str, request: Any, reply: Any = lambda _: None) -> None:
-        controllers = self.cluster.controllers
-        target = controllers[self.scheduler.random.choice(sorted(controllers))]
-        if self.scheduler.chance(0.8):
-            target = next((c for c in controllers.values() if c.core.is_active), target)
-        self.cluster.network.send(
-            self.cluster.admin.node_id,
-            target.process,
-            target.request,
-            method,
-            request,
-            self.cluster.admin,
-            reply,
-        )

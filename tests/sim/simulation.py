@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
-from tests.sim.clients import Admin, Consumer, Producer
+from tests.sim.admin import Admin
+from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster import FIRST_CLIENT, BrokerNode, Cluster
 from tests.sim.groups.group_history import GroupHistory, check_groups
 from tests.sim.groups.population import GROUPS_TOPIC, Population
