@@ -76,7 +76,7 @@ async def settled(victim: Victim, connections: int) -> None:
             await asyncio.sleep(0.05)
 
 
-FRAMES_A_CONNECTION = 10
+FRAMES_A_CONNECTION = 1  # the broker ends a connection at the first frame that it cannot read
 CONNECTIONS_AT_ONCE = 32
 
 
