@@ -124,7 +124,7 @@ def test_the_gateway_does_what_openapi_says(
     gateway: Gateway, existing: dict[str, str], tmp_path: Path, names: str
 ) -> None:
     pinned = existing if names == "existing" else {}
-    run(gateway, tmp_path, pinned, "--phases", "fuzzing", "--max-examples", "2")
+    run(gateway, tmp_path, pinned, "--phases", "fuzzing,stateful", "--max-examples", "2")
 
 
 @pytest.mark.long
