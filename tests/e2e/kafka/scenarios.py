@@ -30,6 +30,7 @@ SCENARIOS: Final = {
     "sasl": "SASL: SCRAM-SHA-256 and -512",
     "sasl over tls": "SASL over TLS: SCRAM or PLAIN",
     "acl denied": "ACL: denied, then allowed",
+    "broker killed": "writes while the leader is killed every 20 s",
 }
 CANNOT: Final = {
     ("aiokafka", "consumer protocol"): "no KIP-848",

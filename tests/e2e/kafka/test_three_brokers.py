@@ -108,6 +108,7 @@ def test_the_leader_dies_and_comes_back(three: EmbeddedCluster, topic: str) -> N
 
 
 @pytest.mark.long
+@pytest.mark.scenario("confluent-kafka", "broker killed")
 @pytest.mark.timeout(900)
 def test_a_broker_dies_every_20_seconds(three: EmbeddedCluster, topic: str) -> None:
     kill_rounds(three, topic, rounds=10, pause_s=10)
