@@ -221,7 +221,7 @@ class BrokerSettings(OAuthSettings):
     )
     controlled_shutdown_timeout_ms: int = setting(
         "controlled.shutdown.timeout.ms",
-        "Longest controlled shutdown; then the process ends without a clean marker.",
+        "Longest hand-over of leaderships at a stop; then it ends without it, and no clean marker.",
         default=5_000,
         unit="ms",
         minimum=100,
