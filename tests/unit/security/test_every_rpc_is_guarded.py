@@ -107,6 +107,7 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
     "DescribeQuotas": ({}, cluster(Operation.DESCRIBE_CONFIGS)),
     "UnregisterBroker": ({}, cluster(Operation.ALTER)),
     "DescribeCluster": ({}, []),
+    "DescribeMetadataQuorum": ({}, cluster(Operation.DESCRIBE)),
     "UpdateFeatures": ({}, cluster(Operation.ALTER)),
     "GroupHeartbeat": (
         {"group_id": "group", "subscribed_topics": ["orders"]},

@@ -8,8 +8,10 @@ from odradek.admin.descriptions import (
     ConfigValue,
     NewTopic,
     PartitionOutcome,
+    QuorumDescription,
     TopicDescription,
     TopicOutcome,
+    Voter,
 )
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "ConfigValue",
     "NewTopic",
     "PartitionOutcome",
+    "QuorumDescription",
     "TopicDescription",
     "TopicOutcome",
+    "Voter",
 ]

@@ -19,8 +19,10 @@ from odradek.admin.descriptions import (
     ListenerDescription,
     NewTopic,
     PartitionOutcome,
+    QuorumDescription,
     TopicDescription,
     TopicOutcome,
+    Voter,
 )
 from odradek.admin.group_admin import GroupAdmin
 from odradek.cluster.cluster import Cluster
@@ -312,6 +314,27 @@ class Admin(AccessAdmin, GroupAdmin):
             controller_epoch=response.controller_epoch,
             controller_endpoints=tuple(response.controller_endpoints),
             brokers=tuple(_broker(b) for b in response.brokers),
+        )
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The metadata quorum: its leader and term, and how far each member is."""
+        answer = await self._call(methods.DESCRIBE_QUORUM, pb.DescribeMetadataQuorumRequest())
+        told = answer.quorum
+        self._check(told.error_code, "describing the metadata quorum")
+        return QuorumDescription(
+            leader_id=told.leader_id,
+            term=told.term,
+            commit_offset=told.commit_offset,
+            answered_by=told.answered_by,
+            voters=tuple(
+                Voter(
+                    controller_id=voter.controller_id,
+                    endpoint=voter.endpoint,
+                    log_end=voter.log_end if voter.log_end >= 0 else None,
+                    heard_ms_ago=voter.last_heard_ms if voter.last_heard_ms >= 0 else None,
+                )
+                for voter in told.voters
+            ),
         )
 
     async def unregister_broker(self, broker_id: int) -> None:

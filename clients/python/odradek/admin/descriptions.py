@@ -132,6 +132,27 @@ class ClusterDescription:
     brokers: tuple[BrokerDescription, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """One member of the metadata quorum; None: not known to who answered."""
+
+    controller_id: int
+    endpoint: str
+    log_end: int | None
+    heard_ms_ago: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The metadata quorum as its leader sees it, or another member while there is none (leader -1)."""
+
+    leader_id: int
+    term: int
+    commit_offset: int
+    answered_by: int
+    voters: tuple[Voter, ...]
+
+
 __all__ = [
     "Broker",
     "BrokerDescription",
@@ -144,6 +165,8 @@ __all__ = [
     "NewTopic",
     "Partition",
     "PartitionOutcome",
+    "QuorumDescription",
     "TopicDescription",
     "TopicOutcome",
+    "Voter",
 ]

@@ -26,6 +26,7 @@ class Admin(Facade[AsyncAdmin]):
     delete_records = waits(AsyncAdmin.delete_records)
     list_offsets = waits(AsyncAdmin.list_offsets)
     describe_cluster = waits(AsyncAdmin.describe_cluster)
+    describe_quorum = waits(AsyncAdmin.describe_quorum)
     unregister_broker = waits(AsyncAdmin.unregister_broker)
     update_feature = waits(AsyncAdmin.update_feature)
     create_acls = waits(AsyncAdmin.create_acls)

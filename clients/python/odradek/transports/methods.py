@@ -129,6 +129,11 @@ UNREGISTER_BROKER: Final = admin_call(
 DESCRIBE_CLUSTER: Final = admin_call(
     "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse
 )
+DESCRIBE_QUORUM: Final = admin_call(
+    "DescribeMetadataQuorum",
+    admin.DescribeMetadataQuorumRequest,
+    admin.DescribeMetadataQuorumResponse,
+)
 UPDATE_FEATURES: Final = admin_call(
     "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse
 )

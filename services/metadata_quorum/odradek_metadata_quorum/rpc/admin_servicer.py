@@ -238,6 +238,13 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
         return pb.UnregisterBrokerResponse(error_code=outcome.error, error_message=outcome.message)
 
+    async def DescribeMetadataQuorum(
+        self, request: pb.DescribeMetadataQuorumRequest, context: Context
+    ) -> pb.DescribeMetadataQuorumResponse:
+        """Brokers answer this, with ControllerService.DescribeQuorum of any member."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
+        raise AssertionError("abort raises")
+
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:

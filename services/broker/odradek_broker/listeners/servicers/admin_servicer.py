@@ -24,10 +24,21 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
 _TIMEOUT_MAX_S: Final = 60.0
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
+
+
+def _forwarded(method: str) -> Any:
+    """The RPC of that name: the active controller answers."""
+
+    async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
+        return await self._forward(method, request, context)
+
+    forward.__name__ = method
+    return forward
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
@@ -49,83 +60,47 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self._peers = peers
         self._describe_broker = describe_broker
 
-    async def _forward(self, method: str, request: Any, context: Any) -> Any:
+    async def _forward(
+        self, method: str, request: Any, context: Any, *, is_admin: bool = True
+    ) -> Any:
         timeout_s = _TIMEOUT_DEFAULT_S
         asked_ms = getattr(request, "timeout_ms", 0)
         if asked_ms > 0:
             timeout_s = min(asked_ms / 1000, _TIMEOUT_MAX_S)
         try:
-            return await self._controllers.call(method, request, timeout_s=timeout_s, is_admin=True)
+            return await self._controllers.call(
+                method, request, timeout_s=timeout_s, is_admin=is_admin
+            )
         except NoController as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
 
-    async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("CreateTopics", request, context)
+    async def DescribeMetadataQuorum(
+        self, request: pb.DescribeMetadataQuorumRequest, context: Any
+    ) -> pb.DescribeMetadataQuorumResponse:
+        """The leader's view; without one, that of whichever controller answers."""
+        quorum = await self._forward(
+            "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
+        )
+        return pb.DescribeMetadataQuorumResponse(quorum=quorum)
 
-    async def DeleteTopics(self, request: pb.DeleteTopicsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DeleteTopics", request, context)
-
-    async def CreatePartitions(self, request: pb.CreatePartitionsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("CreatePartitions", request, context)
-
-    async def AlterConfigs(self, request: pb.AlterConfigsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("AlterConfigs", request, context)
-
-    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("ElectLeaders", request, context)
-
-    async def AlterPartitionReassignments(
-        self, request: pb.AlterPartitionReassignmentsRequest, context: Any
-    ) -> Any:
-        """Forwarded."""
-        return await self._forward("AlterPartitionReassignments", request, context)
-
-    async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("CreateAcls", request, context)
-
-    async def DeleteAcls(self, request: pb.DeleteAclsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DeleteAcls", request, context)
-
-    async def DescribeAcls(self, request: pb.DescribeAclsRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DescribeAcls", request, context)
-
-    async def AlterScramUsers(self, request: pb.AlterScramUsersRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("AlterScramUsers", request, context)
-
-    async def DescribeScramUsers(self, request: pb.DescribeScramUsersRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DescribeScramUsers", request, context)
-
-    async def AlterQuotas(self, request: pb.AlterQuotasRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("AlterQuotas", request, context)
-
-    async def DescribeQuotas(self, request: pb.DescribeQuotasRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DescribeQuotas", request, context)
-
-    async def UnregisterBroker(self, request: pb.UnregisterBrokerRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("UnregisterBroker", request, context)
-
-    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("DescribeCluster", request, context)
-
-    async def UpdateFeatures(self, request: pb.UpdateFeaturesRequest, context: Any) -> Any:
-        """Forwarded."""
-        return await self._forward("UpdateFeatures", request, context)
+    CreateTopics = _forwarded("CreateTopics")
+    DeleteTopics = _forwarded("DeleteTopics")
+    CreatePartitions = _forwarded("CreatePartitions")
+    AlterConfigs = _forwarded("AlterConfigs")
+    ElectLeaders = _forwarded("ElectLeaders")
+    AlterPartitionReassignments = _forwarded("AlterPartitionReassignments")
+    CreateAcls = _forwarded("CreateAcls")
+    DeleteAcls = _forwarded("DeleteAcls")
+    DescribeAcls = _forwarded("DescribeAcls")
+    AlterScramUsers = _forwarded("AlterScramUsers")
+    DescribeScramUsers = _forwarded("DescribeScramUsers")
+    AlterQuotas = _forwarded("AlterQuotas")
+    DescribeQuotas = _forwarded("DescribeQuotas")
+    UnregisterBroker = _forwarded("UnregisterBroker")
+    DescribeCluster = _forwarded("DescribeCluster")
+    UpdateFeatures = _forwarded("UpdateFeatures")
 
     # --- configs ---------------------------------------------------------------------------------
 
