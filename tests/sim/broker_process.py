@@ -378,7 +378,11 @@ class BrokerProcess:
         if state is None or (hosted is None and self.broker_id not in state.replicas):
             return
         if hosted is None:
-            hosted = self._host(partition)
+            try:
+                hosted = self._host(partition)
+            except StorageFailed:
+                self._fail_directory()
+                return
         hosted.state = state
         self.step(hosted, self._changed(state))
         if self.broker_id not in state.replicas:

@@ -147,7 +147,9 @@ class CoordinatorHost(Generic[Shard]):
 
     def _reload(self, hosted: HostedShard[Shard]) -> None:
         if self._hosted.get(hosted.partition) is hosted:
-            _log.warning("coordinator_reloads", topic=self.topic, partition=hosted.partition)
+            _log.warning(
+                "Loading a coordinator again", topic=self.topic, partition=hosted.partition
+            )
             self.on_leader(self.topic, hosted.partition, hosted.leader_epoch)
 
     # --- loading ---------------------------------------------------------------------------------
