@@ -124,10 +124,10 @@ ALERTS = (
     ),
     Alert(
         name="OdradekSlowQuorumSyncs",
-        expr=f"rate({QUORUM}log_sync_seconds_total[5m]) / rate({QUORUM}log_syncs_total[5m]) > 0.1",
+        expr=f"histogram_quantile(0.99, sum by (le, instance) (rate({QUORUM}fsync_seconds_bucket[5m]))) > 0.2",
         lasts="10m",
         severity="warning",
-        summary="a sync of the Raft log of {{ $labels.instance }} takes {{ $value }} s on average",
+        summary="one in a hundred syncs of the Raft log of {{ $labels.instance }} takes {{ $value }} s",
         action="Give controllers a disk of their own: elections and metadata wait for it.",
     ),
     Alert(

@@ -141,9 +141,9 @@ CLUSTER = Dashboard(
                 gauge("Committed Offset", f"{QUORUM}commit_offset", "{{instance}}"),
                 gauge("Lag of Members", f"{QUORUM}peer_lag_entries", "{{peer}}"),
                 gauge(
-                    "Average Sync of the Raft Log",
-                    f"rate({QUORUM}log_sync_seconds_total[$__rate_interval])"
-                    f" / rate({QUORUM}log_syncs_total[$__rate_interval])",
+                    "Sync of the Raft Log, 99th Percentile",
+                    "histogram_quantile(0.99, sum by (le, instance)"
+                    f" (rate({QUORUM}fsync_seconds_bucket[$__rate_interval])))",
                     "{{instance}}",
                     "s",
                 ),
