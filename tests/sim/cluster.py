@@ -12,7 +12,7 @@ from tests.sim.disk import Disk
 from tests.sim.invariants import Invariants
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
-from tests.sim.scheduler import MS, Process, Scheduler
+from tests.sim.scheduler import MS, SECOND, Process, Scheduler
 from tests.sim.stored_disk import StoredDisk
 
 FIRST_CONTROLLER = 101
@@ -50,6 +50,18 @@ class BrokerNode:
 
     def restart_later(self, delay_us: int) -> None:
         self.cluster.scheduler.after(delay_us, self.start)
+
+    def restart_when_gone(self, delay_us: int) -> None:
+        """As `restart_later`; a life that takes longer to end, stalled meanwhile, is waited for."""
+        self.cluster.scheduler.after(delay_us, self._restart_after, self.life)
+
+    def _restart_after(self, life: BrokerProcess | None) -> None:
+        if self.life is not life:
+            return  # it ended otherwise, and was started
+        if self.is_up:
+            self.restart_when_gone(SECOND)
+        else:
+            self.start()
 
     def crash(self) -> None:
         """kill -9: the page cache stays."""

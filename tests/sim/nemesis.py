@@ -190,7 +190,7 @@ class Nemesis:
         node = self.cluster.brokers[broker_id]
         if node.life is not None and node.is_up and node.life.broker_epoch >= 0:
             node.life.begin_shutdown()
-            node.restart_later(self.scheduler.between(5_200 * MS, 7 * SECOND))
+            node.restart_when_gone(self.scheduler.between(5_200 * MS, 7 * SECOND))
 
     def _move_controller(self) -> None:
         self.cluster.log.transfer(self.scheduler.random.choice(sorted(self.cluster.controllers)))
