@@ -43,6 +43,7 @@ from odradek_broker.log.storage import StorageFailed
 from odradek_broker.metrics import BrokerMetrics
 from odradek_broker.partition.replica import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
+from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.follower_links import FollowerLinks
 from odradek_broker.replication.follower_stream import FollowerIdentity
@@ -75,6 +76,7 @@ from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
+_WARM_UP_PAUSE_S: Final = 0.1
 _SERVER_GRACE_S: Final = 0.05
 _SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
 _log = event_log(__name__)
@@ -373,8 +375,7 @@ class BrokerProcess:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kafka.serve(Registry(services), ready=self._serves_kafka))
             if any(is_kafka_listener(one.name) for one in self._settings.listeners):
-                # Half a second of CPU: nobody waits for it, whoever asks before pays for his part.
-                group.create_task(asyncio.to_thread(warm_up))
+                group.create_task(_warm_up(self._table.counters))
 
     # --- living ----------------------------------------------------------------------------------
 
@@ -446,3 +447,15 @@ class BrokerProcess:
         else:
             is_clean = is_closed and epoch is not None
             _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)
+
+
+async def _warm_up(counters: Counters) -> None:
+    """Half a second of CPU in small pieces, while nobody is served: who asks before pays for his part.
+
+    Not in a thread: the loop would then wait for the interpreter's lock at each of its system calls.
+    """
+    served = -1
+    for _ in warm_up():
+        while served != (served := counters.served()):  # noqa: ASYNC110
+            await asyncio.sleep(_WARM_UP_PAUSE_S)  # looks again, nothing tells of quiet
+        await asyncio.sleep(0)

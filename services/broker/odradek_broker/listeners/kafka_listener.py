@@ -91,7 +91,7 @@ class KafkaListeners:
     async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
         """Accept until cancelled; `ready` is set when connections are taken.
 
-        Let `warm_up` run in a thread meanwhile: the first requests are slow otherwise.
+        Let `warm_up` go on meanwhile: the first requests are slow otherwise.
         """
         async with asyncio.TaskGroup() as tasks:
             shells = [

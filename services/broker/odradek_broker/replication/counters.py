@@ -44,3 +44,7 @@ class Counters:
         self.produce_latencies = Latencies()  # from the check to the outcome
         self.sync_latencies = Latencies()
         self.truncations = 0
+
+    def served(self) -> int:
+        """Rises whenever something is appended or read."""
+        return self.append_batches + self.fetch_reads + self.replication_bytes_in
