@@ -36,7 +36,7 @@ dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
 	$(BIN)/odradek dev
 
 test: $(STAMP) ## Unit tests, 100 simulator seeds, short integration tests
-	$(BIN)/python -m pytest -m "not long" -q
+	$(BIN)/python -m pytest -m "not long" -q --durations=15
 
 test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q
