@@ -75,6 +75,7 @@ def test_a_batch_is_cancelled_by_sigterm_and_whole_when_it_is_run_again(
     case.check(scene)
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_pipeline_and_it_goes_on_later(scene: Scene, tmp_path: Path) -> None:
     case = CASES["dead-letters"]
     arguments = _arguments(case, scene, tmp_path)

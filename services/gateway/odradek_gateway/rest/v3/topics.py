@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from odradek.admin.descriptions import TopicDescription
+from odradek.errors import UnknownTopic
 from odradek_gateway.cluster_access import INTERNAL_TOPICS
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.parameters import TOPIC_PATTERN, Cluster, TopicName
@@ -51,6 +53,7 @@ class UpdatePartitionsRequest(msgspec.Struct):
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
+_NEWS_PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _CREATE = JsonBody(CreateTopicRequest)
 _UPDATE = JsonBody(UpdatePartitionsRequest)
 
@@ -85,9 +88,19 @@ async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> 
             name=wanted.topic_name, topic_id=b"", is_internal=False, partitions=()
         )
         return JSONResponse(_topic(names, described), 200)
-    described = await cluster.admin.describe_topic(wanted.topic_name)
+    described = await _just_made(cluster, wanted.topic_name)
     created = _topic(names, described)
     return JSONResponse(created, 201, headers={"Location": created["metadata"]["self"]})
+
+
+async def _just_made(cluster: Cluster, name: str) -> TopicDescription:
+    """The broker that is asked may be one that has not heard of the topic yet."""
+    for pause_s in _NEWS_PAUSES_S:
+        try:
+            return await cluster.admin.describe_topic(name)
+        except UnknownTopic:
+            await asyncio.sleep(pause_s)
+    return await cluster.admin.describe_topic(name)
 
 
 @router.get("/topics/{topic}", response_model=TopicResource, responses=ERRORS)
