@@ -86,7 +86,12 @@ class GatewayProcess:
         scheme = "https" if settings.http_ssl_certificate else "http"
         url = settings.advertised_url or f"{scheme}://{host}:{bound_port}"
         async with ClusterAccess(settings, url=url) as cluster, self._accesses(cluster) as accesses:
-            instances = Instances(cluster, accesses=accesses, tls=_tls_to_others(settings))
+            instances = Instances(
+                cluster,
+                on_failure=lambda error: stop.set("instances cannot be served", failure=error),
+                accesses=accesses,
+                tls=_tls_to_others(settings),
+            )
             app = create_app(settings, cluster, instances, self._authentication(accesses))
             server = HttpServer(app, settings, connections_max=_CONNECTIONS_MAX)
             serving = asyncio.create_task(_serve(server, listening), name="http")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from itertools import cycle
 import httpx
 import pytest
 
+from odradek import Client
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 V2 = {"content-type": "application/vnd.kafka.v2+json"}
@@ -222,3 +224,111 @@ def test_a_client_that_gives_up_leaves_the_instance_to_the_next_one(
     assert time.monotonic() - began_s < 20.0, "it waited for the polls that nobody waits for"
     produce(gateways[0], topic, 10, 30)
     assert sorted(read_until(cycle(gateways), base, 30)) == list(range(10, 40))
+
+
+def test_of_many_who_make_one_instance_at_once_one_succeeds(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    def make(gateway: httpx.Client) -> tuple[int, object]:
+        told = gateway.post("/consumers/g-once", json={"name": "one"}, headers=V2)
+        return told.status_code, told.json().get("error_code")
+
+    with ThreadPoolExecutor(9) as threads:
+        told = list(threads.map(make, gateways * 3))
+    assert sorted(told, key=str) == [(200, None)] + [(409, 40902)] * 8
+
+
+def test_who_waited_behind_a_delete_finds_no_instance_and_joins_no_group(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[0], cluster, "deleted", 0)
+    base = make_instance(gateways[0], "g-deleted", "one", "deleted")
+
+    def at_work() -> float:
+        text = gateways[0].get("/metrics").text
+        return float(text.partition("\nodradek_gateway_requests_at_work ")[2].partition("\n")[0])
+
+    def wait_for_requests(count: int) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while at_work() - 1 < count:  # the scrape is one itself
+            assert time.monotonic() < deadline_s
+
+    def ask(method: str, path: str) -> tuple[int, object]:
+        told = gateways[0].request(method, f"{base}{path}", headers=ACCEPT_JSON)
+        return told.status_code, told.json() if told.content else None
+
+    with ThreadPoolExecutor(3) as threads:
+        polling = threads.submit(ask, "GET", "/records?timeout=4000")
+        wait_for_requests(1)
+        deleting = threads.submit(ask, "DELETE", "")
+        wait_for_requests(2)
+        waiting = threads.submit(ask, "GET", "/records?timeout=0")
+        assert polling.result() == (200, [])
+        assert deleting.result() == (204, None)
+        status, body = waiting.result()
+    assert (status, body["error_code"]) == (404, 40403)  # type: ignore[index]
+    group = gateways[0].get(f"/v3/clusters/{cluster.cluster_id}/consumer-groups/g-deleted")
+    assert group.json()["state"] == "EMPTY"
+
+
+def test_an_assigned_instance_commits_by_itself_as_a_subscribed_one_does(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[0], cluster, "auto", 20)
+    config = {"name": "a", "format": "json", "auto.offset.reset": "earliest"}
+    assert gateways[0].post("/consumers/g-auto", json=config, headers=V2).status_code == 200
+    base = "/consumers/g-auto/instances/a"
+    both = {"partitions": [{"topic": "auto", "partition": p} for p in (0, 1)]}
+    assert gateways[0].post(f"{base}/assignments", json=both, headers=V2).status_code == 204
+    assert sorted(read_until(cycle(gateways[:1]), base, 20)) == list(range(20))
+    assert gateways[0].delete(base).status_code == 204
+    lags = gateways[0].get(f"/v3/clusters/{cluster.cluster_id}/consumer-groups/g-auto/lags")
+    assert sum(one["current_offset"] for one in lags.json()["data"]) == 20
+
+
+def test_instances_that_nobody_asks_for_expire_those_of_a_dead_gateway_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ODRADEK_GATEWAY_CONSUMER_INSTANCE_TIMEOUT_MS", "1000")
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=2)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        dying, living = (
+            httpx.Client(base_url=u, timeout=60) for u in cluster.describe()["gateways"]
+        )
+        with dying, living:
+            make_topic(living, cluster, "expire", 0)
+            orphan = make_instance(dying, "g-orphan", "one", "expire")
+            idle = make_instance(living, "g-idle", "one", "expire")
+            used = make_instance(living, "g-used", "one", "expire")
+            cluster.gateways[1].kill()
+            registry = {("__rest_consumers", 0)}
+            deadline_s = time.monotonic() + DEADLINE_S
+            while len(left := asyncio.run(registered(cluster.bootstrap, registry))) > 1:
+                assert time.monotonic() < deadline_s, left
+                told = living.get(f"{used}/records?timeout=0", headers=ACCEPT_JSON)
+                assert told.status_code == 200, told.text
+            assert left == {("g-used", "one")}
+            for base in (orphan, idle):
+                told = living.get(f"{base}/records?timeout=0", headers=ACCEPT_JSON)
+                assert (told.status_code, told.json()["error_code"]) == (404, 40403)
+            groups = living.get(f"/v3/clusters/{cluster.cluster_id}/consumer-groups/g-idle").json()
+            assert groups["state"] == "EMPTY"
+
+
+async def registered(bootstrap: str, registry: set[tuple[str, int]]) -> set[tuple[str, str]]:
+    """Instances in the topic of all gateways."""
+    found: dict[tuple[str, str], bytes | None] = {}
+    async with (
+        Client(bootstrap) as client,
+        client.consumer(auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign(registry)
+        (end,) = (await consumer.end_offsets(registry)).values()
+        position = 0
+        while position < end:
+            for record in await consumer.getmany(1_000):
+                group, name = json.loads(record.key or b"")
+                found[(group, name)] = record.value
+                position = record.offset + 1
+    return {key for key, value in found.items() if value is not None}

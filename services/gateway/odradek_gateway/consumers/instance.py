@@ -12,9 +12,18 @@ from typing import Any, Final
 from odradek.client import Client
 from odradek.consumer.consumer import Consumer
 from odradek.consumer.group_options import GroupOptions
+from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
-from odradek_gateway.rest.errors import BAD_CONSUMER_CONFIG, ILLEGAL_STATE, RestError
+from odradek_gateway.rest.errors import (
+    BAD_CONSUMER_CONFIG,
+    ILLEGAL_STATE,
+    KAFKA_RETRIABLE_ERROR,
+    RestError,
+)
+from odradek_runtime.logs import event_log
 
+_AUTO_COMMIT_S: Final = 5.0  # as auto.commit.interval.ms of the group's members
+_log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
 _WHOLE_MAX: Final = 2**31 - 1
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[^/%]{0,249}")
@@ -120,24 +129,28 @@ def _bad(message: str) -> RestError:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
-    """Served here; one request at a time, as the API's users expect of a consumer."""
+    """Served here; one request at a time, as the API's users expect of a consumer.
+
+    Who has waited for its `lock` looks at `is_ended` first: it may have been deleted or taken over meanwhile.
+    """
 
     client: Client
     spec: InstanceSpec
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_at_s: float = field(default_factory=time.monotonic)
+    is_ended: bool = False
     _consumer: Consumer | None = None
+    _committed_at_s: float = field(default_factory=time.monotonic)
 
     @property
     def reads_something(self) -> bool:
         """It has a subscription or an assignment."""
         return bool(self.spec.topics or self.spec.pattern or self.spec.partitions)
 
-    async def close(self) -> None:
-        """Leave the group; commits if it commits by itself."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.close()
+    async def end(self) -> None:
+        """Leave the group for good; commits if it commits by itself."""
+        self.is_ended = True
+        await self._leave()
 
     async def use(self, spec: InstanceSpec) -> None:
         """Subscribe, assign, or neither, from now on.
@@ -156,15 +169,17 @@ class Instance:
             )
         if spec == self.spec:
             return
-        await self.close()
+        await self._leave()
         self.spec = spec
 
     async def consumer(self) -> Consumer:
         """The SDK's consumer, made when it is first needed.
 
         Raises:
-            RestError: 40903 before any subscription or assignment.
+            RestError: 40903 before any subscription or assignment; 50003 when it has ended.
         """
+        if self.is_ended:
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, "the instance has just been closed here")
         if self._consumer is not None:
             return self._consumer
         spec = self.spec
@@ -189,6 +204,13 @@ class Instance:
         self._consumer = consumer
         return consumer
 
+    async def read_begins(self) -> Consumer:
+        """The consumer for a read; what it handed out before counts as done now, as with any auto-commit."""
+        consumer = await self.consumer()
+        if time.monotonic() - self._committed_at_s >= _AUTO_COMMIT_S:
+            await self._auto_commit(consumer)
+        return consumer
+
     async def commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
         """Commit these, or all that was handed out."""
         consumer = await self.consumer()
@@ -198,3 +220,20 @@ class Instance:
         if offsets is None:
             offsets = {name: at[0] for name, at in consumer.handed_out().items()}
         await self.client.admin.alter_group_offsets(self.spec.group, dict(offsets.items()))
+
+    async def _auto_commit(self, consumer: Consumer) -> None:
+        """Of a manual assignment: the members of a group do it themselves."""
+        if not self.spec.partitions or not self.spec.auto_commit:
+            return
+        self._committed_at_s = time.monotonic()
+        offsets = {name: at[0] for name, at in consumer.handed_out().items()}
+        try:
+            await self.client.admin.alter_group_offsets(self.spec.group, dict(offsets.items()))
+        except OdradekError as error:
+            _log.warning("Could not commit", group=self.spec.group, reason=str(error))
+
+    async def _leave(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await self._auto_commit(consumer)
+            await consumer.close()

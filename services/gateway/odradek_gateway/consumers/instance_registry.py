@@ -3,12 +3,18 @@
 A record's key is `group/instance`; its value has the instance's spec, the gateway that serves it, and a number that
 rises with each takeover. Two gateways may want to take over at once: the first record with a number wins, later ones
 with the same number are ignored by everyone, their writers included, since all read the same order.
+
+A gateway writes a registration of its own again while the instance is used (`update`). One that nobody has written for
+long is of a gateway that is gone, and asked for by nobody: whoever notices forgets it (`unheard_of`). Only this
+process's clock counts, from when it read the record, so clocks need not agree.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -20,12 +26,14 @@ from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
 from odradek_gateway.consumers.instance import InstanceSpec
+from odradek_gateway.consumers.supervised import supervised
 from odradek_gateway.rest.errors import KAFKA_RETRIABLE_ERROR, RestError
 from odradek_runtime.logs import event_log
 
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 _REPLICAS: Final = 3
 _SEEN_S: Final = 10.0
+_READ_AGAIN_S: Final = 0.5
 _log = event_log(__name__)
 
 
@@ -36,15 +44,27 @@ class Registration:
     spec: InstanceSpec
     owner: str  # URL of the gateway that serves it
     number: int
+    heard_at_s: float  # when this process read it
 
 
 class InstanceRegistry:
     """Started at the first use; `close` ends the reading."""
 
-    def __init__(self, client: Client, producer: Producer, *, url: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        producer: Producer,
+        *,
+        url: str,
+        on_failure: Callable[[BaseException], object],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_failure` hears of a reading that ended by a bug: nothing goes on without it."""
         self._client = client
         self._producer = producer
         self._url = url
+        self._on_failure = on_failure
+        self._clock_s = clock_s
         self._known: dict[tuple[str, str], Registration] = {}
         self._position = -1
         self._moved = asyncio.Condition()
@@ -64,7 +84,7 @@ class InstanceRegistry:
                     replication_factor=min(_REPLICAS, brokers),
                     configs={"cleanup.policy": "compact"},
                 )
-            self._reading = asyncio.create_task(self._read(), name="rest consumer registry")
+            self._reading = supervised(self._read(), "rest consumer registry", self._on_failure)
             await self.catch_up()
 
     async def catch_up(self) -> None:
@@ -83,21 +103,42 @@ class InstanceRegistry:
         """As far as this gateway has read."""
         return self._known.get((group, name))
 
-    async def register(self, spec: InstanceSpec) -> Registration:
-        """Write that this gateway serves the instance; what holds afterwards, which may be another's."""
+    def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
+        """Instances whose registration nobody has written for so long, as far as this process can tell."""
+        since_s = self._clock_s() - longer_than_s
+        return [one.spec for one in self._known.values() if one.heard_at_s < since_s]
+
+    async def add(self, spec: InstanceSpec) -> bool:
+        """A new instance, served here; False if there is one of the name by now."""
+        if self.find(spec.group, spec.name) is not None:
+            return False
+        return (await self._register(spec, 1)).owner == self._url
+
+    async def update(self, spec: InstanceSpec) -> bool:
+        """Of an instance that is served here; False if it is not any more."""
+        present = self.find(spec.group, spec.name)
+        if present is None or present.owner != self._url:
+            return False
+        return (await self._register(spec, present.number)).owner == self._url
+
+    async def take_over(self, present: Registration) -> bool:
+        """Serve it here from now on; False if another gateway was faster."""
+        number = present.number + (present.owner != self._url)
+        return (await self._register(present.spec, number)).owner == self._url
+
+    async def forget(self, group: str, name: str) -> None:
+        """The instance is no more."""
+        await self._write((group, name), None)
+
+    async def _register(self, spec: InstanceSpec, number: int) -> Registration:
+        """Write that this gateway serves it; what holds afterwards, which may be another's."""
         key = (spec.group, spec.name)
-        before = self._known.get(key)
-        number = 1 if before is None else before.number + (before.owner != self._url)
         body = {"spec": asdict(spec), "owner": self._url, "number": number}
         await self._write(key, orjson.dumps(body))
         known = self._known.get(key)
         if known is None:
             raise RestError(503, KAFKA_RETRIABLE_ERROR, f"{key} was deleted at the same time")
         return known
-
-    async def forget(self, group: str, name: str) -> None:
-        """The instance is no more."""
-        await self._write((group, name), None)
 
     async def _write(self, key: tuple[str, str], value: bytes | None) -> None:
         done = await self._producer.send_and_wait(TOPIC, value, key=orjson.dumps(key), partition=0)
@@ -123,7 +164,7 @@ class InstanceRegistry:
             except OdradekError as error:
                 _log.warning("The registry of consumer instances cannot be read", reason=str(error))
                 self._position = -1  # all is read again
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(_READ_AGAIN_S)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
         try:
@@ -136,6 +177,7 @@ class InstanceRegistry:
                 spec=InstanceSpec.from_json(body["spec"]),
                 owner=str(body["owner"]),
                 number=int(body["number"]),
+                heard_at_s=self._clock_s(),
             )
         except (ValueError, TypeError, KeyError) as error:
             _log.warning("A record of the registry is damaged", reason=repr(error))

@@ -2,6 +2,9 @@
 
 A request may reach any gateway. If the instance is served elsewhere, the request is passed on; if that gateway does not
 answer, this one takes the instance over and goes on at the committed offsets.
+
+An instance ends when it is deleted, or when nobody has asked for it for `consumer.instance.timeout.ms`. Its gateway
+sees to that; if that one is gone, any other does, after two such times.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from odradek_gateway.auth.caller_access import CallerAccesses, on_behalf_of
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
 from odradek_gateway.consumers.instance_registry import InstanceRegistry
+from odradek_gateway.consumers.supervised import supervised
 from odradek_gateway.rest.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
     INSTANCE_EXISTS,
@@ -35,7 +39,7 @@ from odradek_runtime.logs import event_log
 PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
 _ANSWER_S: Final = 120.0
-_SWEEP_S: Final = 5.0
+_SWEEP_S_MAX: Final = 5.0
 _log = event_log(__name__)
 
 
@@ -72,16 +76,24 @@ class Instances:
         self,
         cluster: ClusterAccess,
         *,
+        on_failure: Callable[[BaseException], object],
         accesses: CallerAccesses | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`accesses` are there where callers are asked who they are; `tls` is for the other gateways."""
+        """`accesses` are there where callers are asked who they are; `tls` is for the other gateways.
+
+        `on_failure` hears of a task of ours that ended by a bug: instances cannot be served any more.
+        """
         self._cluster = cluster
         self._accesses = accesses
+        self._on_failure = on_failure
         self._has_certificate = tls is not None and accesses is not None
         self._local: dict[tuple[str, str], Instance] = {}
+        self._being_made: set[tuple[str, str]] = set()
         self._taking_over = asyncio.Lock()
-        self.registry = InstanceRegistry(cluster.client, cluster.producer, url=cluster.url)
+        self.registry = InstanceRegistry(
+            cluster.client, cluster.producer, url=cluster.url, on_failure=on_failure
+        )
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             limits=httpx.Limits(  # long polls each keep one busy
@@ -101,31 +113,36 @@ class Instances:
         """Leave all groups, at their committed offsets; the instances stay registered."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        await asyncio.gather(*(one.close() for one in self._local.values()), return_exceptions=True)
+        ends = (one.end() for one in self._local.values())
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                _log.warning("An instance did not end in order", reason=repr(error))
         await self.registry.close()
         await self._http.aclose()
 
     async def create(self, spec: InstanceSpec) -> InstanceSpec:
         """Register and serve a new instance; a name is drawn if it has none."""
-        await self.registry.start()
-        if self._sweeping is None:
-            self._sweeping = asyncio.create_task(self._sweep(), name="idle consumer instances")
-        if len(self._local) >= self._cluster.settings.consumer_instances_max:
-            raise RestError(429, 42901, "this gateway serves as many instances as it may")
+        await self._start()
+        self._require_room()
         spec = replace(spec, principal=current_caller().principal)
         if not spec.name:
             spec = replace(spec, name=f"rest-consumer-{uuid.uuid4()}")
-        if self.registry.find(spec.group, spec.name) is not None:
-            raise RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
-        registered = await self.registry.register(spec)
-        if registered.owner != self._cluster.url:
-            raise RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
-        self._local[(spec.group, spec.name)] = self._instance(spec)
+        key = (spec.group, spec.name)
+        exists = RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
+        if key in self._being_made:
+            raise exists
+        self._being_made.add(key)
+        try:
+            if not await self.registry.add(spec):
+                raise exists
+            self._served_here(spec)
+        finally:
+            self._being_made.discard(key)
         return spec
 
     async def find(self, group: str, name: str, request: PassedRequest) -> Instance | Elsewhere:
         """The instance if it is served here, else the answer of whoever serves it. Raises RestError 40403."""
-        await self.registry.start()
+        await self._start()
         known = self.registry.find(group, name)
         if known is None:  # perhaps another gateway has only just made it
             await self.registry.catch_up()
@@ -133,7 +150,7 @@ class Instances:
         if known is None:
             gone = self._local.pop((group, name), None)
             if gone is not None:
-                await gone.close()
+                await gone.end()
             raise RestError(
                 404, CONSUMER_INSTANCE_NOT_FOUND, f"there is no consumer instance {name} in {group}"
             )
@@ -145,16 +162,32 @@ class Instances:
             return local
         if local is not None:  # another gateway thought that we were dead
             del self._local[(group, name)]
-            await local.close()
+            await local.end()
         if known.owner != self._cluster.url:
             if (
                 PASSED_ON in request.headers
             ):  # who sent it here did not know yet; it must not go in circles
-                raise _in_motion()
+                raise in_motion()
             passed_on = await self._pass_on(known.owner, request)
             if passed_on is not None:
                 return passed_on
         return await self._take_over(group, name)
+
+    async def _start(self) -> None:
+        await self.registry.start()
+        if self._sweeping is None:
+            self._sweeping = supervised(self._sweep(), "idle consumer instances", self._on_failure)
+
+    def _require_room(self) -> None:
+        if len(self._local) >= self._cluster.settings.consumer_instances_max:
+            raise RestError(429, 42901, "this gateway serves as many instances as it may")
+
+    def _served_here(self, spec: InstanceSpec) -> Instance:
+        """The one there is, if a request came between the registration and now."""
+        key = (spec.group, spec.name)
+        if key not in self._local:
+            self._local[key] = self._instance(spec)
+        return self._local[key]
 
     def _instance(self, spec: InstanceSpec) -> Instance:
         """Acting as whom it belongs to."""
@@ -205,38 +238,63 @@ class Instances:
             known = self.registry.find(group, name)
             if known is None:
                 raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
-            registered = await self.registry.register(known.spec)
-            if registered.owner != self._cluster.url:
-                raise _in_motion()
+            self._require_room()
+            if not await self.registry.take_over(known):
+                raise in_motion()
             _log.info("Took a consumer instance over", group=group, instance=name)
-            instance = self._instance(registered.spec)
-            self._local[(group, name)] = instance
-            return instance
+            return self._served_here(known.spec)
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
         """A new subscription or assignment, known to all gateways."""
         await instance.use(spec)
-        await self.registry.register(spec)
+        if not await self.registry.update(spec):
+            raise in_motion()
 
     async def remove(self, instance: Instance) -> None:
-        """Close it for good."""
+        """Close it for good. The caller has its lock."""
         spec = instance.spec
-        self._local.pop((spec.group, spec.name), None)
-        await instance.close()
-        await self.registry.forget(spec.group, spec.name)
+        await instance.end()
+        try:
+            await self.registry.forget(spec.group, spec.name)
+        finally:
+            self._no_longer_here(instance)
+
+    def _no_longer_here(self, instance: Instance) -> None:
+        key = (instance.spec.group, instance.spec.name)
+        if self._local.get(key) is instance:
+            del self._local[key]
 
     async def _sweep(self) -> None:
-        """Close what nobody asked for in a long time."""
+        """End what nobody asked for in a long time, and keep alive in the registry what somebody did."""
         limit_s = self._cluster.settings.consumer_instance_timeout_ms / 1000
         while True:
-            await asyncio.sleep(_SWEEP_S)
-            for instance in list(self._local.values()):
-                if time.monotonic() - instance.used_at_s > limit_s and not instance.lock.locked():
-                    try:
-                        await self.remove(instance)
-                    except OdradekError as error:
-                        _log.warning("Could not close an idle instance", reason=str(error))
+            await asyncio.sleep(min(_SWEEP_S_MAX, limit_s / 4))
+            try:
+                await self._sweep_once(limit_s)
+            except (OdradekError, RestError, TimeoutError) as error:
+                _log.warning("Could not look after the instances", reason=repr(error))
+
+    async def _sweep_once(self, limit_s: float) -> None:
+        for instance in list(self._local.values()):
+            if instance.lock.locked():  # somebody uses it at this moment
+                continue
+            async with instance.lock:
+                spec = instance.spec
+                known = self.registry.find(spec.group, spec.name)
+                if known is None or known.owner != self._cluster.url:
+                    await instance.end()
+                    self._no_longer_here(instance)
+                elif time.monotonic() - instance.used_at_s > limit_s:
+                    await self.remove(instance)
+        for spec in self.registry.unheard_of(limit_s / 2):
+            if (spec.group, spec.name) in self._local:
+                await self.registry.update(spec)
+        for spec in self.registry.unheard_of(2 * limit_s):
+            if (spec.group, spec.name) not in self._local:
+                _log.info("An instance of a gone gateway", group=spec.group, instance=spec.name)
+                await self.registry.forget(spec.group, spec.name)
 
 
-def _in_motion() -> RestError:
+def in_motion() -> RestError:
+    """The answer to who came while the instance went from one gateway to another."""
     return RestError(503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from odradek_gateway.consumers.instance import Instance
-from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest
+from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest, in_motion
 from odradek_gateway.rest.connected import while_connected
 from odradek_gateway.rest.errors import errors_of
 from odradek_gateway.rest.request_bodies import read_body
 
 BASE = "/consumers/{group}/instances/{instance}"
-ERRORS = errors_of(400, 401, 403, 404, 406, 409, 413, 415, 422, 429, 500, 503)
+ERRORS = errors_of(400, 401, 403, 404, 406, 408, 409, 413, 415, 422, 429, 500, 503)
+_FINDS_MAX: Final = 3
 Work = Callable[[Instances, Instance, bytes], Awaitable[Response]]
 
 
@@ -38,8 +40,11 @@ async def at_owner(group: str, name: str, request: Request, work: Work) -> Respo
         body,
         lambda: while_connected(request),
     )
-    found = await instances.find(group, name, passed)
-    if isinstance(found, Elsewhere):
-        return Response(found.body, found.status, media_type=found.media_type)
-    async with found.lock:
-        return await work(instances, found, body)
+    for _ in range(_FINDS_MAX):
+        found = await instances.find(group, name, passed)
+        if isinstance(found, Elsewhere):
+            return Response(found.body, found.status, media_type=found.media_type)
+        async with found.lock:
+            if not found.is_ended:  # while this request waited for its turn
+                return await work(instances, found, body)
+    raise in_motion()

@@ -52,7 +52,7 @@ async def read_records(
 
     async def work(_instances: Instances, found: Instance, _body: bytes) -> Response:
         media_type = _media_type(found, request)
-        consumer = await found.consumer()
+        consumer = await found.read_begins()
         wait_ms = found.spec.request_timeout_ms if timeout is None else timeout
         wait_ms = min(wait_ms, cluster_of(request).settings.consumer_request_timeout_ms_max)
         records = await _read(found, consumer, request, wait_ms, max_bytes)

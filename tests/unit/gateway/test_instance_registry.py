@@ -1,0 +1,90 @@
+"""The registry of instances: what happens when its reading fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from odradek.client import Client
+from odradek.errors import BrokersUnavailable
+from odradek.producer.producer import Producer
+from odradek_gateway.consumers import instance_registry
+from odradek_gateway.consumers.instance_registry import InstanceRegistry
+
+DEADLINE_S = 20.0
+
+
+class Admin:
+    async def list_brokers(self) -> list[int]:
+        return [1]
+
+    async def create_topic(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class Cluster:
+    """A client whose consumers fail, one error after the other, and then have an empty topic."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.admin = Admin()
+        self._errors = list(errors)
+
+    @asynccontextmanager
+    async def _opened(self, is_reading: bool) -> AsyncIterator[Any]:
+        if is_reading and self._errors:
+            raise self._errors.pop(0)
+        yield self
+
+    def consumer(self, **options: Any) -> Any:
+        return self._opened(bool(options))
+
+    def assign(self, _: Any) -> None:
+        pass
+
+    def seek_to_beginning(self) -> None:
+        pass
+
+    async def end_offsets(self, names: Any) -> dict[Any, int]:
+        return dict.fromkeys(names, 0)
+
+    async def getmany(self, timeout_ms: int) -> list[Any]:
+        await asyncio.sleep(0)
+        return []
+
+    def handed_out(self) -> dict[Any, Any]:
+        return {}
+
+
+def registry(cluster: Cluster, failures: asyncio.Queue[BaseException]) -> InstanceRegistry:
+    return InstanceRegistry(
+        cast("Client", cluster),
+        cast("Producer", None),
+        url="http://here",
+        on_failure=failures.put_nowait,
+    )
+
+
+async def test_a_bug_while_it_is_read_is_told_and_not_swallowed() -> None:
+    failures: asyncio.Queue[BaseException] = asyncio.Queue()
+    bug = RuntimeError("a bug")
+    read = registry(Cluster(bug), failures)
+    async with asyncio.timeout(DEADLINE_S):
+        starting = asyncio.create_task(read.start())
+        assert await failures.get() is bug
+        await asyncio.wait({starting})
+        await read.close()
+
+
+async def test_it_is_read_again_when_brokers_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_registry, "_READ_AGAIN_S", 0.01)
+    failures: asyncio.Queue[BaseException] = asyncio.Queue()
+    away = BrokersUnavailable(tried=[], last_error=None, waited_s=0)
+    read = registry(Cluster(away, away), failures)
+    async with asyncio.timeout(DEADLINE_S):
+        await read.start()
+        await read.close()
+    assert failures.empty()
