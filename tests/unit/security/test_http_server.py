@@ -83,6 +83,23 @@ async def test_a_certificate_may_be_required(authority: CertificateAuthority) ->
 
 
 @pytest.mark.parametrize("has_tls", [True, False])
+async def test_a_server_that_stops_waits_for_no_connection_at_rest(
+    authority: CertificateAuthority, has_tls: bool
+) -> None:
+    """A pool keeps connections open and reads nothing from them, so it answers no goodbye either."""
+    tls = context(authority) if has_tls else None
+    loop = asyncio.get_running_loop()
+    async with serving(authority if has_tls else None, "none") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"ANONYMOUS")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        began_s = loop.time()
+    assert loop.time() - began_s < GatewaySettings().shutdown_timeout_ms / 1000 / 2
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("has_tls", [True, False])
 async def test_who_says_nothing_is_closed(
     authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, has_tls: bool
 ) -> None:

@@ -1,7 +1,9 @@
 """The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and a bound on silence.
 
 A connection that has not sent the whole head of its first request within FIRST_REQUEST_S_MAX is
-closed (slowloris), and one that has not ended its TLS handshake within HANDSHAKE_S_MAX.
+closed (slowloris), and one that has not ended its TLS handshake within HANDSHAKE_S_MAX. When the server
+stops, connections at rest are closed at once, the others after their answer; who does not say goodbye
+(TLS' close_notify, which clients with a pool do not) within GOODBYE_S_MAX is not waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from odradek_runtime.tls import TlsFiles
 
 FIRST_REQUEST_S_MAX: Final = 10.0
 HANDSHAKE_S_MAX: Final = 5.0
+GOODBYE_S_MAX: Final = 0.5
 _Base: Any = AutoHTTPProtocol  # httptools' protocol where that is installed, else h11's
 
 
@@ -35,7 +38,24 @@ class _Protocol(_Base):  # type: ignore[misc]
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_S_MAX, transport.abort)
         self._first_request_timer = timer
+        self._is_last_answer = False
         self.app: Any = _Introduced(self.app, certificate, timer)
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        self._is_last_answer = True
+        super().shutdown()
+        self._part()
+
+    def on_response_complete(self) -> None:
+        """An answer is sent as a whole."""
+        super().on_response_complete()
+        if self._is_last_answer:
+            self._part()
+
+    def _part(self) -> None:
+        if self.transport.is_closing():
+            asyncio.get_running_loop().call_later(GOODBYE_S_MAX, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is waited for any more."""
