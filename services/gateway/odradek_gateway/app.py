@@ -95,7 +95,7 @@ class Limits:
                     message["headers"].append(_HTTPS_ONLY)
             await send(message)
 
-        if self._at_work >= self._requests_max:
+        if self._at_work >= self._requests_max and scope["path"] not in health.PATHS:
             busy = JSONResponse(
                 error_body(429, f"more than {self._requests_max} requests at work", 42901),
                 429,

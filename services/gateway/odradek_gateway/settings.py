@@ -52,6 +52,20 @@ class GatewaySettings(AuthSettings):
         unit="bytes",
         minimum=1_024,
     )
+    body_idle_timeout_ms: int = setting(
+        "request.body.idle.timeout.ms",
+        "A body of which nothing came for so long is answered 408, but for streamed records.",
+        default=30_000,
+        unit="ms",
+        minimum=100,
+    )
+    stream_idle_timeout_ms: int = setting(
+        "request.stream.idle.timeout.ms",
+        "A stream of records on which nothing came for so long is ended with 408.",
+        default=600_000,
+        unit="ms",
+        minimum=100,
+    )
     record_bytes_max: int = setting(
         "record.bytes.max",
         "Largest JSON of one record in a stream of records.",

@@ -16,6 +16,8 @@ from odradek_gateway.rest.errors import errors_of
 from odradek_gateway.rest.parameters import Cluster
 
 router = APIRouter(tags=["health"])
+PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
+"""Told to everybody, and however busy the gateway is: a restart would help nobody."""
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

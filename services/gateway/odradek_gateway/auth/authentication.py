@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse
 
 from odradek.admin.access import AclFilter
 from odradek.errors import AuthenticationFailed, AuthorizationFailed, OdradekError
+from odradek_gateway.admin import health
 from odradek_gateway.auth.auth_settings import BASIC, BEARER, MTLS
 from odradek_gateway.auth.basic_logins import BasicLogins
 from odradek_gateway.auth.caller import ACCESS, Caller, serving
@@ -39,7 +40,6 @@ CERTIFICATE: Final = "odradek.certificate"
 """Where the HTTP server puts the peer's certificate (DER) in a scope."""
 ON_BEHALF_OF: Final = b"odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
-_PUBLIC: Final = frozenset({"/livez", "/readyz", "/_health"})
 _METRICS: Final = "/metrics"
 _NOTHING: Final = AclFilter(principal="-", resource_name="-")
 """Asked for to learn whether the caller may DESCRIBE the cluster, which is what metrics tell of."""
@@ -94,7 +94,7 @@ class Authentication:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http" or scope["path"] in _PUBLIC:
+        if scope["type"] != "http" or scope["path"] in health.PATHS:
             await self._app(scope, receive, send)
             return
         host = str(scope["client"][0]) if scope.get("client") else ""

@@ -37,8 +37,12 @@ class ErrorBody(BaseModel):
 class RestError(Exception):
     """Answered with `status` and the usual body."""
 
-    def __init__(self, status: int, error_code: int, message: str) -> None:
+    def __init__(
+        self, status: int, error_code: int, message: str, *, ends_connection: bool = False
+    ) -> None:
+        """`ends_connection`: what is left of the request is not worth reading."""
         super().__init__(message)
+        self.ends_connection = ends_connection
         self.status = status
         self.error_code = error_code
         self.message = message
@@ -84,7 +88,9 @@ async def on_rest_error(_request: Request, error: Exception) -> JSONResponse:
         error = rest_error_of(error)
     assert isinstance(error, RestError)
     body = error_body(error.status, error.message, error.error_code)
-    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else {}
+    if error.ends_connection:
+        headers["Connection"] = "close"
     return JSONResponse(body, error.status, headers=headers)
 
 

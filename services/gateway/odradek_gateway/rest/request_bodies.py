@@ -1,12 +1,13 @@
 """Bodies of requests: read with a bound, of the right media type, decoded into a type.
 
 A route names the type that it takes once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and stands
-in openapi.json. 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type.
+in openapi.json. 408 half a body, 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -83,6 +84,25 @@ def cluster_of(request: Request) -> ClusterAccess:
     return cluster
 
 
+async def chunks_of(request: Request, idle_ms_max: int) -> AsyncIterator[bytes]:
+    """The body as it comes.
+
+    Raises:
+        RestError: 408, nothing came for so long; who sends half a body keeps no request open for ever.
+    """
+    stream = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(idle_ms_max / 1000):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            words = f"nothing of the body came for {idle_ms_max} ms"
+            raise RestError(408, 408, words, ends_connection=True) from None
+        if chunk is None:
+            return
+        yield chunk
+
+
 async def read_body(request: Request) -> bytes:
     """The whole body; 413 as soon as it is too large, whatever its length field says."""
     limit = cluster_of(request).settings.body_bytes_max
@@ -91,7 +111,7 @@ async def read_body(request: Request) -> bytes:
         raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    async for chunk in chunks_of(request, cluster_of(request).settings.body_idle_timeout_ms):
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
@@ -100,7 +120,8 @@ async def read_body(request: Request) -> bytes:
 
 
 def _too_large(limit: int) -> RestError:
-    return RestError(413, 413, f"the body is larger than {limit} bytes (request.body.bytes.max)")
+    words = f"the body is larger than {limit} bytes (request.body.bytes.max)"
+    return RestError(413, 413, words)
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from odradek_gateway.rest.errors import RestError, errors_of
 from odradek_gateway.rest.request_bodies import cluster_of
 
 PREFIX: Final = "/v3/clusters/{cluster_id}"
-ERRORS: Final = errors_of(400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503)
+ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
 
 
 class Names:
