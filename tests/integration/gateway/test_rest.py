@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import http.client
 import json
 from typing import Any
@@ -117,6 +118,40 @@ def test_v3_tells_a_bad_record_in_its_place(gateway: Gateway) -> None:
     told = gateway.http.post(f"{gateway.v3}/topics/{topic}/records", content=content)
     answers = [json.loads(line) for line in told.text.splitlines()]
     assert [a["error_code"] for a in answers] == [200, 42206, 200]
+
+
+def test_v3_tells_a_records_own_time_and_the_sizes_that_were_written(gateway: Gateway) -> None:
+    topic = gateway.topic("v3-time", partitions=1)
+    record = {
+        "key": {"type": "BINARY", "data": b64(b"abc")},
+        "value": {"type": "JSON", "data": {"a": 1}},
+        "timestamp": "2020-02-03T04:05:06.789Z",
+    }
+    url = f"{gateway.v3}/topics/{topic}/records"
+    told = gateway.http.post(url, json=record).json()
+    assert told["timestamp"] == "2020-02-03T04:05:06.789+00:00"
+    assert told["key"] == {"type": "BINARY", "size": 3}
+    assert told["value"] == {"type": "JSON", "size": 7}
+    record.pop("timestamp")
+    record.pop("key")
+    told = gateway.http.post(url, json=record).json()
+    assert "key" not in told
+    config = {"name": "t", "format": "json", "auto.offset.reset": "earliest"}
+    v2 = {"content-type": "application/vnd.kafka.v2+json"}
+    assert gateway.http.post("/consumers/g-time", json=config, headers=v2).is_success
+    base = "/consumers/g-time/instances/t"
+    at = {"topic": topic, "partition": 0}
+    assert gateway.http.post(
+        f"{base}/assignments", json={"partitions": [at]}, headers=v2
+    ).is_success
+    assert gateway.http.post(
+        f"{base}/positions", json={"offsets": [{**at, "offset": 1}]}, headers=v2
+    ).is_success
+    read = gateway.http.get(
+        f"{base}/records?timeout=20000", headers={"accept": JSON["content-type"]}
+    )
+    written_ms = datetime.datetime.fromisoformat(told["timestamp"]).timestamp() * 1000
+    assert [one["timestamp"] for one in read.json()] == [round(written_ms)]
 
 
 def test_v3_topics_live_and_die(gateway: Gateway) -> None:

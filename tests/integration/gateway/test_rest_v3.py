@@ -87,7 +87,9 @@ def test_validate_only_changes_nothing(gateway: Gateway) -> None:
     bad = {"data": [{"name": "retention.ms", "value": "soon"}], "validate_only": True}
     assert gateway.http.post(f"{url}:alter", json=bad).status_code == 400
     new = {"topic_name": "never-made", "partitions_count": 1, "validate_only": True}
-    assert gateway.http.post(f"{gateway.v3}/topics", json=new).status_code == 200
+    told = gateway.http.post(f"{gateway.v3}/topics", json=new)
+    assert told.status_code == 200
+    assert (told.json()["partitions_count"], told.json()["replication_factor"]) == (1, 1)
     assert gateway.http.get(f"{gateway.v3}/topics/never-made").status_code == 404
 
 
@@ -176,6 +178,25 @@ def test_a_groups_consumers_assignments_and_lag(gateway: Gateway) -> None:
     summary = follow(gateway, f"{group}/lag-summary")
     assert (summary["max_lag"], summary["total_lag"]) == (2, 2)
     assert follow(gateway, f"{group}/lags/{topic}/partitions/0") == lag
+
+
+def test_lag_is_told_of_the_topics_that_there_still_are(gateway: Gateway) -> None:
+    topics = [gateway.topic(name, partitions=1) for name in ("lag-stays", "lag-goes")]
+    assert gateway.http.post("/consumers/g-gone", json={"name": "x"}, headers=V2).is_success
+    base = "/consumers/g-gone/instances/x"
+    partitions = [{"topic": topic, "partition": 0} for topic in topics]
+    assigned = gateway.http.post(f"{base}/assignments", json={"partitions": partitions}, headers=V2)
+    assert assigned.status_code == 204
+    offsets = {"offsets": [{**one, "offset": 0} for one in partitions]}
+    assert gateway.http.post(f"{base}/offsets", json=offsets, headers=V2).status_code == 200
+    group = f"{gateway.v3}/consumer-groups/g-gone"
+    assert {one["topic_name"] for one in follow(gateway, f"{group}/lags")["data"]} == set(topics)
+    assert gateway.http.delete(f"{gateway.v3}/topics/lag-goes").status_code == 204
+    deadline_s = time.monotonic() + DEADLINE_S
+    while gateway.http.get(f"{gateway.v3}/topics/lag-goes").status_code != 404:
+        assert time.monotonic() < deadline_s
+    assert [one["topic_name"] for one in follow(gateway, f"{group}/lags")["data"]] == ["lag-stays"]
+    assert follow(gateway, f"{group}/lag-summary")["max_lag_topic_name"] == "lag-stays"
 
 
 def test_instances_seek_to_times(gateway: Gateway) -> None:

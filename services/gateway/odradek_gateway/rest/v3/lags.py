@@ -71,8 +71,13 @@ async def _lags(
     names: Names, cluster: ClusterAccess, group: GroupDescription
 ) -> list[dict[str, Any]]:
     offsets = await cluster.admin.group_offsets(group.group)
+    there_is = {
+        TopicPartition(topic.name, one.partition)
+        for topic in await cluster.admin.list_topics(include_internal=True)
+        for one in topic.partitions
+    }  # a group may have committed for a topic that was deleted since
     owners = {name: member for member in group.members for name in member.assignment}
-    partitions = sorted(offsets)
+    partitions = sorted(offsets.keys() & there_is)
     if not partitions:
         return []
     ends = await cluster.admin.list_offsets(dict.fromkeys(partitions, LATEST))

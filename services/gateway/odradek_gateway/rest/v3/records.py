@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import orjson
@@ -19,7 +20,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from odradek.producer.delivery import DeliveryFuture
+from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.embedded_formats import FORMATS, NULL, Header, Partition, headers_of
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
@@ -33,14 +34,14 @@ from odradek_gateway.rest.produce import (
     outcome,
     require_partition,
 )
-from odradek_gateway.rest.request_bodies import JsonBody, decoded
+from odradek_gateway.rest.request_bodies import JsonBody, chunks_of, decoded
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
+_EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
-_Waiting = DeliveryFuture | RecordFailure | None
 
 
 class RecordData(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,6 +90,14 @@ _name_decoder = msgspec.json.Decoder(_Named)
 _text_decoder = msgspec.json.Decoder(str | None)
 
 
+class _Sent(NamedTuple):
+    """A record on its way, or why it is not."""
+
+    outcome: DeliveryFuture | RecordFailure
+    record: OutgoingRecord | None = None
+    data: ProducedRecord | None = None
+
+
 class _DuplexResponse(StreamingResponse):
     """Answers while the request is still read: the base class would wait for a disconnect by reading from it."""
 
@@ -125,20 +134,20 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 async def _answers(
     request: Request, cluster: ClusterAccess, names: Names, topic: str, partition_count: int
 ) -> AsyncIterator[bytes]:
-    waiting: asyncio.Queue[_Waiting] = asyncio.Queue(_IN_FLIGHT_MAX)
+    waiting: asyncio.Queue[_Sent | None] = asyncio.Queue(_IN_FLIGHT_MAX)
     reading = asyncio.create_task(_read_records(request, cluster, topic, partition_count, waiting))
     answered = 0
     try:
         while (item := await waiting.get()) is not None:
-            told = item if isinstance(item, RecordFailure) else await outcome(item)
+            told = await _told(item)
             if isinstance(told, RecordFailure):
                 await asyncio.sleep(0)
                 is_alone = reading.done() and waiting.qsize() == 1  # nothing but the end follows
-                if answered == 0 and is_alone and told.status in (400, 413, 422):
+                if answered == 0 and is_alone and told.status in (400, 408, 413, 422):
                     raise RestError(told.status, told.error_code, told.message)
                 body: dict[str, Any] = {"error_code": told.error_code, "message": told.message}
             else:
-                body = _result(names, topic, told.partition, told.offset)
+                body = _result(names, item, told)
             answered += 1
             yield orjson.dumps(body) + b"\r\n"
     finally:
@@ -152,29 +161,46 @@ async def _read_records(
     cluster: ClusterAccess,
     topic: str,
     partition_count: int,
-    waiting: asyncio.Queue[_Waiting],
+    waiting: asyncio.Queue[_Sent | None],
 ) -> None:
     objects = JsonObjects(bytes_max=cluster.settings.record_bytes_max)
     try:
-        async for chunk in request.stream():
+        async for chunk in chunks_of(request, cluster.settings.stream_idle_timeout_ms):
             for item in objects.feed(chunk):
-                await waiting.put(await _send(cluster, topic, item, partition_count))
+                await waiting.put(
+                    await _send(cluster, topic, _record_decoder, item, partition_count)
+                )
         objects.close()
     except RestError as error:  # what follows cannot be told apart any more: the stream ends here
-        await waiting.put(RecordFailure(error.error_code, error.message, error.status))
+        await waiting.put(_refused(error))
     except ClientDisconnect:
         pass  # nobody is there to be answered
     await waiting.put(None)
 
 
 async def _send(
-    cluster: ClusterAccess, topic: str, item: bytes, partition_count: int
-) -> DeliveryFuture | RecordFailure:
+    cluster: ClusterAccess,
+    topic: str,
+    decoder: msgspec.json.Decoder[Any],
+    item: bytes,
+    partition_count: int,
+) -> _Sent:
     try:
-        record = _outgoing(decoded(_record_decoder, item))
+        data: ProducedRecord = decoded(decoder, item)
+        record = _outgoing(data)
     except RestError as error:
-        return RecordFailure(error.error_code, error.message, error.status)
-    return await hand_over(cluster.producer, topic, record, partition_count)
+        return _refused(error)
+    return _Sent(await hand_over(cluster.producer, topic, record, partition_count), record, data)
+
+
+def _refused(error: RestError) -> _Sent:
+    return _Sent(RecordFailure(error.error_code, error.message, error.status))
+
+
+async def _told(sent: _Sent) -> RecordMetadata | RecordFailure:
+    """Waits for the acknowledgement."""
+    known = sent.outcome
+    return known if isinstance(known, RecordFailure) else await outcome(known)
 
 
 @router.post(
@@ -193,33 +219,43 @@ async def produce_batch(
     if len(set(ids)) < len(ids):
         raise RestError(422, BAD_PAYLOAD, "every entry needs an id of its own")
     count = await require_partition(cluster.producer, topic, None)
-    sent: list[DeliveryFuture | RecordFailure] = []
-    for entry in entries:
-        try:
-            record = _outgoing(decoded(_entry_decoder, bytes(entry)))
-        except RestError as error:
-            sent.append(RecordFailure(error.error_code, error.message, error.status))
-            continue
-        sent.append(await hand_over(cluster.producer, topic, record, count))
+    sent = [await _send(cluster, topic, _entry_decoder, bytes(entry), count) for entry in entries]
     successes, failures = [], []
     for name, item in zip(ids, sent, strict=True):
-        told = item if isinstance(item, RecordFailure) else await outcome(item)
+        told = await _told(item)
         if isinstance(told, RecordFailure):
             failures.append({"id": name, "error_code": told.error_code, "message": told.message})
         else:
-            successes.append({"id": name, **_result(names, topic, told.partition, told.offset)})
+            successes.append({"id": name, **_result(names, item, told)})
     return JSONResponse({"successes": successes, "failures": failures}, 207)
 
 
-def _result(names: Names, topic: str, partition: int, offset: int) -> dict[str, Any]:
-    return {
+def _result(names: Names, sent: _Sent, told: RecordMetadata) -> dict[str, Any]:
+    """Where the record is, its time there, and how large its key and value became."""
+    record, data = sent.record, sent.data
+    assert record is not None, "what was refused has no place"
+    assert data is not None, "what was refused has no place"
+    timestamp_ms = record.timestamp_ms if told.log_append_time_ms < 0 else told.log_append_time_ms
+    body = {
         "error_code": 200,
         "cluster_id": names.cluster_id,
-        "topic_name": topic,
-        "partition_id": partition,
-        "offset": offset,
-        "timestamp": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        "topic_name": told.topic,
+        "partition_id": told.partition,
+        "offset": told.offset,
+        "timestamp": _iso(timestamp_ms or 0),
     }
+    for name, part, encoded in (
+        ("key", data.key, record.key),
+        ("value", data.value, record.value),
+    ):
+        if part is not None:
+            body[name] = {"type": part.type, "size": len(encoded or b"")}
+    return body
+
+
+def _iso(timestamp_ms: int) -> str:
+    moment = _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _outgoing(record: ProducedRecord) -> OutgoingRecord:
@@ -244,9 +280,10 @@ def _bytes_of(given: RecordData | None, where: str) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _ms_of(moment: datetime.datetime | None) -> int | None:
+def _ms_of(moment: datetime.datetime | None) -> int:
+    """Now, unless the client says when: so the answer can tell."""
     if moment is None:
-        return None
+        return time.time_ns() // 1_000_000
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     timestamp_ms = int(moment.timestamp() * 1000)

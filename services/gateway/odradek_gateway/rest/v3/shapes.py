@@ -238,6 +238,13 @@ class AclResource(InCluster):
     permission: str
 
 
+class RecordPart(BaseModel):
+    """A key or a value as it was written; `size` in bytes."""
+
+    type: str
+    size: int
+
+
 class RecordResult(BaseModel):
     """What became of one record: where it is (error_code 200), or why it is not in the log."""
 
@@ -248,6 +255,8 @@ class RecordResult(BaseModel):
     partition_id: int | None = None
     offset: int | None = None
     timestamp: str | None = None
+    key: RecordPart | None = None
+    value: RecordPart | None = None
 
 
 class BatchSuccess(RecordResult):

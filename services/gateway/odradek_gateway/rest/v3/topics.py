@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -75,7 +76,7 @@ async def list_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
 async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> Response:
     """Create a topic; 200 with validate_only."""
     wanted = await _CREATE.read(request)
-    await cluster.admin.create_topic(
+    outcome = await cluster.admin.create_topic(
         wanted.topic_name,
         partitions=wanted.partitions_count,
         replication_factor=wanted.replication_factor,
@@ -84,22 +85,26 @@ async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> 
         validate_only=wanted.validate_only,
     )
     if wanted.validate_only:
-        described = TopicDescription(
+        would_be = TopicDescription(
             name=wanted.topic_name, topic_id=b"", is_internal=False, partitions=()
         )
-        return JSONResponse(_topic(names, described), 200)
-    described = await _just_made(cluster, wanted.topic_name)
-    created = _topic(names, described)
+        counts = {
+            "partitions_count": outcome.partitions,
+            "replication_factor": outcome.replication_factor,
+        }
+        return JSONResponse(_topic(names, would_be) | counts, 200)
+    created = _topic(names, await _with_partitions(cluster, wanted.topic_name, 1))
     return JSONResponse(created, 201, headers={"Location": created["metadata"]["self"]})
 
 
-async def _just_made(cluster: Cluster, name: str) -> TopicDescription:
-    """The broker that is asked may be one that has not heard of the topic yet."""
+async def _with_partitions(cluster: Cluster, name: str, count: int) -> TopicDescription:
+    """The topic with so many partitions: the broker that is asked may not have heard of the change yet."""
     for pause_s in _NEWS_PAUSES_S:
-        try:
-            return await cluster.admin.describe_topic(name)
-        except UnknownTopic:
-            await asyncio.sleep(pause_s)
+        with contextlib.suppress(UnknownTopic):
+            described = await cluster.admin.describe_topic(name)
+            if len(described.partitions) >= count:
+                return described
+        await asyncio.sleep(pause_s)
     return await cluster.admin.describe_topic(name)
 
 
@@ -121,7 +126,7 @@ async def update_topic(
     """Add partitions."""
     wanted = await _UPDATE.read(request)
     await cluster.admin.add_partitions(topic, wanted.partitions_count)
-    return _topic(names, await cluster.admin.describe_topic(topic))
+    return _topic(names, await _with_partitions(cluster, topic, wanted.partitions_count))
 
 
 @router.delete("/topics/{topic}", status_code=204, responses=ERRORS)
