@@ -80,7 +80,7 @@ class AuthSettings:
     basic_cache_ms: int = setting(
         "basic.cache.ms",
         "How long a password that was proved needs no proof: so long a deleted user may still come in.",
-        default=30_000,
+        default=5_000,
         unit="ms",
         minimum=0,
         maximum=600_000,
