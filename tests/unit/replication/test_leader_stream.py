@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadResult
@@ -30,20 +30,21 @@ class Log:
     """Records of 100 bytes each."""
 
     start = 0
+    is_hot = True
+    letter = b"a"
 
     def plan_read(self, offset: int, *, bytes_max: int, end_offset: int, **_: Any) -> Any:
         if offset < self.start:
             raise OffsetOutOfRange(str(offset))
         count = max(1, min(end_offset - offset, bytes_max // 100))
-        return Plan(offset, count)
+        return Plan(self, offset, count)
 
 
 class Plan:
-    is_hot = True
-
-    def __init__(self, offset: int, count: int) -> None:
+    def __init__(self, log: Log, offset: int, count: int) -> None:
+        self.is_hot = log.is_hot
         self._result = ReadResult(
-            [b"%04d" % offset * 25] * count, Offset(offset), Offset(offset + count), 100 * count
+            [log.letter * 100] * count, Offset(offset), Offset(offset + count), 100 * count
         )
 
     def run(self) -> ReadResult:
@@ -51,7 +52,7 @@ class Plan:
 
 
 class Host:
-    """A replica that leads in epoch 1, as a stream sees it; it is its own core."""
+    """A replica that leads, as a stream sees it; it is its own core."""
 
     def __init__(self, index: int) -> None:
         self.partition = TopicIdPartition(TopicId(bytes(16)), PartitionIndex(index))
@@ -61,6 +62,7 @@ class Host:
         self.sent_watermark = 0
         self.log_end = 0
         self.watermark = 0
+        self.leader_epoch = 1
         self.steps: list[object] = []
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
@@ -71,7 +73,7 @@ class Host:
             Offset(self.log_end),
             Offset(self.watermark),
             Offset(self.log.start),
-            LeaderEpoch(1),
+            LeaderEpoch(self.leader_epoch),
         )
 
     def step(self, event: object) -> None:
@@ -84,14 +86,33 @@ class Host:
         self.steps.append("closed")
 
 
+class Pool:
+    """A pool whose reads end when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+    def run(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        self.jobs.append((work, done))
+
+    def finish(self) -> None:
+        for part in self.jobs.pop(0):
+            part()
+
+
 class Shared:
     counters = Counters()
 
+    def __init__(self) -> None:
+        self.pool = Pool()
 
-def _stream(*, credit_bytes: int = 1 << 20, partition_bytes_max: int = 500) -> LeaderStream:
+
+def _stream(
+    *, credit_bytes: int = 1 << 20, partition_bytes_max: int = 500, shared: Shared | None = None
+) -> LeaderStream:
     return LeaderStream(
         SESSION,
-        shared=Shared(),  # type: ignore[arg-type]  # counters are all that hot reads need
+        shared=shared or Shared(),  # type: ignore[arg-type]  # all that reads need
         credit_bytes=credit_bytes,
         partition_bytes_max=partition_bytes_max,
         message_bytes_max=1000,
@@ -101,6 +122,17 @@ def _stream(*, credit_bytes: int = 1 << 20, partition_bytes_max: int = 500) -> L
 async def _next(stream: LeaderStream) -> Sequence[pb.LeaderMessage]:
     data = await asyncio.wait_for(stream.next_message(), 2)
     return list(pb.ReplicateResponse.FromString(data).messages)
+
+
+def _attach(stream: LeaderStream, host: Host) -> None:
+    effect = SendAttached(
+        session=SESSION,
+        attach_seq=4,
+        leader_epoch=LeaderEpoch(host.leader_epoch),
+        high_watermark=Offset(0),
+        log_start=Offset(0),
+    )
+    stream.send(host, effect)  # type: ignore[arg-type]
 
 
 async def test_one_message_takes_all_that_came_meanwhile_in_turns() -> None:
@@ -159,16 +191,7 @@ async def test_answers_to_attaches_come_before_data() -> None:
     host = Host(0)
     host.log_end = 1
     stream.mark_due(host)  # type: ignore[arg-type]
-    stream.send(
-        host,  # type: ignore[arg-type]
-        SendAttached(
-            session=SESSION,
-            attach_seq=4,
-            leader_epoch=LeaderEpoch(1),
-            high_watermark=Offset(0),
-            log_start=Offset(0),
-        ),
-    )
+    _attach(stream, host)
     kinds = [m.WhichOneof("message") for m in await _next(stream)]
     assert kinds == ["attached", "data"]
 
@@ -184,18 +207,31 @@ async def test_a_follower_that_retention_overtook_is_told_to_compare_again() -> 
     assert any(isinstance(step, DetachReceived) for step in host.steps)
 
 
+async def test_what_was_read_in_an_earlier_epoch_is_not_sent_in_a_later_one() -> None:
+    shared = Shared()
+    stream = _stream(shared=shared)
+    host = Host(0)
+    host.log_end, host.log.is_hot = 1, False
+    _attach(stream, host)
+    stream.mark_due(host)  # type: ignore[arg-type]
+    assert [m.WhichOneof("message") for m in await _next(stream)] == ["attached"]
+    late = shared.pool.jobs[0]  # a read that the disk is slow to answer
+    stream.forget(host)  # type: ignore[arg-type]  # another led, and our log was cut and refilled
+    host.leader_epoch, host.log.letter = 3, b"b"
+    _attach(stream, host)
+    late[0]()
+    late[1]()
+    shared.pool.jobs.clear()
+    stream.mark_due(host)  # type: ignore[arg-type]
+    assert [m.WhichOneof("message") for m in await _next(stream)] == ["attached"]
+    shared.pool.finish()
+    (message,) = await _next(stream)
+    assert (message.leader_epoch, message.data.records) == (3, b"b" * 100)
+
+
 async def test_the_end_of_the_stream_is_told_to_all_that_were_attached() -> None:
     stream = _stream()
     host = Host(0)
-    stream.send(
-        host,  # type: ignore[arg-type]
-        SendAttached(
-            session=SESSION,
-            attach_seq=4,
-            leader_epoch=LeaderEpoch(1),
-            high_watermark=Offset(0),
-            log_start=Offset(0),
-        ),
-    )
+    _attach(stream, host)
     stream.close()
     assert host.steps == ["closed"]

@@ -21,7 +21,7 @@ from odradek_broker.partition.replica import DataDue
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.wire_bytes import ReplicateResponseBytes
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
@@ -32,8 +32,19 @@ _REREAD_DELAY_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _ColdRead:
+    """Bytes that the pool read. A log may be cut between two epochs, so they belong to one."""
+
+    leader_epoch: LeaderEpoch
     from_offset: Offset
     result: ReadResult
+
+    def suits(self, due: DataDue) -> bool:
+        """Whether these are the bytes that are due now."""
+        return (
+            self.leader_epoch == due.leader_epoch
+            and self.from_offset == due.from_offset
+            and self.result.size_bytes > 0
+        )
 
 
 class LeaderStream:
@@ -167,7 +178,7 @@ class LeaderStream:
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
         """The next batches; None while they are read in the pool (or are gone)."""
         cold = self._read.pop(host, None)
-        if cold is not None and cold.from_offset == due.from_offset and cold.result.size_bytes:
+        if cold is not None and cold.suits(due):
             return cold.result
         if host in self._reading:
             return None
@@ -196,10 +207,10 @@ class LeaderStream:
         except StorageFailed as failure:
             self._shared.storage_failed(str(failure))
             return None
-        self._read_cold(host, plan, due.from_offset)
+        self._read_cold(host, plan, due)
         return None
 
-    def _read_cold(self, host: PartitionHost, plan: ReadPlan, from_offset: Offset) -> None:
+    def _read_cold(self, host: PartitionHost, plan: ReadPlan, due: DataDue) -> None:
         self._reading.add(host)
         found: list[ReadResult] = []
         failures: list[StorageFailed] = []
@@ -215,7 +226,7 @@ class LeaderStream:
             if failures:
                 self._shared.storage_failed(str(failures[0]))
             elif found and not self.is_closed and host in self.hosts:
-                self._read[host] = _ColdRead(from_offset, found[0])
+                self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, found[0])
                 self.mark_due(host)
 
         self._shared.counters.fetch_reads_cold += 1
