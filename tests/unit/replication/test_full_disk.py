@@ -4,94 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.replica import ReplicaSettings
-from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.full_disk import FullDisk
-from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_protocol.identity import BrokerId, MetadataOffset, Offset, PartitionIndex, TopicName
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.metadata.records import Partition, Topic
+from odradek_protocol.identity import Offset
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import TOPIC, TOPIC_ID, Broker, memory_broker
+from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
+from tests.unit.replication.memory_table import CONFIG, table_of
 
-CONFIG = LogConfig(segment_bytes=1 << 20)
-OWN, LEADER = BrokerId(1), BrokerId(2)
 WAIT_S_MAX = 20.0
 _POLL_S = 0.01
-
-
-@dataclass
-class NoLinks:
-    """Nobody is reached; whom each partition wants to follow is noted."""
-
-    followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
-
-    def follow(self, host: PartitionHost, leader: int) -> None:
-        self.followed.append((host, leader))
-
-    def stream(self, session_id: int) -> None:
-        return None
-
-
-def follower_image(partitions: int) -> MetadataImage:
-    """The topic, whose partitions this broker follows."""
-    image, delta = MetadataImage(), MetadataDelta()
-    offset = MetadataOffset(1)
-    image.replay(offset, 1, Topic(topic_id=TOPIC_ID, name=TopicName(TOPIC)), delta)
-    for index in range(partitions):
-        record = Partition(
-            topic_id=TOPIC_ID,
-            partition=PartitionIndex(index),
-            replicas=(LEADER, OWN),
-            isr=(LEADER, OWN),
-            leader=LEADER,
-        )
-        image.replay(offset, 1, record, delta)
-    return image
-
-
-@asynccontextmanager
-async def table_of(broker: Broker, partitions: int) -> AsyncIterator[tuple[PartitionTable, Any]]:
-    """The replicas of a directory, and what the controller was told of its room."""
-    told: list[bool] = []
-    pool = DiskPool(threads_max=1)
-    unused: Any = None
-    table = PartitionTable(
-        broker_id=OWN,
-        directory=broker.directory,
-        defaults=CONFIG,
-        settings=ReplicaSettings(),
-        pool=pool,
-        proposals=unused,
-        on_offline=pytest.fail,
-    )
-    links: Any = NoLinks()
-    table.links = links
-    full_disk = FullDisk(table=table, directory=broker.directory, on_change=told.append)
-    watching = asyncio.create_task(full_disk.run())
-    table.activate(follower_image(partitions))
-    try:
-        yield table, told
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await pool.idle()
-        pool.close()
 
 
 def fill(broker: Broker) -> Callable[[], None]:

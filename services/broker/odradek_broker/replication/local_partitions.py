@@ -277,9 +277,9 @@ class LocalPartitions:
             return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
         if bound.error_code is not ErrorCode.NONE:
             return OffsetOutcome(bound.error_code)
-        if not self.may_answer(topic, partition, bound.leader_epoch):
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if timestamp_ms == OFFSET_LATEST:
+            if not self.may_answer(topic, partition, bound.leader_epoch):
+                return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
         try:
             if timestamp_ms == OFFSET_OF_MAX_TIMESTAMP:
@@ -291,6 +291,8 @@ class LocalPartitions:
         except StorageFailed as failure:
             self._table.storage_failed(str(failure))
             return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not self.may_answer(topic, partition, bound.leader_epoch):  # it took its time
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if found is None or found.offset >= bound.end_offset:
             return OffsetOutcome(ErrorCode.NONE)
         return OffsetOutcome(ErrorCode.NONE, found.offset, found.timestamp_ms, found.leader_epoch)
@@ -314,6 +316,8 @@ class LocalPartitions:
             return OffsetOutcome(ErrorCode.FENCED_LEADER_EPOCH)
         if current_leader_epoch > own:
             return OffsetOutcome(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not self.may_answer(topic, partition, own):
+            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if leader_epoch > own:
             return OffsetOutcome(ErrorCode.NONE)
         epoch, end = host.log.epoch_end(leader_epoch)
@@ -326,7 +330,7 @@ class LocalPartitions:
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
-        if not host.is_leader:
+        if not host.is_leader or not self.may_answer(topic, partition, host.replica.leader_epoch):
             return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not host.log.config.cleanup_delete:
             return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
@@ -355,12 +359,9 @@ class LocalPartitions:
         self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome
     ) -> ReadOutcome:
         """See PartitionService."""
-        if outcome.error is not ErrorCode.NONE:
-            return outcome
-        host = self.find(topic, partition)
-        if host is not None and not host.is_leader:
-            return outcome  # a follower's read says what it knows, and is bounded by its own ISR
-        if self.may_answer(topic, partition, outcome.leader_epoch):
+        if outcome.error is not ErrorCode.NONE or self.may_answer(
+            topic, partition, outcome.leader_epoch
+        ):
             return outcome
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

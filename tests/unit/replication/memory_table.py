@@ -1,0 +1,87 @@
+"""The table of a broker's replicas over logs in memory, as two brokers' metadata describe them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.full_disk import FullDisk
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_protocol.identity import BrokerId, MetadataOffset, PartitionIndex, TopicName
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import Partition, Topic
+from tests.unit.log.material import TOPIC, TOPIC_ID, Broker
+
+CONFIG = LogConfig(segment_bytes=1 << 20)
+OWN, OTHER = BrokerId(1), BrokerId(2)
+
+
+@dataclass
+class NoLinks:
+    """Nobody is reached; whom each partition wants to follow is noted."""
+
+    followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
+
+    def follow(self, host: PartitionHost, leader: int) -> None:
+        self.followed.append((host, leader))
+
+    def stream(self, session_id: int) -> None:
+        return None
+
+
+def image_of(partitions: int, *, leader: BrokerId) -> MetadataImage:
+    """The topic, on this broker and on another one; both are in sync."""
+    image, delta = MetadataImage(), MetadataDelta()
+    offset = MetadataOffset(1)
+    image.replay(offset, 1, Topic(topic_id=TOPIC_ID, name=TopicName(TOPIC)), delta)
+    for index in range(partitions):
+        record = Partition(
+            topic_id=TOPIC_ID,
+            partition=PartitionIndex(index),
+            replicas=(OTHER, OWN),
+            isr=(OTHER, OWN),
+            leader=leader,
+        )
+        image.replay(offset, 1, record, delta)
+    return image
+
+
+@asynccontextmanager
+async def table_of(
+    broker: Broker, partitions: int, *, leader: BrokerId = OTHER
+) -> AsyncIterator[tuple[PartitionTable, Any]]:
+    """The replicas of a directory, and what the controller was told of its room."""
+    told: list[bool] = []
+    pool = DiskPool(threads_max=1)
+    unused: Any = None
+    table = PartitionTable(
+        broker_id=OWN,
+        directory=broker.directory,
+        defaults=CONFIG,
+        settings=ReplicaSettings(),
+        pool=pool,
+        proposals=unused,
+        on_offline=pytest.fail,
+    )
+    links: Any = NoLinks()
+    table.links = links
+    full_disk = FullDisk(table=table, directory=broker.directory, on_change=told.append)
+    watching = asyncio.create_task(full_disk.run())
+    table.activate(image_of(partitions, leader=leader))
+    try:
+        yield table, told
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await pool.idle()
+        pool.close()

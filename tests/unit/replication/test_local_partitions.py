@@ -1,0 +1,106 @@
+"""The gate (REPLICATION.md R13): what a broker may answer once its lease or its role is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.replication.partition_service import OFFSET_LATEST
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionEpoch
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+
+FOR_EVER_MS = 1 << 60
+WANT = FetchWant(
+    topic=TOPIC, topic_id=None, partition=PARTITION, offset=Offset(0), bytes_max=1 << 20
+)
+
+
+@asynccontextmanager
+async def leader(broker: Broker) -> AsyncIterator[tuple[LocalPartitions, Lease]]:
+    """It leads in epoch 0 with three records, all of them committed."""
+    broker.append(3)
+    broker.log.set_high_watermark(Offset(3))
+    lease = Lease(FOR_EVER_MS)
+    lease.renew(0)
+    async with table_of(broker, 1, leader=OWN) as (table, _):
+        yield LocalPartitions(table, lease, broker_id=OWN, reads_by_rack=False), lease
+
+
+def depose(partitions: LocalPartitions) -> None:
+    """The image names another leader."""
+    host = partitions.find(TOPIC, PARTITION)
+    assert host is not None
+    host.step(
+        ev.PartitionChanged(
+            leader=OTHER,
+            leader_epoch=LeaderEpoch(1),
+            partition_epoch=PartitionEpoch(1),
+            replicas=(OTHER, OWN),
+            isr=(OTHER, OWN),
+            elr=(),
+            min_insync_replicas=1,
+            is_recovering=False,
+            brokers=(),
+            is_fsync=False,
+        )
+    )
+
+
+def read(partitions: LocalPartitions) -> ReadOutcome:
+    outcome = partitions.read_now(WANT, read_committed=False)
+    assert isinstance(outcome, ReadOutcome)
+    assert outcome.error is ErrorCode.NONE
+    return outcome
+
+
+async def test_a_leader_within_its_lease_answers() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        outcome = read(partitions)
+        assert partitions.gate_read(TOPIC, PARTITION, outcome) is outcome
+        latest = await partitions.list_offsets(TOPIC, PARTITION, OFFSET_LATEST)
+        assert (latest.error, latest.offset) == (ErrorCode.NONE, 3)
+        by_time = await partitions.list_offsets(TOPIC, PARTITION, 0)
+        assert (by_time.error, by_time.offset) == (ErrorCode.NONE, 0)
+        end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
+        assert (end.error, end.offset) == (ErrorCode.NONE, 3)
+        start = partitions.delete_records(TOPIC, PARTITION, Offset(2))
+        assert (start.error, start.offset) == (ErrorCode.NONE, 2)
+
+
+async def test_a_leader_whose_lease_is_over_answers_nothing_and_deletes_nothing() -> None:
+    broker = memory_broker(CONFIG)
+    async with leader(broker) as (partitions, lease):
+        outcome = read(partitions)
+        lease.end()
+        refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partitions.gate_read(TOPIC, PARTITION, outcome).error is refused
+        for timestamp_ms in (OFFSET_LATEST, 0):
+            found = await partitions.list_offsets(TOPIC, PARTITION, timestamp_ms)
+            assert found.error is refused
+        end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
+        assert end.error is refused
+        assert partitions.delete_records(TOPIC, PARTITION, Offset(2)).error is refused
+        assert broker.log.log_start_offset == 0
+
+
+async def test_what_a_leader_read_does_not_leave_once_it_follows() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        outcome = read(partitions)
+        depose(partitions)
+        gated = partitions.gate_read(TOPIC, PARTITION, outcome)
+        assert gated.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        search = asyncio.create_task(partitions.list_offsets(TOPIC, PARTITION, 0))
+        await asyncio.sleep(0)  # the pool searches
+        depose(partitions)
+        assert (await search).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
