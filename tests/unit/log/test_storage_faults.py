@@ -11,6 +11,7 @@ import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import DiskFile, StorageFailed, StorageFull, write_all
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName
 from tests.builders.memory_storage import MemoryStorage
@@ -49,6 +50,13 @@ class History:
         broker.remove_files(now_ms=0)
         broker.sync(full=True)
         self.durable_end = log.durable_end_offset
+
+
+def reopen(broker: Broker) -> PartitionLog:
+    """Begin the log anew, from its files."""
+    loaded = broker.directory.recover(broker.log)
+    assert loaded is not None
+    return broker.directory.replace(broker.log, loaded)
 
 
 def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callable[..., int | None]:
@@ -170,7 +178,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing_and_is_written_again_whe
         storage.fault = None
         health.has_room_again()
         if not broker.log.is_intact:
-            broker.directory.reopen(broker.log)
+            reopen(broker)
         everything, found = b"".join(history.appended), broker.read_all()
         assert found in everything, number
         if history.failure is not None and len(history.appended) < 11:
@@ -212,7 +220,7 @@ def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: 
         storage.fault = None
         broker.directory.health.has_room_again()
         if not log.is_intact:
-            log = broker.directory.reopen(log)
+            log = reopen(broker)
         assert broker.read_all() == before, number
         assert log.log_end_offset == 3
         assert log.last_epoch == 1
@@ -362,3 +370,22 @@ def test_a_flipped_bit_is_seen_by_a_verified_read_and_takes_the_directory_offlin
     with pytest.raises(StorageFailed, match="base offset 3"):
         plan.run()
     assert broker.directory.failure is not None
+
+
+def test_a_bug_in_a_sync_is_no_sync() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+
+    def fault(operation: str, path: Path) -> int | None:
+        assert (operation, path.suffix) != ("sync", ".log"), f"a bug at {path}"
+        return None
+
+    storage.fault = fault
+    with pytest.raises(StorageFailed, match="AssertionError: a bug at"):
+        broker.sync()
+    assert broker.log.durable_end_offset == 0
+    storage.fault = None
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.POWER

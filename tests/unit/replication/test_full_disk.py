@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
-from tests.unit.replication.memory_table import CONFIG, table_of
+from tests.unit.replication.memory_table import CONFIG, OTHER, table_of
 
 WAIT_S_MAX = 20.0
 _POLL_S = 0.01
@@ -73,6 +76,50 @@ async def test_a_cut_that_had_no_room_fails_its_replica_until_there_is_some() ->
         assert broker.read_all() in (first, first + second), "cut, or not cut"
         assert log_of(table).is_intact
         broker.append(1)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_the_image_may_move_while_a_broken_log_is_read_anew(is_deleted: bool) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    broker.append(2)
+    broker.checkpoint()
+    async with table_of(broker, 1) as (table, told):
+        host = table.by_id[TOPIC_ID, 0]
+        heal = fill(broker)
+        host._truncate_to(fx.TruncateTo(end_offset=Offset(3)))
+        await until(lambda: told == [True])
+        broken = host.log
+        recover = broker.directory.recover
+
+        def recovered_late(log: PartitionLog) -> LoadedLog | None:
+            asyncio.run_coroutine_threadsafe(move(), loop).result(WAIT_S_MAX)
+            return recover(log)
+
+        async def move() -> None:
+            image, delta = table.image, MetadataDelta()
+            if is_deleted:
+                image.replay(MetadataOffset(2), 1, RemoveTopic(topic_id=TOPIC_ID), delta)
+            else:
+                change = PartitionChange(
+                    topic_id=TOPIC_ID, partition=PartitionIndex(0), isr=(OTHER,)
+                )
+                image.replay(MetadataOffset(2), 1, change, delta)
+            table.apply(image, delta)
+
+        loop = asyncio.get_running_loop()
+        broker.directory.recover = recovered_late  # type: ignore[method-assign]
+        heal()
+        await until(lambda: told == [True, False])
+        assert table.offline_reason == ""
+        if is_deleted:
+            assert not table.by_id
+            assert not list(broker.directory.logs())
+        else:
+            again = table.by_id[TOPIC_ID, 0]
+            assert again.log is not broken
+            assert again.replica.role is Role.FOLLOWER
+            broker.append(1)
 
 
 async def test_a_replica_that_could_not_be_made_is_made_when_there_is_room() -> None:

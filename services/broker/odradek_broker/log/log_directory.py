@@ -328,10 +328,11 @@ class LogDirectory:
         found = FoundPartition(path, topic, TopicIdPartition(topic_id, partition))
         return self._add(found, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
-    def reopen(self, log: PartitionLog) -> PartitionLog:
-        """Open a log anew whose files a full disk left half-way through a cut (waits: pool).
+    def recover(self, log: PartitionLog) -> LoadedLog | None:
+        """Read anew a log whose files a full disk left half-way through a cut (waits: pool).
 
-        As after a crash at that moment. `log` must not be used any more. Raises StorageFailed.
+        As after a crash at that moment. `log` must not be used any more. None if it was deleted
+        meanwhile. Raises StorageFailed.
         """
         log.close()
         recovery = Recovery(
@@ -344,9 +345,15 @@ class LogDirectory:
             is_power_loss=False,
         )
         try:
-            loaded = recovery.run()
+            return recovery.run()
         except OSError as error:
+            if self.get(log.topic_id, log.partition) is not log:
+                return None
             raise self.health.fail_to_write(f"opening {log.directory}", error) from error
+
+    def replace(self, log: PartitionLog, loaded: LoadedLog) -> PartitionLog:
+        """Put what `recover` found in the place of `log`."""
+        assert self.get(log.topic_id, log.partition) is log, log.id
         found = FoundPartition(log.directory, log.topic, log.id)
         return self._add(found, log.config, loaded, is_new=True, cleaned_offset=log.cleaned_offset)
 

@@ -54,6 +54,8 @@ class StorageJob:
             self.error = error
         except CorruptBatch as error:
             self.error = OSError(errno.EIO, str(error))
+        except Exception as error:  # a bug: `finish` must not apply what was not done
+            self.error = OSError(errno.EIO, f"{type(error).__name__}: {error}")
         finally:
             self.discard()
 

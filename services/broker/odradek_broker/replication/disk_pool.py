@@ -92,6 +92,9 @@ class DiskPool:
             self._is_woken = False
         self.pending -= len(finished)
         for on_done in finished:
-            on_done()
+            try:
+                on_done()
+            except Exception as error:  # of one partition: the others' work is done too
+                _log.error("What follows work for the disk failed", exc=error)
         if not self.pending:
             self._is_idle.set()

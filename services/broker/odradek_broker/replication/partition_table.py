@@ -293,8 +293,10 @@ class PartitionTable:
         """Make those replicas anew that a full disk broke, or did not let begin. Raises StorageFailed."""
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
-                self._forget(key, host)
-                await self.pool.call(partial(self._directory.reopen, host.log))
+                loaded = await self.pool.call(partial(self._directory.recover, host.log))
+                if loaded is not None and not host.is_removed:
+                    self._directory.replace(host.log, loaded)
+                    self._forget(key, host)
         for state in self.image.partitions():
             is_here = (state.topic_id, state.partition) in self.by_id
             if self._broker_id in state.replicas and not is_here:

@@ -1,0 +1,25 @@
+"""The threads that wait for the disk."""
+
+from __future__ import annotations
+
+import threading
+
+from odradek_broker.replication.disk_pool import DiskPool
+
+
+async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> None:
+    pool = DiskPool(threads_max=1)
+    told: list[int] = []
+
+    def broken() -> None:
+        raise AssertionError("a bug of one partition")
+
+    pool.run(lambda: None, broken)
+    pool.run(lambda: None, lambda: told.append(1))
+    both_ended = threading.Event()
+    pool.run(both_ended.set, lambda: None)
+    assert both_ended.wait(10)  # so that one turn of the loop hears of both
+    await pool.idle()
+    pool.close()
+    assert told == [1]
+    assert pool.pending == 0
