@@ -395,7 +395,14 @@ class Leader:
 
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Deadlines, lag, and proposals to repeat."""
-        effects: list[Effect] = [*self._waiters.expire(now_ms)] if self._waiters else []
+        effects: list[Effect] = []
+        if self._waiters:
+            late = (
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                if self.isr.is_under_min
+                else ErrorCode.REQUEST_TIMED_OUT
+            )
+            effects.extend(self._waiters.expire(now_ms, late))
         again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
         if again is not None:
             effects.append(again)

@@ -46,15 +46,15 @@ class ProduceWaiters:
             answers.append(self._answer(waiter, error_code))
         return answers
 
-    def expire(self, now_ms: int) -> list[AnswerProduce]:
-        """Answer those whose time is up: REQUEST_TIMED_OUT, the append may yet be committed."""
+    def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
+        """Answer those whose time is up; the append may yet be committed."""
         expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
         if not expired:
             return []
         self._heap = [entry for entry in self._heap if entry[2].deadline_ms > now_ms]
         heapify(self._heap)
         expired.sort()
-        return [self._answer(entry[2], ErrorCode.REQUEST_TIMED_OUT) for entry in expired]
+        return [self._answer(entry[2], error_code) for entry in expired]
 
     def fail(self, error_code: ErrorCode) -> list[AnswerProduce]:
         """Answer all: we lead no longer. Whether their records survive is unknown."""
