@@ -215,7 +215,7 @@ class BrokerProcess:
             "retention": upkeep.retain,
             "sweep": upkeep.sweep,
             "compaction": upkeep.compact,
-            "stalls": upkeep.watch_stalls,
+            "loop lag": upkeep.measure_loop_lag,
             "full disk": self._full_disk.run,
             "groups": self._groups.run,
             "kafka listeners": self._serve_kafka,

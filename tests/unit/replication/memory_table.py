@@ -58,19 +58,23 @@ def image_of(partitions: int, *, leader: BrokerId) -> MetadataImage:
 
 @asynccontextmanager
 async def table_of(
-    broker: Broker, partitions: int, *, leader: BrokerId = OTHER
+    broker: Broker,
+    partitions: int,
+    *,
+    leader: BrokerId = OTHER,
+    settings: ReplicaSettings | None = None,
+    proposals: Any = None,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
     """The replicas of a directory, and what the controller was told of its room."""
     told: list[bool] = []
     pool = DiskPool(threads_max=1)
-    unused: Any = None
     table = PartitionTable(
         broker_id=OWN,
         directory=broker.directory,
         defaults=CONFIG,
-        settings=ReplicaSettings(),
+        settings=settings or ReplicaSettings(),
         pool=pool,
-        proposals=unused,
+        proposals=proposals,
         on_offline=pytest.fail,
     )
     links: Any = NoLinks()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
-from odradek_broker.log.log_config import Durability, TimestampKind
+from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
 from odradek_broker.log.storage import StorageFailed as LogFailed
 from odradek_broker.log.storage import StorageFull
@@ -277,8 +277,7 @@ class PartitionHost:
             return
         if self.is_removed or self.is_failed:
             return
-        if self.log.config.durability is Durability.FSYNC:
-            self.step(ev.Synced(durable_end=self.log.durable_end_offset))
+        self.step(ev.Synced(durable_end=self.log.durable_end_offset))
         if self._sync_wanted:
             self._begin_sync()
 

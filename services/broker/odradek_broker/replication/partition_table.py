@@ -44,11 +44,12 @@ from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_runtime.clock import wall_ms
+from odradek_runtime.clock import boottime_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 TICK_MS: Final = 100
 _TICK_SLICES: Final = 10
+STALL_MS: Final = 500
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
 
@@ -337,19 +338,29 @@ class PartitionTable:
     # --- time ------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Give every replica a Tick each 100 ms, a tenth of them at a time; until cancelled."""
-        pause_s = TICK_MS / _TICK_SLICES / 1000
+        """Give every replica a Tick each 100 ms, a tenth of them at a time; until cancelled.
+
+        Lag is judged at a Tick, by a clock that goes on while the machine is suspended. So whether
+        the loop stood still is looked at here, before each of them, and by the same clock.
+        """
+        pause_ms = TICK_MS // _TICK_SLICES
         event = ev.Tick()
+        before_ms = boottime_ms()
         while True:
             hosts = list(self.by_id.values())
             for number in range(_TICK_SLICES):
+                now_ms = boottime_ms()
+                if now_ms - before_ms - pause_ms > STALL_MS:
+                    self._stalled(now_ms - before_ms - pause_ms)
+                before_ms = now_ms
                 for host in hosts[number::_TICK_SLICES]:
                     if not host.is_removed:
                         host.step(event)
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(pause_ms / 1000)
 
-    def stalled(self, stall_ms: int) -> None:
+    def _stalled(self, stall_ms: int) -> None:
         """The loop stood still: nobody's lag is judged by that time (R10)."""
+        _log.warning("The event loop stood still", stall_ms=stall_ms)
         for host in list(self.by_id.values()):
             if host.is_leader:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))

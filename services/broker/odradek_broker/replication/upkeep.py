@@ -16,7 +16,6 @@ from odradek_runtime.logs import event_log
 _FLUSH_INTERVAL_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 5.0
 _COMPACT_INTERVAL_MS_MIN: Final = 100
-STALL_MS: Final = 500
 _LAG_PROBE_S: Final = 0.1
 _log = event_log(__name__)
 
@@ -129,8 +128,8 @@ class Upkeep:
                 )
                 return
 
-    async def watch_stalls(self) -> None:
-        """Notice when the loop stood still, before anybody's lag is judged by it (R10)."""
+    async def measure_loop_lag(self) -> None:
+        """Keep `loop_lag_s`, for the metrics: how late a timer is."""
         before_ms = monotonic_ms()
         while True:
             await asyncio.sleep(_LAG_PROBE_S)
@@ -138,6 +137,3 @@ class Upkeep:
             late_ms = now_ms - before_ms - int(_LAG_PROBE_S * 1000)
             before_ms = now_ms
             self.loop_lag_s = max(late_ms, 0) / 1000
-            if late_ms > STALL_MS:
-                _log.warning("The event loop stood still", stall_ms=late_ms)
-                self._table.stalled(late_ms)

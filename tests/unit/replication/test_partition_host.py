@@ -1,0 +1,70 @@
+"""The shell around one replica: what it does about its log's syncs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from odradek_broker.log.log_config import Durability
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_protocol.identity import LeaderEpoch, PartitionEpoch
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import TOPIC_ID, batch, memory_broker
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+
+
+def lead_alone(host: PartitionHost, durability: Durability) -> None:
+    """The image: this broker is the whole ISR, and the topic's durability is this."""
+    host.log.config = replace(host.log.config, durability=durability)
+    host.step(
+        ev.PartitionChanged(
+            leader=OWN,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=PartitionEpoch(1),
+            replicas=(OTHER, OWN),
+            isr=(OWN,),
+            elr=(),
+            min_insync_replicas=1,
+            is_recovering=False,
+            brokers=(),
+            is_fsync=durability is Durability.FSYNC,
+        )
+    )
+
+
+async def test_durability_may_change_while_a_sync_is_under_way() -> None:
+    broker = memory_broker(CONFIG)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    is_released = threading.Event()
+    outcomes: list[ErrorCode] = []
+
+    def slow_sync(operation: str, path: Path) -> int | None:
+        assert operation != "sync" or is_released.wait(10), path
+        return None
+
+    def produce(host: PartitionHost) -> None:
+        def done(outcome: ProduceOutcome) -> None:
+            outcomes.append(outcome.error)
+
+        host.produce(batch(0), acks=-1, timeout_ms=60_000, on_done=done)
+
+    async with table_of(broker, 1, leader=OWN) as (table, _):
+        host = table.by_id[TOPIC_ID, 0]
+        lead_alone(host, Durability.FSYNC)
+        storage.fault = slow_sync
+        produce(host)
+        assert outcomes == [], "it waits for the disk"
+        lead_alone(host, Durability.REPLICATED)
+        assert outcomes == [ErrorCode.NONE], "nothing waits for the disk any more"
+        is_released.set()
+        await table.pool.idle()
+        lead_alone(host, Durability.FSYNC)
+        produce(host)
+        await table.pool.idle()
+        assert outcomes == [ErrorCode.NONE] * 2
+        assert host.log.durable_end_offset == 2

@@ -1,0 +1,76 @@
+"""R10: a leader that stood still, or slept with its machine, does not take its followers for late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek_broker.partition.effects import ProposeIsr
+from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.replication import partition_host, partition_table
+from tests.unit.log.material import memory_broker
+from tests.unit.replication.memory_table import CONFIG, OWN, table_of
+
+LAG_MAX_MS = 1_000
+_WAIT_S_MAX = 20.0
+
+
+class Clock:
+    """CLOCK_BOOTTIME as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.reads = 0
+
+    def __call__(self) -> int:
+        self.reads += 1
+        return self.now_ms
+
+
+class Proposals:
+    """The ISRs that a leader proposed."""
+
+    def __init__(self) -> None:
+        self.isrs: list[list[int]] = []
+
+    def propose(self, _partition: Any, proposal: ProposeIsr, **_: Any) -> None:
+        self.isrs.append([broker_id for broker_id, _ in proposal.isr])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110  # of somebody who does not tell
+            await asyncio.sleep(0)
+
+
+async def test_a_suspended_machine_does_not_shrink_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, proposals = Clock(), Proposals()
+    monkeypatch.setattr(partition_table, "boottime_ms", clock)
+    monkeypatch.setattr(partition_host, "boottime_ms", clock)
+    broker = memory_broker(CONFIG)
+    broker.append(3)  # the other replica has none of it
+    settings = ReplicaSettings(replica_lag_time_max_ms=LAG_MAX_MS)
+    async with table_of(broker, 1, leader=OWN, settings=settings, proposals=proposals) as (
+        table,
+        _,
+    ):
+        ticking = asyncio.create_task(table.tick())
+
+        async def round_at(now_ms: int) -> None:
+            clock.now_ms, before = now_ms, clock.reads
+            await until(lambda: clock.reads >= before + 25)  # ten slices twice, and a step each
+
+        try:
+            await round_at(0)
+            await round_at(3_600_000)
+            assert proposals.isrs == []
+            for later_ms in range(400, LAG_MAX_MS + 401, 400):
+                assert proposals.isrs == [], f"after {later_ms} ms"
+                await round_at(3_600_000 + later_ms)
+            assert proposals.isrs[:1] == [[OWN]], "it does lag"
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
