@@ -232,6 +232,30 @@ class TransactionFailed(OdradekError):
     """The transaction cannot be completed."""
 
 
+# --- groups -----------------------------------------------------------------------------------
+
+
+class UnknownGroup(OdradekError):
+    """No group of that name has members or offsets."""
+
+    default_hint = "check the name (`odradek group list`); a group begins with its first member"
+
+
+class GroupInUse(OdradekError):
+    """Members of the group are still there."""
+
+    default_hint = "stop its members first (`odradek group describe NAME` tells them)"
+
+
+class MemberFenced(OdradekError):
+    """The group went on without this member: its partitions, and their offsets, are somebody else's."""
+
+    default_hint = (
+        "what was not committed is read again by another member; read and commit more often, or raise"
+        " rebalance_timeout_ms"
+    )
+
+
 # --- the client itself ------------------------------------------------------------------------
 
 
@@ -314,6 +338,14 @@ _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
     ErrorCode.INVALID_TXN_STATE: TransactionFailed,
     ErrorCode.TRANSACTION_ABORTABLE: TransactionFailed,
     ErrorCode.KAFKA_STORAGE_ERROR: StorageFailed,
+    ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroup,
+    ErrorCode.NON_EMPTY_GROUP: GroupInUse,
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: GroupInUse,
+    ErrorCode.ILLEGAL_GENERATION: MemberFenced,
+    ErrorCode.UNKNOWN_MEMBER_ID: MemberFenced,
+    ErrorCode.FENCED_INSTANCE_ID: MemberFenced,
+    ErrorCode.FENCED_MEMBER_EPOCH: MemberFenced,
+    ErrorCode.STALE_MEMBER_EPOCH: MemberFenced,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ThrottlingQuotaExceeded,
     ErrorCode.UNKNOWN_SERVER_ERROR: ServerFault,
 }

@@ -22,6 +22,30 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield cluster.bootstrap
 
 
+@pytest.fixture(scope="package")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that takes a member that is silent for a second out."""
+    plan = ClusterPlan(
+        brokers=1,
+        controllers=1,
+        data_dir=tmp_path_factory.mktemp("impatient"),
+        settings=(
+            "group.consumer.session.timeout.ms=1000",
+            "group.consumer.heartbeat.interval.ms=200",
+        ),
+    )
+    with EmbeddedCluster(plan) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+async def impatient_client(impatient: str) -> AsyncIterator[Client]:
+    async with Client(impatient) as client:
+        yield client
+
+
 @pytest.fixture
 async def client(bootstrap: str) -> AsyncIterator[Client]:
     async with Client(bootstrap) as client:

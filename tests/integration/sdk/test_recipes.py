@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from odradek import Client
-from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.integration.sdk.test_examples import EXAMPLES
 
 pytestmark = pytest.mark.timeout(240)
@@ -26,24 +25,6 @@ KILLS = 4
 BATCH_RECORDS = 25
 TIMEOUT_S = 90.0
 Count = Callable[[], int]
-
-
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that takes a member that is silent for a second out."""
-    plan = ClusterPlan(
-        brokers=1,
-        controllers=1,
-        data_dir=tmp_path_factory.mktemp("recipes"),
-        settings=(
-            "group.consumer.session.timeout.ms=1000",
-            "group.consumer.heartbeat.interval.ms=200",
-        ),
-    )
-    with EmbeddedCluster(plan) as cluster:
-        cluster.start()
-        cluster.wait_ready()
-        yield cluster.bootstrap
 
 
 async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:

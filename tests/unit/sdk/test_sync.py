@@ -130,7 +130,7 @@ def test_the_facade_lacks_nothing_and_documents_everything(facade: type, core: t
     def public(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
 
-    only_async = {"buffered_bytes", "next_decoded", "take_over", "hold", "handed_out", "fail"}
+    only_async = {"buffered_bytes", "next_decoded"}
     if core is odradek.Admin:
         only_async.add("close")
     assert public(core) - public(facade) <= only_async

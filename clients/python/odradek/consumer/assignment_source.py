@@ -1,7 +1,6 @@
 """Who says which partitions a consumer reads.
 
-`FixedPartitions` and `WholeTopics` decide alone; a group's member is a third kind of source that plugs
-in here: it changes the assignment whenever its coordinator says so.
+`FixedPartitions` and `WholeTopics` decide alone. In a group the coordinator does: see `group_membership`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from odradek.cluster.metadata_cache import MetadataCache
+from odradek.errors import InvalidRequest
 from odradek.partitions import TopicPartition
 
 
@@ -40,7 +40,14 @@ class WholeTopics:
     """All partitions of these topics, those to come included."""
 
     def __init__(self, topics: Iterable[str]) -> None:
-        self.topics = frozenset(topics)
+        names = list(topics)
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidRequest(
+                    f"{name!r} is no topic's name",
+                    hint="name topics one by one: 'orders', 'payments'",
+                )
+        self.topics = frozenset(names)
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
         """All that are known."""

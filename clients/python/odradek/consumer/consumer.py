@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Change
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.consumer.assignment_source import AssignmentSource, FixedPartitions, WholeTopics
-from odradek.consumer.consumer_record import ConsumerRecord, DeserializedRecord
-from odradek.consumer.fetch_planner import FetchPlanner, ResetPolicy
-from odradek.consumer.fetcher import Fetcher
+from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.group_options import GroupOptions
 from odradek.consumer.options import ConsumerOptions, Deserializer, IsolationLevel
-from odradek.errors import (
-    ClientClosed,
-    CorruptRecords,
-    NotAssigned,
-    OdradekError,
-    RequestTimedOut,
-    SerializationFailed,
-)
+from odradek.consumer.read_ahead import ReadAhead
+from odradek.errors import ClientClosed, InvalidRequest, NotAssigned, RequestTimedOut
 from odradek.offsets import EARLIEST, LATEST, OffsetAndTimestamp
 from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
 from odradek.transports.security import SaslCredentials, TlsOptions
-from odradek_protocol.records.columns import ALL_COLUMNS, Column, ColumnBuilder
+from odradek_protocol.records.columns import ALL_COLUMNS, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,10 +50,10 @@ class ConsumerArguments(TypedDict, total=False):
 class Consumer:
     """Reads records. `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
 
-    Given topics it reads all their partitions; else those that `assign` says. Belongs to the event
-    loop that it is first used on. Iterate over it, or call `getmany` or `getarrow`; all of them begin
-    where the last one ended. It fetches ahead in the background, within `prefetch_bytes_max`, and finds
-    leaders that moved by itself.
+    Given topics it reads all their partitions, or with `group` its share of them; else those that `assign` says.
+    Belongs to the event loop that it is first used on. Iterate over it, or call `getmany` or `getarrow`; all of
+    them begin where the last one ended. It fetches ahead in the background, within `prefetch_bytes_max`, and
+    finds leaders that moved by itself.
     """
 
     def __init__(
@@ -77,25 +69,23 @@ class Consumer:
         self.options = ConsumerOptions(**arguments)
         self._owns_cluster = cluster is None
         self._cluster = cluster or connect(bootstrap, tls, credentials=credentials)
-        self._planner = FetchPlanner(
-            reset=self.options.auto_offset_reset,
-            read_committed=self.options.isolation_level == "read_committed",
-        )
-        self._fetcher = Fetcher(self._cluster, self._planner, self.options)
+        self._ahead = ReadAhead(self._cluster, self.options)
+        self._planner, self._fetcher = self._ahead.planner, self._ahead.fetcher
+        self._decoded, self._withdrawn = self._ahead.decoded, self._ahead.withdrawn
         self._source: AssignmentSource = WholeTopics(topics)
-        self._is_source_new = bool(topics)
+        self._is_source_new = bool(topics) and group is None
+        self._is_told_what_to_read = bool(topics)
         self._seeks_to_come: int | None = None
-        self._iterated: deque[ConsumerRecord] = deque()
         self._is_subscribed = False
         self._is_closed = False
         self._member: GroupMembership | None = None
         if group is not None:
             options = GroupOptions(group=group) if isinstance(group, str) else group
-            self._member = GroupMembership(self._cluster, options, frozenset(topics), self)
-            self._source, self._is_source_new = self._member, False
+            self._member = GroupMembership(self._cluster, options, self._source.topics, self._ahead)
+            self._is_told_what_to_read |= options.pattern is not None
 
     async def __aenter__(self) -> Self:
-        if self._member is not None:
+        if self._member is not None and self._is_told_what_to_read:
             self._member.start()
         if self._is_source_new:
             await self._learn_topics()
@@ -126,12 +116,26 @@ class Consumer:
     # --- what is read -------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """Read exactly these partitions from now on; those already read keep their position."""
+        """Read exactly these partitions from now on; those already read keep their position.
+
+        Raises:
+            InvalidRequest: the consumer is a member of a group, which assigns its partitions.
+        """
+        if self._member is not None:
+            raise InvalidRequest(
+                f"the group {self._member.options.group!r} assigns partitions to its members",
+                hint="`subscribe` to topics, or read without `group`",
+            )
         self._use(FixedPartitions(as_partitions(partitions)))
 
     def subscribe(self, *topics: str) -> None:
-        """Read all partitions of these topics from now on, those to come included."""
-        self._use(WholeTopics(topics))
+        """Read all partitions of these topics from now on, those to come included; in a group, its share of them."""
+        source = WholeTopics(topics)
+        if self._member is None:
+            self._use(source)
+        else:
+            self._is_told_what_to_read = True
+            self._member.subscribe(source.topics)
 
     def assignment(self) -> list[TopicPartition]:
         """What is read at present."""
@@ -143,7 +147,7 @@ class Consumer:
             raise ValueError(f"offset {offset} is negative; see seek_to_beginning, seek_to_end")
         name = self._assigned(partition)
         self._planner.seek(name, offset)
-        self._dropped(name)
+        self._ahead.forget_decoded(name)
 
     def seek_to_beginning(self, *partitions: PartitionLike) -> None:
         """Read these, or all that are assigned, from the first record that is still there."""
@@ -162,9 +166,9 @@ class Consumer:
     def pause(self, *partitions: PartitionLike) -> None:
         """Read nothing of these, or of any, until `resume`; positions are kept."""
         for name in self._assigned_or_all(partitions):
-            self._keep_position(name)
+            self._ahead.withdraw(name)
             self._planner.pause(name)
-            self._dropped(name)
+        self._fetcher.kick()
 
     def resume(self, *partitions: PartitionLike) -> None:
         """Go on reading these, or all."""
@@ -183,10 +187,16 @@ class Consumer:
 
         Raises:
             NotAssigned: the consumer is in no group.
-            OdradekError: not committed; the group went on without this member, or nobody answers.
+            MemberFenced: not committed: the group went on without this member.
+            OdradekError: not committed: nobody answers.
         """
         chosen = None if offsets is None else {as_partition(n): o for n, o in offsets.items()}
-        await self._membership().commit(chosen)
+        for name, offset in (chosen or {}).items():
+            if offset < 0:
+                raise ValueError(f"offset {offset} of {name} is negative")
+        member = self._membership()
+        self._require_use()
+        await member.commit(chosen)
 
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()
@@ -197,47 +207,9 @@ class Consumer:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Records between what was handed out and the end, per assigned partition."""
-        handed = self.handed_out()
-        ends = await self.end_offsets(list(handed))
-        return {name: max(0, end - handed[name][0]) for name, end in ends.items()}
-
-    def take_over(
-        self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
-    ) -> None:
-        """For the group's membership: read exactly these, new ones from `starts`."""
-        before = set(self._planner.partitions)
-        self._planner.assign(owned)
-        for name in owned:
-            if name not in before and name in starts:
-                self._planner.seek(name, starts[name])
-        for name in before - set(owned):
-            self._dropped(name)
-        self._fetcher.kick()
-
-    def hold(self, names: Sequence[TopicPartition]) -> None:
-        """For the group's membership: hand out nothing more of these, which are about to go."""
-        if known := [name for name in names if name in self._planner.partitions]:
-            self.pause(*known)
-
-    def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Per partition with a position: the offset after the last record handed out, and its epoch."""
-        handed = {
-            name: (progress.position, progress.last_epoch)
-            for name, progress in self._planner.partitions.items()
-            if progress.position >= 0
-        }
-        waiting: set[TopicPartition] = set()
-        for record in self._iterated:  # decoded for iteration, not handed out yet
-            name = TopicPartition(str(record.topic), record.partition)
-            if name not in waiting:
-                waiting.add(name)
-                handed[name] = (record.offset, -1)
-        return handed
-
-    def fail(self, error: OdradekError) -> None:
-        """For the group's membership: the next read raises this."""
-        self._planner.errors.append(error)
-        self._fetcher.kick()
+        positions = self.positions()
+        ends = await self.end_offsets(list(positions))
+        return {name: max(0, end - positions[name]) for name, end in ends.items()}
 
     def _membership(self) -> GroupMembership:
         if self._member is None:
@@ -249,7 +221,7 @@ class Consumer:
             self._member.read_ended()
 
     def _begin_read(self) -> None:
-        if self._member is not None:
+        if self._member is not None and self._is_told_what_to_read:
             self._member.start()
             self._member.read_begins()
 
@@ -260,17 +232,17 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record; waits for it as long as it takes. Raises as `getmany`."""
-        if not self._iterated:
-            while not self._iterated:
-                self._iterated.extend(await self._read(None, _ITERATION_RECORDS_MAX))
-        return self._iterated.popleft()
+        decoded, withdrawn = self._decoded, self._withdrawn
+        while True:
+            while not decoded:
+                self._ahead.decode(await self._read(None, _ITERATION_RECORDS_MAX))
+            record = decoded.popleft()
+            if not withdrawn or (record.topic, record.partition) not in withdrawn:
+                return record
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next record of an iteration, if it is decoded already; does not wait."""
-        try:
-            return self._iterated.popleft()
-        except IndexError:
-            return None
+        """The next record of an iteration, if it is decoded already; does not wait. Any one thread may call it."""
+        return self._ahead.next_decoded()
 
     async def getmany(
         self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX
@@ -287,10 +259,10 @@ class Consumer:
         """
         if max_records < 1:
             raise ValueError(f"max_records is {max_records}, not 1 or more")
-        if self._iterated:
-            taken = min(max_records, len(self._iterated))
-            return [self._iterated.popleft() for _ in range(taken)]
-        return await self._read(timeout_ms, max_records)
+        decoded: list[ConsumerRecord] = []
+        while len(decoded) < max_records and (record := self._ahead.next_decoded()) is not None:
+            decoded.append(record)
+        return decoded or await self._read(timeout_ms, max_records)
 
     async def getarrow(
         self,
@@ -307,12 +279,12 @@ class Consumer:
         """
         from odradek.consumer.arrow_tables import empty_table, table_of
 
-        self._require_no_iteration()
+        self._ahead.put_back_decoded()
         self._begin_read()
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
-            batches = self._read_columns(bytes_max, columns)
+            batches = self._ahead.take_columns(bytes_max, columns)
             if batches:
                 self._end_read()
                 return table_of(batches)
@@ -327,16 +299,17 @@ class Consumer:
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
-            for record in self._iterated:
-                if (record.topic, record.partition) == name:
-                    return record.offset
-            position = self._planner.partitions[name].position
+            position = self._ahead.position(name)
             if position >= 0:
                 return position
             if not await self._wait(deadline_s):
                 raise RequestTimedOut(
                     f"the position of {name} was not known within {timeout_ms} ms"
                 )
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Offset of the next record to be read, of each assigned partition where it is known."""
+        return {name: offset for name, (offset, _) in self._ahead.handed_out().items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
@@ -374,119 +347,28 @@ class Consumer:
         await asyncio.sleep(0)  # what has arrived meanwhile, and the other tasks
         while True:
             await self._ready()
-            records = self._take(records_max)
+            records = self._ahead.take(records_max)
             if records:
                 self._end_read()
-                return self._deserialized(records)
+                return records
             if not await self._wait(deadline_s):
                 return []
 
-    def _take(self, records_max: int) -> list[Any]:
-        planner = self._planner
-        records: list[Any] = []
-        while len(records) < records_max and (head := planner.next_chunk()) is not None:
-            chunk, progress = head
-            try:
-                piece = chunk.read(records_max - len(records), progress.position)
-            except CorruptRecords:
-                planner.reject_chunk()
-                self._fetcher.kick()
-                if records:
-                    break
-                raise
-            if piece:
-                progress.position = piece[-1].offset + 1
-                progress.last_epoch = piece[-1].leader_epoch
-                records = piece if not records else records + piece
-            else:
-                planner.finish_chunk()
-        self._after_read()
-        return records
-
-    def _read_columns(self, bytes_max: int, columns: Column) -> list[pa.RecordBatch]:
-        from odradek.consumer.arrow_tables import record_batch_of
-
-        planner = self._planner
-        builders: dict[TopicPartition, ColumnBuilder] = {}
-        taken_bytes = 0
-        while taken_bytes < bytes_max and (head := planner.next_chunk()) is not None:
-            chunk, progress = head
-            builder = builders.get(chunk.name)
-            if builder is None:
-                builder = builders[chunk.name] = ColumnBuilder(columns)
-            try:
-                chunk.read_columns(builder, progress.position)
-            except CorruptRecords:
-                planner.reject_chunk()
-                self._fetcher.kick()
-                if any(b.row_count for b in builders.values()):
-                    break
-                raise
-            taken_bytes += chunk.size_bytes
-            planner.finish_chunk()
-        self._after_read()
-        return [
-            record_batch_of(name, builder)
-            for name, builder in builders.items()
-            if builder.row_count
-        ]
-
-    def _after_read(self) -> None:
-        self._fetcher.return_credit()
-        if not self._planner.chunks:
-            self._fetcher.kick()
-
-    def _deserialized(self, records: list[Any]) -> list[ConsumerRecord]:
-        of_key, of_value = self.options.key_deserializer, self.options.value_deserializer
-        if of_key is None and of_value is None:
-            return records
-        made: list[ConsumerRecord] = []
-        for index, r in enumerate(records):
-            try:
-                key = r.key if of_key is None else of_key(r.key)
-                value = r.value if of_value is None else of_value(r.value)
-            except Exception as error:
-                if made:
-                    self._put_back(records[index:])
-                    return made
-                self._put_back(records[index + 1 :])
-                raise SerializationFailed(
-                    f"the record at offset {r.offset} of {r.topic}-{r.partition} cannot be"
-                    f" deserialized: {error!r}",
-                    hint="it is passed over if you read on",
-                ) from error
-            made.append(
-                DeserializedRecord(
-                    key,
-                    value,
-                    r.headers,
-                    r.timestamp_ms,
-                    r.offset,
-                    r.topic,
-                    r.partition,
-                    r.leader_epoch,
-                    r.timestamp_type,
-                )
-            )
-        return made
-
-    def _put_back(self, records: list[Any]) -> None:
-        """Records that were taken but are not handed out are to be read again."""
-        firsts: dict[TopicPartition, int] = {}
-        for record in records:
-            firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-        for name, offset in firsts.items():
-            self._planner.seek(name, offset)
-        self._fetcher.kick()
-
     async def _ready(self) -> None:
         """The source's partitions are assigned; an error that waits is raised."""
-        if self._is_closed:
-            raise ClientClosed("the consumer is closed")
+        self._require_use()
         if self._is_source_new:
             await self._learn_topics()
         if self._planner.errors:
             raise self._planner.errors.popleft()
+
+    def _require_use(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+        if not self._is_told_what_to_read:
+            raise NotAssigned(
+                "this consumer was not told what to read", hint="`subscribe` or `assign` first"
+            )
 
     async def _wait(self, deadline_s: float | None) -> bool:
         """Wait until something arrives; False when time is up."""
@@ -499,6 +381,7 @@ class Consumer:
 
     def _use(self, source: AssignmentSource) -> None:
         self._source = source
+        self._is_told_what_to_read = True
         self._seeks_to_come = None
         if isinstance(source, FixedPartitions):
             self._is_source_new = False
@@ -526,18 +409,14 @@ class Consumer:
 
     def _assign_from_source(self) -> None:
         before = set(self._planner.partitions)
-        self._planner.assign(self._source.partitions(self._cluster.cache))
-        now = set(self._planner.partitions)
+        new = self._ahead.assign(self._source.partitions(self._cluster.cache))
         if self._seeks_to_come is not None:
-            for name in now - before:
+            for name in new:
                 self._planner.seek_to_timestamp(name, self._seeks_to_come)
         if isinstance(self._source, WholeTopics) and before:
-            for name in now - before:  # a partition that was added is read from its beginning
+            for name in new:  # a partition that was added is read from its beginning
                 if any(other.topic == name.topic for other in before):
                     self._planner.seek_to_timestamp(name, EARLIEST)
-        for name in before - now:
-            self._dropped(name)
-        self._fetcher.kick()
 
     def _on_change(self, change: Change) -> None:
         if self._is_source_new or not isinstance(self._source, WholeTopics):
@@ -551,7 +430,7 @@ class Consumer:
             return
         for name in self._assigned_or_all(partitions):
             self._planner.seek_to_timestamp(name, timestamp_ms)
-            self._dropped(name)
+            self._ahead.forget_decoded(name)
 
     def _assigned(self, partition: PartitionLike) -> TopicPartition:
         name = as_partition(partition)
@@ -563,21 +442,6 @@ class Consumer:
         if not partitions:
             return list(self._planner.partitions)
         return [self._assigned(partition) for partition in partitions]
-
-    def _keep_position(self, name: TopicPartition) -> None:
-        """Records decoded for iteration but not handed out are to be read again later."""
-        self._put_back([r for r in self._iterated if (r.topic, r.partition) == name])
-
-    def _dropped(self, name: TopicPartition) -> None:
-        if self._iterated:
-            kept = [r for r in self._iterated if (r.topic, r.partition) != name]
-            self._iterated = deque(kept)
-        self._fetcher.kick()
-
-    def _require_no_iteration(self) -> None:
-        if self._iterated:
-            self._put_back(list(self._iterated))
-            self._iterated.clear()
 
     async def _ends(
         self, partitions: Iterable[PartitionLike], which: int, timeout_ms: int

@@ -25,11 +25,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from odradek.cluster.backoff import Backoff
 from odradek.consumer.fetched_chunk import FetchedChunk
+from odradek.consumer.partition_progress import (
+    UNKNOWN,
+    FetchAdd,
+    PartitionProgress,
+    StreamChange,
+)
 from odradek.errors import LogTruncated, OdradekError, OffsetOutOfRange, error_of
 from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
@@ -40,60 +45,8 @@ ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
 """partition -> (endpoint, leader epoch), or None while it has no leader that can be reached."""
 
-UNKNOWN = -1
 UNKNOWN_TOPIC_MS_MAX = 10_000
 _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
-
-
-@dataclass(slots=True)
-class PartitionProgress:
-    """Where one partition stands."""
-
-    name: TopicPartition
-    position: int = UNKNOWN
-    fetch_offset: int = UNKNOWN
-    lookup_ms: int | None = None
-    """What to look up while the position is unknown: a timestamp, EARLIEST or LATEST."""
-    is_looking_up: bool = False
-    last_epoch: int = -1
-    """Leader epoch of the last record handed out."""
-    validated_epoch: int = -1
-    """Leader epoch under which the position is known to be good."""
-    is_validating: bool = False
-    is_paused: bool = False
-    endpoint: str | None = None
-    """Where it is being fetched; None: nowhere."""
-    fetch_epoch: int = -1
-    fetch_id: int = 0
-    buffered: int = 0
-    """Chunks that wait to be read."""
-    must_drain: bool = False
-    not_before_ms: int = 0
-    failures: int = 0
-    failing_since_ms: int = -1
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    preferred_replica: int = -1
-    is_end_reached: bool = False
-
-
-@dataclass(slots=True)
-class FetchAdd:
-    """Put this partition on a stream."""
-
-    name: TopicPartition
-    offset: int
-    leader_epoch: int
-    fetch_id: int
-
-
-@dataclass(slots=True)
-class StreamChange:
-    """What one stream is to be told."""
-
-    add: dict[TopicPartition, FetchAdd] = field(default_factory=dict)
-    remove: set[TopicPartition] = field(default_factory=set)
 
 
 class FetchPlanner:
@@ -159,6 +112,16 @@ class FetchPlanner:
     def resume(self, name: TopicPartition) -> None:
         """Go on from its position."""
         self.partitions[name].is_paused = False
+
+    def hold(self, name: TopicPartition) -> None:
+        """As `pause`, by the group: hand out nothing of it until `release`, whatever the user resumes."""
+        progress = self.partitions[name]
+        self._restart(progress)
+        progress.is_held = True
+
+    def release(self, name: TopicPartition) -> None:
+        """Go on from its position, unless the user has paused it."""
+        self.partitions[name].is_held = False
 
     # --- where to fetch ---------------------------------------------------------------------------
 
@@ -231,7 +194,7 @@ class FetchPlanner:
         wanted = {}
         for progress in self.partitions.values():
             target = leader_of(progress.name)
-            if target is None or progress.is_validating or not _needs_check(progress, target[1]):
+            if target is None or progress.is_validating or not progress.needs_check(target[1]):
                 continue
             progress.is_validating = True
             wanted[progress.name] = progress.last_epoch
@@ -359,10 +322,11 @@ class FetchPlanner:
             target is None
             or progress.position == UNKNOWN
             or progress.is_paused
+            or progress.is_held
             or progress.is_validating
             or progress.not_before_ms > now_ms
             or (progress.must_drain and progress.buffered)
-            or _needs_check(progress, target[1])
+            or progress.needs_check(target[1])
         ):
             return
         progress.must_drain = False
@@ -464,12 +428,3 @@ class FetchPlanner:
             )
         else:
             progress.lookup_ms = _RESETS[self._reset]
-
-
-def _needs_check(progress: PartitionProgress, leader_epoch: int) -> bool:
-    """Whether the log may have been truncated under the position since it was read."""
-    return (
-        progress.position != UNKNOWN
-        and progress.last_epoch >= 0
-        and leader_epoch > max(progress.last_epoch, progress.validated_epoch)
-    )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from odradek.consumer.fetch_planner import StreamChange
+from odradek.consumer.partition_progress import StreamChange
 from odradek.errors import BrokerUnreachable, OdradekError
 from odradek.transports.fetch_decoding import FetchedPartition
 from odradek.transports.methods import FETCH

@@ -4,9 +4,11 @@
        ^                 |
        +--- fenced, or silent for a session: the partitions are lost ---+
 
-The coordinator tells a target in a heartbeat's answer. The member first gives up what it may no longer own
-(`on_revoke`, a commit, then the next heartbeat says what it still owns), then takes up what is new from the offsets
-that the group committed. Heartbeats go on meanwhile, so a long `on_revoke` is bounded by `rebalance_timeout_ms` alone.
+The coordinator tells a target in a heartbeat's answer. The member first gives up what it may no longer own: it
+hands out no more of it, waits until the program asks for other records, so has processed those that it had,
+commits, and calls `on_revoke`; the next heartbeat says what it still owns. Then it takes up what is new from the
+offsets that the group committed, and hands it out once `on_assign` is through. Heartbeats go on meanwhile, so a long
+`on_revoke` is bounded by `rebalance_timeout_ms` alone.
 
 What is committed by itself is what was handed to the program before its last read began: a program that dies in
 between reads those records again (at least once), never loses one.
@@ -26,34 +28,35 @@ from typing import Final, Protocol
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
+from odradek.consumer.group_offsets import (
+    CALL_S_MAX,
+    COORDINATOR_MOVES,
+    PATIENCE_S,
+    GroupOffsets,
+    Offsets,
+)
 from odradek.consumer.group_options import GroupListener, GroupOptions
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     OdradekError,
+    RequestTimedOut,
     UnsupportedOperation,
     error_code,
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.transports.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
+from odradek.transports.methods import GROUP_HEARTBEAT
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 _JOIN: Final = 0
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
-_CALL_S: Final = 10.0
 _SESSION_S: Final = 45.0  # without an answer so long, the coordinator has given us up
 _TOPIC_S: Final = 10.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
-_TRANSIENT: Final = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNRELEASED_INSTANCE_ID,
-)
+_TRANSIENT: Final = (*COORDINATOR_MOVES, ErrorCode.UNRELEASED_INSTANCE_ID)
 _HOPELESS: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 _log = logging.getLogger(__name__)
 
@@ -64,7 +67,10 @@ class Reader(Protocol):
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these; new ones from `starts`, or by auto_offset_reset where it has none."""
+        """Read exactly these; new ones from `starts`, or by auto_offset_reset where it has none, once released."""
+
+    def release(self, names: Sequence[TopicPartition]) -> None:
+        """Begin to hand these out."""
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
         """Hand out nothing more of these: they are about to go."""
@@ -77,7 +83,7 @@ class Reader(Protocol):
 
 
 class GroupMembership:
-    """An AssignmentSource; `start` begins, `close` leaves."""
+    """`start` begins, `close` leaves."""
 
     def __init__(
         self, cluster: Cluster, options: GroupOptions, topics: frozenset[str], reader: Reader
@@ -85,23 +91,24 @@ class GroupMembership:
         self.options = options
         self.member_id = str(uuid.uuid4())
         self.member_epoch = _JOIN
+        self.times_lost = 0
         self.owned: dict[TopicPartition, bytes] = {}  # with the topic's id
-        self.topics: frozenset[str] = frozenset()  # none to learn before: the coordinator tells
-        self._subscription = topics
+        self._topics = topics
         self._cluster = cluster
         self._reader = reader
         self._target: dict[TopicPartition, bytes] | None = None
         self._committable: dict[TopicPartition, tuple[int, int]] = {}
-        self._committed: dict[TopicPartition, int] = {}
+        self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
+        self._is_let_in = asyncio.Event()  # or refused: see _refusal
+        self._refusal: OdradekError | None = None
         self._says_all = True
         self._moving: asyncio.Task[None] | None = None
         self._interval_s = 5.0
         self._is_started = False
-        self._reading = (
-            asyncio.Event()
-        )  # set while the program waits for records: all it had is processed
+        self._is_all_processed = asyncio.Event()  # the program waits for records, or had none yet
+        self._is_all_processed.set()
 
     def start(self) -> None:
         """Join; does not wait."""
@@ -112,18 +119,20 @@ class GroupMembership:
             if self.options.auto_commit:
                 self._tasks.start(self._commit_at_times(), "commit")
 
-    def partitions(self, cache: object) -> list[TopicPartition]:
-        """What is owned now."""
-        return list(self.owned)
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Read these from now on; the coordinator is told at once."""
+        self._topics = topics
+        self._says_all = True
+        self._wake.set()
 
     def read_begins(self) -> None:
         """What was handed out before counts as processed from now on."""
         self._committable = self._reader.handed_out()
-        self._reading.set()
+        self._is_all_processed.set()
 
     def read_ended(self) -> None:
         """The program has records again, which it has yet to process."""
-        self._reading.clear()
+        self._is_all_processed.clear()
 
     async def close(self, *, is_processed: bool = True) -> None:
         """Commit, give up, leave. Bounded by a few seconds when nobody answers.
@@ -135,16 +144,16 @@ class GroupMembership:
         self._is_started = False  # a second call finds nothing to do
         await self._tasks.stop()
         try:
-            async with asyncio.timeout(_CALL_S):
+            async with asyncio.timeout(CALL_S_MAX):
                 if self.member_epoch > 0:
                     if self.options.auto_commit:
                         if is_processed:
                             self.read_begins()
-                        await self._commit(self._committable)
+                        await self._commit_new(self._committable)
                     await _call(self.options.on_revoke, list(self.owned))
                     static = self.options.instance_id is not None
                     request = self._request(_LEAVE_STATIC if static else _LEAVE)
-                    await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=_CALL_S)
+                    await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=CALL_S_MAX)
         except (OdradekError, TimeoutError) as error:
             _log.warning("could not leave the group %s in order: %s", self.options.group, error)
 
@@ -156,11 +165,11 @@ class GroupMembership:
         while True:
             try:
                 told = await self._cluster.call_any(
-                    GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=_CALL_S
+                    GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=CALL_S_MAX
                 )
                 code = error_code(told.error_code)
             except _HOPELESS as error:
-                self._reader.fail(error)
+                self._give_up(error)
                 return
             except OdradekError as error:
                 _log.warning("no answer for the group %s: %s", self.options.group, error)
@@ -180,9 +189,14 @@ class GroupMembership:
                 continue
             else:
                 subject = f"group {self.options.group!r}"
-                self._reader.fail(error_of(told.error_code, subject, told.error_message))
+                self._give_up(error_of(told.error_code, subject, told.error_message))
                 return
             await self._rest()
+
+    def _give_up(self, error: OdradekError) -> None:
+        self._refusal = error
+        self._is_let_in.set()
+        self._reader.fail(error)
 
     async def _rest(self) -> None:
         try:
@@ -204,9 +218,10 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._says_all or epoch == _JOIN):
+            self._says_all = False  # until no answer comes, or there is more to say
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
-            request.subscribed_topics.extend(sorted(self._subscription))
+            request.subscribed_topics.extend(sorted(self._topics))
             if options.pattern is not None:
                 request.subscribed_pattern = options.pattern
         if epoch > 0:
@@ -215,8 +230,8 @@ class GroupMembership:
 
     def _heard(self, told: pb.GroupHeartbeatResponse) -> None:
         self.member_epoch = told.member_epoch
+        self._is_let_in.set()
         self._interval_s = max(0.05, told.heartbeat_interval_ms / 1000)
-        self._says_all = False
         if told.has_assignment:
             self._target = {
                 TopicPartition(topic.topic, index): topic.topic_id
@@ -236,9 +251,9 @@ class GroupMembership:
         gone = [name for name in self.owned if name not in target]
         if gone:
             self._reader.hold(gone)
+            await self._until_processed()
             if self.options.auto_commit:
-                await self._until_processed()
-                await self._commit({n: at for n, at in self._committable.items() if n in gone})
+                await self._commit_gone(gone)
             await _call(self.options.on_revoke, gone)
             self._own({n: i for n, i in self.owned.items() if n in target}, {})
         new = [name for name in target if name not in self.owned]
@@ -254,13 +269,14 @@ class GroupMembership:
             if self._target is target:
                 self._own(target, starts)
                 await _call(self.options.on_assign, new)
+                self._reader.release(new)
         self._wake.set()
 
     async def _until_processed(self) -> None:
         """Let the program finish what it was handed, for at most half of its rebalance timeout."""
         try:
             async with asyncio.timeout(self.options.rebalance_timeout_ms / 2000):
-                await self._reading.wait()
+                await self._is_all_processed.wait()
         except TimeoutError:
             return  # what it works on is read again by the next owner
         self._committable = self._reader.handed_out()
@@ -270,12 +286,13 @@ class GroupMembership:
     ) -> None:
         self.owned = dict(owned)
         self._committable = {n: at for n, at in self._committable.items() if n in owned}
+        self._offsets.keep_only(owned)
         self._reader.take_over(list(owned), starts)
 
     async def _starts(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         for topic in sorted({name.topic for name in names}):
             await self._cluster.topic(topic, timeout_s=_TOPIC_S)
-        committed = await self.committed(names)
+        committed = await self._offsets.committed(names)
         return {name: offset for name, offset in committed.items() if offset is not None}
 
     async def _lose(self) -> None:
@@ -283,6 +300,7 @@ class GroupMembership:
         if self._moving is not None:
             self._moving.cancel()
         lost = list(self.owned)
+        self.times_lost += 1
         self.member_epoch, self._says_all, self._target = _JOIN, True, None
         if self.options.instance_id is not None:
             self.member_id = str(uuid.uuid4())
@@ -294,82 +312,44 @@ class GroupMembership:
     # --- offsets -------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit these, or all that was handed out until now.
+        """Commit these, or all that was handed out until now; waits for the group to let the member in.
 
         Raises:
-            OdradekError: not committed: the group went on without this member, or nobody answers.
+            MemberFenced: the group went on without this member.
+            OdradekError: a partition does not exist, the member may not, or nobody answers.
         """
-        chosen = (
-            self._reader.handed_out()
-            if offsets is None
-            else {name: (offset, -1) for name, offset in offsets.items()}
-        )
-        await self._commit(chosen)
-
-    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        due = {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
-        if not due:
-            return
-        request = pb.CommitOffsetsRequest(
-            group_id=self.options.group,
-            member_id=self.member_id,
-            member_epoch=self.member_epoch,
-            instance_id=self.options.instance_id,
-        )
-        for name, (offset, epoch) in due.items():
-            request.offsets.add(partition=_named(name), offset=offset, leader_epoch=epoch)
-        backoff, failures, deadline_s = (
-            Backoff(first_ms=50, most_ms=1_000),
-            0,
-            time.monotonic() + 30,
-        )
-        while True:
-            request.member_epoch = self.member_epoch
-            told = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=_CALL_S)
-            code = error_code(told.error_code)
-            stale = (
-                code is ErrorCode.STALE_MEMBER_EPOCH and request.member_epoch != self.member_epoch
-            )
-            if not (code in _TRANSIENT or stale) or time.monotonic() > deadline_s:
-                break
-            failures += 1
-            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
-        if code is not ErrorCode.NONE:
-            raise error_of(code, f"commit of group {self.options.group!r}")
-        for one in told.offsets:
-            if one.error_code:
-                raise error_of(
-                    one.error_code, f"commit of {one.partition.topic}-{one.partition.partition}"
-                )
-        self._committed.update({name: at[0] for name, at in due.items()})
+        await self._let_in()
+        if offsets is None:
+            await self._commit_new(self._reader.handed_out())
+        else:
+            told = {name: (offset, -1) for name, offset in offsets.items()}
+            await self._offsets.commit(told, self)
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What the group committed; None where nothing."""
-        request = pb.FetchOffsetsRequest(
-            group_id=self.options.group,
-            partitions=[_named(name) for name in names],
-            member_epoch=-1,
-        )
-        backoff, failures, deadline_s = (
-            Backoff(first_ms=50, most_ms=1_000),
-            0,
-            time.monotonic() + 30,
-        )
-        while True:
-            told = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=_CALL_S)
-            code = error_code(told.error_code)
-            if code not in _TRANSIENT or time.monotonic() > deadline_s:
-                break
-            failures += 1
-            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
-        if code is not ErrorCode.NONE:
-            raise error_of(code, f"offsets of group {self.options.group!r}")
-        return {
-            TopicPartition(one.partition.topic, one.partition.partition): (
-                one.offset if one.offset >= 0 else None
-            )
-            for one in told.offsets
-        }
+        return await self._offsets.committed(names)
+
+    async def _let_in(self) -> None:
+        self.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._is_let_in.wait()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"the group {self.options.group!r} did not let this member in within {PATIENCE_S} s"
+            ) from None
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _commit_new(self, offsets: Offsets) -> None:
+        await self._offsets.commit(self._offsets.unknown(offsets), self)
+
+    async def _commit_gone(self, gone: Sequence[TopicPartition]) -> None:
+        """What is not committed is read again by the next owner: nothing to stop for."""
+        try:
+            await self._commit_new({n: at for n, at in self._committable.items() if n in gone})
+        except OdradekError as error:
+            _log.warning("commit of the group %s before giving up: %s", self.options.group, error)
 
     async def _commit_at_times(self) -> None:
         while True:
@@ -377,8 +357,7 @@ class GroupMembership:
             if self.member_epoch <= 0:
                 continue
             try:
-                owned = {n: at for n, at in self._committable.items() if n in self.owned}
-                await self._commit(owned)
+                await self._commit_new(self._committable)
             except OdradekError as error:
                 _log.warning("automatic commit of the group %s: %s", self.options.group, error)
 
@@ -392,10 +371,6 @@ async def _call(listener: GroupListener | None, names: Sequence[TopicPartition])
             await outcome
     except Exception:  # the program's own; the group must go on
         _log.exception("a listener of the group failed")
-
-
-def _named(name: TopicPartition) -> common_pb2.TopicPartition:
-    return common_pb2.TopicPartition(topic=name.topic, partition=name.partition)
 
 
 def _wire(owned: Mapping[TopicPartition, bytes]) -> list[pb.GroupTopicPartitions]:

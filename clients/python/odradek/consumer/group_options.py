@@ -14,7 +14,11 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """Membership of one consumer. Listeners may be coroutine functions; the group waits for `on_revoke`."""
+    """Membership of one consumer.
+
+    Listeners may be coroutine functions; the group waits for them. They are called between two reads: when
+    `on_revoke` is, the program has asked for other records than those of the partitions that go.
+    """
 
     group: str
     """Id of the group."""

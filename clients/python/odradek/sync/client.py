@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Self, Unpack
 from odradek.client import CONNECT_S_MAX
 from odradek.client import Client as AsyncClient
 from odradek.cluster.cluster import LinkState
+from odradek.consumer.group_options import GroupOptions
 from odradek.sync.admin import Admin
-from odradek.sync.consumer import Consumer
+from odradek.sync.consumer import Consumer, with_listeners_in_threads
 from odradek.sync.loop_thread import LoopThread
 from odradek.sync.producer import Producer
 from odradek.transports.security import SaslCredentials, TlsOptions
@@ -19,7 +20,6 @@ from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
     from odradek.consumer.consumer import ConsumerArguments
-    from odradek.consumer.group_options import GroupOptions
     from odradek.producer.producer import ProducerArguments
 
 
@@ -76,7 +76,9 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """See `odradek.Client.consumer`."""
+        """See `odradek.Client.consumer`. The group's listeners run in threads, and may use the consumer."""
+        if isinstance(group, GroupOptions):
+            group = with_listeners_in_threads(group)
         return Consumer(
             self._thread,
             self._thread.call(lambda: self._client.consumer(*topics, group=group, **arguments)),

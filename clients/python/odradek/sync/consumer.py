@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from odradek.consumer.consumer import Consumer as AsyncConsumer
 from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.consumer.group_options import GroupListener, GroupOptions
+from odradek.partitions import TopicPartition
 from odradek.sync.facade import Facade, calls, waits
 
 
@@ -23,7 +29,8 @@ class Consumer(Facade[AsyncConsumer]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if not self._thread.is_closed:
+            self._thread.run(self._core.__aexit__(kind, error, trace))
 
     def close(self) -> None:
         """Stop fetching. May be called twice."""
@@ -47,6 +54,7 @@ class Consumer(Facade[AsyncConsumer]):
     pause = calls(AsyncConsumer.pause)
     resume = calls(AsyncConsumer.resume)
     paused = calls(AsyncConsumer.paused)
+    positions = calls(AsyncConsumer.positions)
     high_watermark = calls(AsyncConsumer.high_watermark)
     getmany = waits(AsyncConsumer.getmany)
     getarrow = waits(AsyncConsumer.getarrow)
@@ -57,3 +65,23 @@ class Consumer(Facade[AsyncConsumer]):
     committed = waits(AsyncConsumer.committed)
     lag = waits(AsyncConsumer.lag)
     offsets_for_times = waits(AsyncConsumer.offsets_for_times)
+
+
+def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
+    """The same, with listeners that may wait: they run beside the loop, not on it."""
+    return replace(
+        options,
+        on_assign=_in_thread(options.on_assign),
+        on_revoke=_in_thread(options.on_revoke),
+        on_lost=_in_thread(options.on_lost),
+    )
+
+
+def _in_thread(listener: GroupListener | None) -> GroupListener | None:
+    if listener is None or inspect.iscoroutinefunction(listener):
+        return listener
+
+    async def call(names: Sequence[TopicPartition]) -> Any:
+        return await asyncio.to_thread(listener, names)
+
+    return call

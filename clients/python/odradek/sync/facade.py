@@ -9,14 +9,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from odradek.sync.loop_thread import LoopThread
 
 C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Facade(Generic[C]):
+class Facade(Generic[C_co]):
     """A `core` of the async SDK, and the thread that it lives on."""
 
-    def __init__(self, thread: LoopThread, core: C) -> None:
+    def __init__(self, thread: LoopThread, core: C_co) -> None:
         self._thread = thread
         self._core = core
 

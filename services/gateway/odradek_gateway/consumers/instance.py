@@ -218,7 +218,7 @@ class Instance:
             await consumer.commit(None if offsets is None else dict(offsets.items()))
             return
         if offsets is None:
-            offsets = {name: at[0] for name, at in consumer.handed_out().items()}
+            offsets = consumer.positions()
         await self.client.admin.alter_group_offsets(self.spec.group, dict(offsets.items()))
 
     async def _auto_commit(self, consumer: Consumer) -> None:

@@ -158,7 +158,7 @@ class InstanceRegistry:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
                         # Not the last record's offset: compaction may have taken what stood behind it.
-                        self._position = consumer.handed_out().get(_PARTITION, (0, -1))[0] - 1
+                        self._position = consumer.positions().get(_PARTITION, 0) - 1
                         async with self._moved:
                             self._moved.notify_all()
             except OdradekError as error:
