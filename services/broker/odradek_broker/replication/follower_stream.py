@@ -102,6 +102,7 @@ class FollowerStream:
         self._by_session = by_session
         self._hosts: dict[HostKey, PartitionHost] = {}
         self._session_id = 0  # 0: no stream
+        self._is_closing = False
         self._kicked = asyncio.Event()
         self._outbox_wake = asyncio.Event()
         self._attaches: dict[HostKey, pb.ReplicaPosition] = {}
@@ -151,11 +152,11 @@ class FollowerStream:
 
     def end(self) -> None:
         """Nobody follows here any more: end, after what is said has gone out."""
-        asyncio.get_running_loop().call_later(_LINGER_S, self._task.cancel)
+        asyncio.get_running_loop().call_later(_LINGER_S, self._cancel)
 
     async def close(self) -> None:
         """End the stream."""
-        self._task.cancel()
+        self._cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     # --- from hosts ------------------------------------------------------------------------------
@@ -186,9 +187,16 @@ class FollowerStream:
 
     # --- the stream ------------------------------------------------------------------------------
 
+    def _cancel(self) -> None:
+        """Before Python 3.13 a TaskGroup that ends by an error of its own drops a cancellation that
+        arrives meanwhile (python/cpython#116720): the loop has to look itself."""
+        self._is_closing = True
+        self._kicked.set()
+        self._task.cancel()
+
     async def _run(self) -> None:
         backoff_s = _RETRY_MIN_S
-        while True:
+        while not self._is_closing:
             self._kicked.clear()
             endpoint = self._endpoint_of(self.leader)
             try:

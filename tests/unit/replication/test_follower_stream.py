@@ -1,0 +1,111 @@
+"""A follower's stream ends when it is told to, whatever the leader does at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from odradek_broker.replication import follower_stream
+from odradek_broker.replication.follower_stream import FollowerIdentity, FollowerStream, Lane
+from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, DirectoryId
+
+LEADER = BrokerId(1)
+BOUND_S = 10.0
+
+
+class DyingLeader:
+    """Breaks the stream off while a write of the follower needs a moment to take its cancellation."""
+
+    def __init__(self) -> None:
+        self.is_writing = asyncio.Event()
+        self.breaks = asyncio.Event()
+        self.is_cancelling = asyncio.Event()
+        self.may_end_write = asyncio.Event()
+
+    async def write(self, request: Any) -> None:
+        if request.HasField("hello"):
+            return
+        self.is_writing.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_cancelling.set()
+            await self.may_end_write.wait()
+
+    async def initial_metadata(self) -> None:
+        pass
+
+    async def __aiter__(self) -> Any:
+        await self.breaks.wait()
+        raise ConnectionResetError("the leader is gone")
+        yield
+
+    def cancel(self) -> None:
+        pass
+
+    # --- and its channel ---
+
+    def stream_stream(self, _method: str, **_: Any) -> Any:
+        return lambda: self
+
+    async def close(self) -> None:
+        pass
+
+
+def follower_of(monkeypatch: pytest.MonkeyPatch, leader: DyingLeader) -> FollowerStream:
+    monkeypatch.setattr(follower_stream, "internal_channel", lambda *_, **__: leader)
+    return FollowerStream(
+        LEADER,
+        Lane.HOT,
+        identity=FollowerIdentity(
+            cluster_id=ClusterId("c"),
+            broker_id=BrokerId(2),
+            broker_epoch=BrokerEpoch(1),
+            directory_id=DirectoryId(b"d" * 16),
+            credit_bytes=1 << 20,
+        ),
+        endpoint_of=lambda _: ("127.0.0.1", 1),
+        tls=None,
+        session_ids=itertools.count(1),
+        by_session={},
+        on_distance=lambda *_: None,
+        on_ready=lambda *_: None,
+    )
+
+
+async def broken_while_writing(stream: FollowerStream, leader: DyingLeader) -> None:
+    stream._detaches[b"t", 0] = follower_stream.common_pb2.TopicIdPartition()
+    while not leader.is_writing.is_set():
+        stream._outbox_wake.set()
+        await asyncio.sleep(0)
+        stream._detaches[b"t", 0] = follower_stream.common_pb2.TopicIdPartition()
+    leader.breaks.set()
+    await leader.is_cancelling.wait()
+
+
+async def test_it_closes_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All brokers of a cluster are stopped at once."""
+    leader = DyingLeader()
+    stream = follower_of(monkeypatch, leader)
+    await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
+    closing = asyncio.create_task(stream.close())
+    await asyncio.sleep(0)
+    leader.may_end_write.set()
+    await asyncio.wait_for(closing, BOUND_S)
+
+
+async def test_it_ends_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last partition has moved to another leader."""
+    monkeypatch.setattr(follower_stream, "_LINGER_S", 0.0)
+    leader = DyingLeader()
+    stream = follower_of(monkeypatch, leader)
+    await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
+    stream.end()
+    while not stream._task.cancelling():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    leader.may_end_write.set()
+    await asyncio.wait({stream._task}, timeout=BOUND_S)
+    assert stream._task.done()
