@@ -145,3 +145,11 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     )
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
+
+
+def test_a_broker_is_unregistered_only_when_nothing_is_left_on_it(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "held", "--if-not-exists")
+    told = run(dev, "cluster", "unregister", "1", status=1)
+    assert "broker 1 has replicas of" in told
+    assert "odradek cluster spread" in told
+    assert "there is no broker 9" in run(dev, "cluster", "unregister", "9", status=1)

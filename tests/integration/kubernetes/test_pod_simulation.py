@@ -39,8 +39,8 @@ def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
             gaps_s[pod] = load.gap_s()
 
         load.gap_s()
-        cluster.roll_stateful_set("broker", after_each=note)
         cluster.roll_stateful_set("quorum", after_each=note)
+        cluster.roll_stateful_set("broker", after_each=note)
     return gaps_s
 
 

@@ -22,10 +22,12 @@ case "$verb" in
   get) name=$2; template=$4; file=${template#*\"}; base64 -w0 < "SECRETS/$name/${file%\"*}" ;;
   exec) shift; pid=$(cat "PIDS/$1"); shift 2
     exec nsenter --target "$pid" --net --mount -- env PATH="BIN:$PATH" HOME=/tmp "$@" ;;
-  port-forward | rollout) ;;
+  port-forward) ;;
+  set | rollout) echo "$verb" "$@" ;;
   *) echo "kubectl $verb: the simulation does not know it" >&2; exit 1 ;;
 esac
 """
+LEAVE = "odradek cluster spread --over 1,2,3\n"
 SCALE = "kubectl -n odradek scale statefulset broker --replicas=4\n"
 
 
@@ -110,7 +112,8 @@ def test_a_topic_is_backed_up_and_restored(shell: Shell) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_new_broker_gets_its_share_under_load(cluster: SimulatedKubernetes, shell: Shell) -> None:
-    before, _, after = blocks("Scale brokers").partition(SCALE)
+    up, _, down = blocks("Scale brokers").partition(LEAVE)
+    before, _, after = up.partition(SCALE)
     assert not before
     functions = command_line()
     with load_on(cluster):
@@ -122,12 +125,23 @@ def test_a_new_broker_gets_its_share_under_load(cluster: SimulatedKubernetes, sh
         cluster.wait_until(
             lambda: "every broker has its share" in shell.run(dry), "broker 4 has its share"
         )
-    shell.run(functions + "odradek cluster spread --over 1,2,3\n")
+    look, _, forget = down.partition(SCALE.replace("4", "3"))
+    shell.run(functions + LEAVE)
     cluster.wait_until(
-        lambda: (
-            "every broker has its share"
-            in shell.run(functions + "odradek cluster spread --over 1,2,3 --dry-run\n")
-        ),
-        "broker 4 is left",
+        lambda: "every broker has its share" in shell.run(functions + look), "broker 4 is left"
     )
     cluster.stop("broker-4")
+    told = shell.run(functions + forget)
+    assert "broker 4 is no longer registered" in told
+    assert re.search(r"healthy +yes", told, re.IGNORECASE), told
+
+
+def test_an_upgrade_rolls_controllers_then_brokers_then_gateways(shell: Shell) -> None:
+    assert shell.run(blocks("Upgrade")).splitlines() == [
+        line
+        for workload in ("statefulset/quorum", "statefulset/broker", "deployment/gateway")
+        for line in (
+            f"set image {workload} *=odradek:0.2.0",
+            f"rollout status {workload}",
+        )
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from odradek.cli.output import (
     Bootstrap,
     Output,
     OutputFormat,
+    fail,
     print_facts,
     print_rows,
 )
@@ -81,3 +82,25 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
     print_facts(facts, output)
     if not facts["healthy"]:
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(help="Its id.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Forget a stopped broker that will not come back: it no longer counts as fenced. It must hold no replica."""
+
+    async def work(client: Client) -> int:
+        topics = await client.admin.list_topics(include_internal=True)
+        held = sum(broker in p.replicas for topic in topics for p in topic.partitions)
+        if not held:
+            await client.admin.unregister_broker(broker)
+        return held
+
+    if held := with_client(bootstrap, work):
+        fail(
+            f"broker {broker} has replicas of {held} partitions: move them first,"
+            " `odradek cluster spread --over` the others"
+        )
+    print(f"broker {broker} is no longer registered")
