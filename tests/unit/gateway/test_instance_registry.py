@@ -31,6 +31,7 @@ class Cluster:
 
     def __init__(self, *errors: Exception) -> None:
         self.admin = Admin()
+        self.reads = 0
         self._errors = list(errors)
 
     @asynccontextmanager
@@ -55,7 +56,8 @@ class Cluster:
         await asyncio.sleep(0)
         return []
 
-    def handed_out(self) -> dict[Any, Any]:
+    def positions(self) -> dict[Any, int]:
+        self.reads += 1
         return {}
 
 
@@ -83,8 +85,11 @@ async def test_it_is_read_again_when_brokers_are_back(monkeypatch: pytest.Monkey
     monkeypatch.setattr(instance_registry, "_READ_AGAIN_S", 0.01)
     failures: asyncio.Queue[BaseException] = asyncio.Queue()
     away = BrokersUnavailable(tried=[], last_error=None, waited_s=0)
-    read = registry(Cluster(away, away), failures)
+    cluster = Cluster(away, away)
+    read = registry(cluster, failures)
     async with asyncio.timeout(DEADLINE_S):
         await read.start()
+        while not cluster.reads:
+            await asyncio.sleep(0)
         await read.close()
     assert failures.empty()

@@ -226,9 +226,9 @@ class Instance:
         if not self.spec.partitions or not self.spec.auto_commit:
             return
         self._committed_at_s = time.monotonic()
-        offsets = {name: at[0] for name, at in consumer.handed_out().items()}
+        offsets = dict(consumer.positions().items())
         try:
-            await self.client.admin.alter_group_offsets(self.spec.group, dict(offsets.items()))
+            await self.client.admin.alter_group_offsets(self.spec.group, offsets)
         except OdradekError as error:
             _log.warning("Could not commit", group=self.spec.group, reason=str(error))
 
