@@ -130,6 +130,28 @@ def until(condition: Callable[[], bool], members: list[ck.Consumer]) -> None:
             member.poll(0.1)
 
 
+def test_a_consumer_group_is_described_with_the_assignor_that_its_members_ask_for(
+    bootstrap: str, topic: str, client: admin.AdminClient
+) -> None:
+    done(client.create_topics([admin.NewTopic(topic, 1, 1)]))
+    member = ck.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"g-{topic}",
+            "group.protocol": "consumer",
+            "group.remote.assignor": "range",
+        }
+    )
+    try:
+        member.subscribe([topic])
+        until(lambda: len(member.assignment()) == 1, [member])
+        [group] = done(client.describe_consumer_groups([f"g-{topic}"]))
+    finally:
+        member.close()
+    assert group.type is ck.ConsumerGroupType.CONSUMER
+    assert group.partition_assignor == "range"
+
+
 @pytest.mark.scenario("confluent-kafka", "static member")
 def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": b"x"}])

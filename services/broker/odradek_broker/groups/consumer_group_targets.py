@@ -79,13 +79,15 @@ class ConsumerGroupTargets(ConsumerGroupState):
             for m in self.members.values()
         }
         counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.topics}
-        targets = ASSIGNORS[self._assignor()](subscriptions, counts, self.targets)
+        targets = ASSIGNORS[self.assignor](subscriptions, counts, self.targets)
         for member_id, target in sorted(targets.items()):
             if self.targets.get(member_id) != target:
                 self.emit_target(member_id, target, records)
         self.emit_target_epoch(self.epoch, records)
 
-    def _assignor(self) -> str:
+    @property
+    def assignor(self) -> str:
+        """The one that most members ask for; the default if none does."""
         wanted = [m.server_assignor for m in self.members.values() if m.server_assignor]
         return (
             max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor

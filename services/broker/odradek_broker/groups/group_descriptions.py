@@ -44,6 +44,7 @@ def describe_consumer(group: ConsumerGroup) -> GroupDescription:
         state=group.state_name,
         group_type="consumer",
         protocol_type="consumer",
+        protocol=group.assignor,
         epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         members=tuple(

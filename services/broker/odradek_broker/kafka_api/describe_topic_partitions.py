@@ -59,16 +59,13 @@ def describe_topic_partitions(request: Request) -> Message:
 
 
 def _topic(request: Request, topic: TopicState, page: list[PartitionState]) -> Any:
-    bits = 0
-    for one in request.operations(ResourceType.TOPIC, topic.name):
-        bits |= 1 << one
     return _Topic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=uuid_of(topic.topic_id),
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[_partition(request, one) for one in page],
-        topic_authorized_operations=bits,
+        topic_authorized_operations=request.operation_bits(ResourceType.TOPIC, topic.name),
     )
 
 

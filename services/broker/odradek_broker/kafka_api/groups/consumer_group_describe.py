@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import Assignment, MemberDescription
-from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.security.rights import Operation
-from odradek_protocol.identity import GroupId
+from odradek_broker.security.rights import ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ConsumerGroupDescribeResponse, Message, uuid_of
@@ -31,30 +29,28 @@ async def consumer_group_describe(request: Request) -> Message:
 
 
 async def _describe(request: Request, group_id: str) -> Any:
-    if not request.allows_group(Operation.DESCRIBE, group_id):
-        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    try:
-        group = await coordinator(request).describe(GroupId(group_id))
-    except CoordinatorError as error:
-        return _refused(group_id, error.code)
-    if group.error is not ErrorCode.NONE or group.group_type != "consumer":
-        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-    return _Group(
+    group = await describe(request, group_id, "consumer")
+    if isinstance(group, tuple):
+        return _refused(group_id, *group)
+    described = _Group(
         error_code=ErrorCode.NONE,
         error_message=None,
         group_id=group_id,
         group_state=group.state,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=request.services.settings.group_consumer_assignors[0],
+        assignor_name=group.protocol,
         members=[_member(request, one) for one in group.members],
     )
+    if request.message.include_authorized_operations:
+        described.authorized_operations = request.operation_bits(ResourceType.GROUP, group_id)
+    return described
 
 
-def _refused(group_id: str, code: ErrorCode) -> Any:
+def _refused(group_id: str, code: ErrorCode, text: str) -> Any:
     return _Group(
         error_code=code,
-        error_message=code.name,
+        error_message=text or code.name,
         group_id=group_id,
         group_state="Dead",
         group_epoch=0,

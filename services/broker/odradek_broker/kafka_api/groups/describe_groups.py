@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.security.rights import Operation, ResourceType
-from odradek_protocol.identity import GroupId
+from odradek_broker.security.rights import ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeGroupsResponse, Message
@@ -28,15 +26,9 @@ async def describe_groups(request: Request) -> Message:
 
 
 async def _describe(request: Request, group_id: str) -> Any:
-    if not request.allows_group(Operation.DESCRIBE, group_id):
-        return _refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    try:
-        group = await coordinator(request).describe(GroupId(group_id))
-    except CoordinatorError as error:
-        return _refused(group_id, error.code)
-    if group.error is not ErrorCode.NONE or group.group_type != "classic":
-        code = ErrorCode.GROUP_ID_NOT_FOUND
-        return _refused(group_id, code if request.version >= _NOT_FOUND_FROM else ErrorCode.NONE)
+    group = await describe(request, group_id, "classic")
+    if isinstance(group, tuple):
+        return _refused(request.version, group_id, *group)
     described = _Group(
         error_code=ErrorCode.NONE,
         group_id=group_id,
@@ -60,9 +52,12 @@ async def _describe(request: Request, group_id: str) -> Any:
     return described
 
 
-def _refused(group_id: str, code: ErrorCode) -> Any:
+def _refused(version: int, group_id: str, code: ErrorCode, text: str) -> Any:
+    if code is ErrorCode.GROUP_ID_NOT_FOUND and version < _NOT_FOUND_FROM:
+        code = ErrorCode.NONE
     return _Group(
         error_code=code,
+        error_message=text or None,
         group_id=group_id,
         group_state="Dead",
         protocol_type="",

@@ -1,0 +1,81 @@
+"""DescribeGroups and ConsumerGroupDescribe: what is told of a group, and of one that is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek_broker.groups.messages import GroupDescription
+from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.security.rights import OPERATIONS_OF, ResourceType
+from odradek_protocol.identity import GroupId
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    encode_message,
+)
+from tests.unit.kafka.fake_broker import AgreeableGroups, request, services
+
+GROUP_BITS = sum(1 << one for one in OPERATIONS_OF[ResourceType.GROUP])
+_NOT_THERE = GroupDescription(
+    error=ErrorCode.GROUP_ID_NOT_FOUND, group_id=GroupId("g"), state="Dead"
+)
+
+
+class OneGroup(AgreeableGroups):
+    told = _NOT_THERE
+
+    async def describe(self, group_id: GroupId) -> GroupDescription:
+        return self.told
+
+
+async def described(key: ApiKey, version: int, told: GroupDescription) -> Any:
+    served = services()
+    parts: Any = {"partitions": served.partitions, "topic_creation": served.topic_creation}
+    groups = OneGroup(settings=served.settings, **parts)
+    groups.told = told
+    served.groups = groups
+    asks, answers, names = (
+        (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, "group_ids")
+        if key is ApiKey.CONSUMER_GROUP_DESCRIBE
+        else (DescribeGroupsRequest, DescribeGroupsResponse, "groups")
+    )
+    message = asks(**{names: ["g"]}, include_authorized_operations=True)
+    handler = Registry(served).find(key, version)
+    assert handler is not None
+    reply: Any = await handler.handle(request(served, key, version, message))
+    return answers.decode(bytes(encode_message(reply, version)), version=version).groups[0]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_consumer_group_has_its_own_assignor_and_the_callers_rights(version: int) -> None:
+    told = GroupDescription(
+        error=ErrorCode.NONE,
+        group_id=GroupId("g"),
+        state="Stable",
+        group_type="consumer",
+        protocol="range",
+    )
+    group = await described(ApiKey.CONSUMER_GROUP_DESCRIBE, version, told)
+    assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "range")
+    assert group.authorized_operations == GROUP_BITS
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.CONSUMER_GROUP_DESCRIBE, 1), (ApiKey.DESCRIBE_GROUPS, 6)]
+)
+async def test_a_group_that_is_not_there_is_named_in_the_error(key: ApiKey, version: int) -> None:
+    group = await described(key, version, _NOT_THERE)
+    assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert group.error_message == "Group g not found."
+
+
+@pytest.mark.parametrize("version", [0, 5])
+async def test_old_clients_are_told_that_it_is_dead(version: int) -> None:
+    group = await described(ApiKey.DESCRIBE_GROUPS, version, _NOT_THERE)
+    assert (group.error_code, group.group_state) == (ErrorCode.NONE, "Dead")
