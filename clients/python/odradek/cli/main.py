@@ -7,24 +7,12 @@ from typing import Annotated
 
 import typer
 
-from odradek.cli import (
-    acl,
-    bench,
-    cluster,
-    connection,
-    consume,
-    demo,
-    dev,
-    group,
-    produce,
-    quorum,
-    services,
-    storage,
-    tls,
-    topic,
-    user,
-)
+from odradek.cli import connection
+from odradek.cli.access import acl, tls, user
+from odradek.cli.cluster import cluster, group, quorum, topic
 from odradek.cli.output import fail
+from odradek.cli.processes import demo, dev, services, storage
+from odradek.cli.records import bench, consume, produce
 
 app = typer.Typer(
     name="odradek",

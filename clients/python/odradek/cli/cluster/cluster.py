@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odradek.cli.cluster.spread import spread
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_UNHEALTHY,
@@ -17,7 +18,6 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.cli.session import with_client
-from odradek.cli.spread import spread
 
 if TYPE_CHECKING:
     from odradek.client import Client

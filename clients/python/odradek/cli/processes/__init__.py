@@ -1,0 +1,1 @@
+"""Commands that run processes, or prepare their directories."""
