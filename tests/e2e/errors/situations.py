@@ -99,7 +99,7 @@ def _wrong_crc(cluster: EmbeddedCluster) -> str:
     "that the brokers run...",
 )
 def _nobody_there(cluster: EmbeddedCluster) -> str:
-    return _cli(cluster, "topic", "list", "--bootstrap", "127.0.0.1:1")
+    return _cli(cluster, "--timeout", "1", "topic", "list", "--bootstrap", "127.0.0.1:1")
 
 
 @_row(
@@ -175,7 +175,10 @@ def _topic_exists(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "topic", "create", "orders")
 
 
-@_row("a group that does not exist", "...'nobody'...")
+@_row(
+    "a group that does not exist",
+    "group 'nobody': ...; check the name (`odradek group list`)...",
+)
 def _unknown_group(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "group", "describe", "nobody")
 

@@ -80,6 +80,39 @@ def test_a_first_message(dev: dict[str, Any]) -> None:
     assert {json.loads(row)["value"] for row in rows.splitlines()} == {"1", "2", "3"}
 
 
+def test_a_line_is_sent_while_the_next_one_is_awaited(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "typed", "--partitions", "1")
+    with subprocess.Popen(
+        [*CLI, "--bootstrap", dev["grpc"], "produce", "typed", "-o", "json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as typing:
+        assert typing.stdin is not None
+        typing.stdin.write(b"first\nsecond, not fin")
+        typing.stdin.flush()
+        assert run(dev, "consume", "typed", "--from-beginning", "-n", "1") == "first\n"
+        told, _ = typing.communicate(b"ished", timeout=30)
+    assert json.loads(told) == {"topic": "typed", "records": 2}
+    assert typing.returncode == 0
+    words = ("consume", "typed", "--offset", "1", "--exit-at-end")
+    assert run(dev, *words) == "second, not finished\n"
+
+
+def test_a_reader_that_has_enough_is_no_error(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "long", "--partitions", "1")
+    run(
+        dev, "produce", "long", stdin="x" * 999 + "\n" + "".join(f"{n:0999d}\n" for n in range(999))
+    )
+    command = [*CLI, "--bootstrap", dev["grpc"], "consume", "long", "--from-beginning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.stderr.read() == b""
+        assert reading.wait(30) == 0
+
+
 def test_topics_are_changed_and_deleted(dev: dict[str, Any]) -> None:
     run(dev, "topic", "create", "changing", "--partitions", "1", "--config", "retention.ms=5000")
     run(dev, "topic", "add-partitions", "changing", "3")
@@ -108,8 +141,14 @@ def test_groups_are_seen_and_moved(dev: dict[str, Any]) -> None:
     assert len(run(dev, *words).split()) == 20
     described = json.loads(run(dev, "group", "describe", "readers", "-o", "json"))
     assert (described["state"], described["lag"]) == ("Empty", 0)
+    run(dev, "produce", "grouped", stdin="20\n")
+    to_the_end = ("consume", "grouped", "--group", "readers", "--exit-at-end")
+    assert run(dev, *to_the_end) == "20\n"
+    assert run(dev, *to_the_end) == ""
+    words = ("group", "seek", "readers", "--to", "start", "--topic", "grouped", "-p", "7")
+    assert "partitions 0 to 1, not 7" in run(dev, *words, status=2)
     run(dev, "group", "seek", "readers", "--to", "start", "--topic", "grouped")
-    assert json.loads(run(dev, "group", "describe", "readers", "-o", "json"))["lag"] == 20
+    assert json.loads(run(dev, "group", "describe", "readers", "-o", "json"))["lag"] == 21
     run(dev, "group", "offset-delete", "readers", "--topic", "grouped")
     run(dev, "group", "delete", "readers")
     assert "readers" not in run(dev, "group", "list")
@@ -130,6 +169,11 @@ def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
         (("topic", "create", "x", "--config", "retention.ms=abc"), "retention.ms"),
         (("topic", "create", "x", "--replicas", "3"), "3"),
         (("group", "describe", "nobody"), "nobody"),
+        (("group", "delete", "nobody"), "odradek group list"),
+        (
+            ("topic", "alter-config", "typed", "--delete", "retention.m"),
+            "did you mean retention.ms",
+        ),
     ],
 )
 def test_bad_input_names_the_thing(dev: dict[str, Any], words: tuple[str, ...], said: str) -> None:
@@ -138,7 +182,7 @@ def test_bad_input_names_the_thing(dev: dict[str, Any], words: tuple[str, ...], 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
     done = subprocess.run(
-        [*CLI, "topic", "list", "--bootstrap", "127.0.0.1:1"],
+        [*CLI, "--timeout", "1", "topic", "list", "--bootstrap", "127.0.0.1:1"],
         capture_output=True,
         text=True,
         check=False,

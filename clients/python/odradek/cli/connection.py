@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -39,8 +40,10 @@ NAMES: Final = (
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
+CONNECT_S_MAX: Final = 10.0
 _options: dict[str, str] = {}
 _from_file: dict[str, str] = {}
+_connect_s_max: ContextVar[float] = ContextVar("connect_s_max", default=CONNECT_S_MAX)
 
 ConfigFile = Annotated[
     Path | None,
@@ -64,6 +67,13 @@ Ca = Annotated[Path | None, typer.Option("--ca", help="TLS: whom to trust, PEM (
 Cert = Annotated[
     Path | None, typer.Option("--cert", help="Our certificate, PEM (ssl.certificate.location).")
 ]
+BootstrapForAll = Annotated[
+    str | None, typer.Option("--bootstrap", help="For any command, which may also say it itself.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option(min=0.1, help="Seconds within which a broker must have answered."),
+]
 Key = Annotated[Path | None, typer.Option("--key", help="Its key, PEM (ssl.key.location).")]
 
 
@@ -76,14 +86,18 @@ def remember(
     ca: Path | None,
     cert: Path | None,
     key: Path | None,
+    bootstrap: str | None = None,
+    timeout_s: float = CONNECT_S_MAX,
 ) -> None:
     """Keep the options that stand before the command, and the file, for when it connects."""
     _from_file.clear()
     _from_file.update(_read(config))
-    if (
-        "bootstrap.servers" in _from_file
-    ):  # the commands' own --bootstrap comes after the environment
+    # The commands' own --bootstrap looks into the environment, so that is where ours, or the file's, goes.
+    if bootstrap is not None:
+        os.environ[BOOTSTRAP_VARIABLE] = bootstrap
+    elif "bootstrap.servers" in _from_file:
         os.environ.setdefault(BOOTSTRAP_VARIABLE, _from_file["bootstrap.servers"])
+    _connect_s_max.set(timeout_s)
     given = {
         "sasl.username": user,
         "sasl.mechanism": mechanism,
@@ -95,6 +109,11 @@ def remember(
     _options.update({name: str(value) for name, value in given.items() if value is not None})
     if password_file is not None:
         _options["sasl.password"] = _first_line(password_file)
+
+
+def connect_s_max() -> float:
+    """How long a command looks for a broker, s."""
+    return _connect_s_max.get()
 
 
 def open_client(bootstrap: str) -> Client:

@@ -38,6 +38,8 @@ def _options(
         bool,
         typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
     ] = False,
+    bootstrap: connection.BootstrapForAll = None,
+    timeout: connection.Timeout = connection.CONNECT_S_MAX,
     config: connection.ConfigFile = None,
     user: connection.User = None,
     password_file: connection.PasswordFile = None,
@@ -55,6 +57,8 @@ def _options(
         ca=ca,
         cert=cert,
         key=key,
+        bootstrap=bootstrap,
+        timeout_s=timeout,
     )
 
 
@@ -87,11 +91,10 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        fail(f"{error.strerror}: {error.filename}" if error.filename else error)
     except Exception as error:
-        if type(error).__module__.startswith("odradek") or isinstance(error, OSError):
+        if type(error).__module__.startswith("odradek"):
             fail(error)
         raise
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from odradek.cli.connection import open_client
+from odradek.cli.connection import connect_s_max, open_client
+from odradek.cli.output import EXIT_USAGE, fail
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -19,8 +20,23 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[Result]]) -> 
 
     async def run() -> Result:
         async with client:
-            await client.connect(10.0)
+            await client.connect(connect_s_max())
             return await work(client)
 
     client = open_client(bootstrap)
     return asyncio.run(run())
+
+
+async def chosen_partitions(
+    client: Client, topics: list[str], chosen: list[int] | None
+) -> list[tuple[str, int]]:
+    """All partitions of these topics, or those of the numbers given; ends the command for one that is not there."""
+    named = []
+    for name in topics:
+        described = await client.admin.describe_topic(name)
+        there = [p.partition for p in described.partitions]
+        for index in chosen if chosen is not None else there:
+            if index not in there:
+                fail(f"{name} has partitions 0 to {len(there) - 1}, not {index}", status=EXIT_USAGE)
+            named.append((name, index))
+    return named

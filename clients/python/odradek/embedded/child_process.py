@@ -34,6 +34,7 @@ class ChildProcess:
         self.log_path = log_path
         self.ready_line: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start_bytes = 0
         self._ready = threading.Event()
 
     @property
@@ -61,6 +62,7 @@ class ChildProcess:
         assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
         self._ready = threading.Event()
         with self.log_path.open("ab") as log:
+            self._log_start_bytes = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module, *self.arguments],
                 stdin=subprocess.PIPE,
@@ -111,10 +113,11 @@ class ChildProcess:
         return self.ready_line
 
     def log_tail(self) -> str:
-        """The last lines of its log."""
+        """The last lines of its log, as far as they are of the last process."""
         if not self.log_path.exists():
             return ""
-        lines = self.log_path.read_text(errors="replace").splitlines()
+        told = self.log_path.read_bytes()[self._log_start_bytes :]
+        lines = told.decode(errors="replace").splitlines()
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:

@@ -16,7 +16,7 @@ from odradek.cli.output import (
     print_facts,
     print_rows,
 )
-from odradek.cli.session import with_client
+from odradek.cli.session import chosen_partitions, with_client
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -106,14 +106,7 @@ def seek(
         fail(f"--to {to}: write start, end, @MILLISECONDS or an offset", status=EXIT_USAGE)
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        names = []
-        for name in topic:
-            described = await client.admin.describe_topic(name)
-            names += [
-                (name, p.partition)
-                for p in described.partitions
-                if partition is None or p.partition in partition
-            ]
+        names = await chosen_partitions(client, topic, partition)
         before = await client.admin.group_offsets(group, names)
         async with client.consumer() as consumer:
             ends = await consumer.end_offsets(names)

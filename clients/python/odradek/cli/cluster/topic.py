@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -147,6 +148,14 @@ def alter_config(
         fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
 
     async def work(client: Client) -> None:
+        known = await client.admin.describe_topic_configs(name)
+        for config_name in gone:
+            if config_name not in known:
+                near = get_close_matches(config_name, known, 1)
+                fail(
+                    f"{config_name} is no topic config"
+                    + (f"; did you mean {near[0]}?" if near else "")
+                )
         await client.admin.alter_topic_configs(name, set=changes, delete=gone)
 
     with_client(bootstrap, work)

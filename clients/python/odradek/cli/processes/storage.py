@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from odradek.cli.output import EXIT_USAGE, Output, OutputFormat, fail, print_facts
 from odradek.extras import what_is_missing
 
+_VOTER = re.compile(r"(\d+)@\S+:\d+")
 app = typer.Typer(help="Data directories.", no_args_is_help=True)
 
 
@@ -37,9 +39,9 @@ def format_directory(
     import subprocess
     import sys
 
-    try:
-        ids = [int(one.partition("@")[0]) for one in voters.split(",")]
-    except ValueError:
+    parts = [_VOTER.fullmatch(one.strip()) for one in voters.split(",")]
+    ids = [int(part[1]) for part in parts if part is not None]
+    if len(ids) < len(parts):
         fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
     chosen = cluster_id or str(uuid.uuid4())
     done = subprocess.run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from odradek.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Output, OutputFormat, print_rows
+from odradek.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Output, OutputFormat, fail, print_rows
 from odradek.cli.session import with_client
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def bench(
     size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
     partitions: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
-    acks: Annotated[str, typer.Option(help="1 or all.")] = "all",
+    acks: Annotated[Literal["1", "all"], typer.Option(help="1 or all.")] = "all",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -60,7 +60,10 @@ async def _consume(client: Client, topic: str, records: int) -> float:
     async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         began, read = time.perf_counter(), 0
         while read < records:
-            read += len(await consumer.getmany(timeout_ms=10_000, max_records=10_000))
+            records_read = await consumer.getmany(timeout_ms=10_000, max_records=10_000)
+            if not records_read:
+                fail(f"{read} of {records} records came, and then none for 10 s")
+            read += len(records_read)
         return time.perf_counter() - began
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,11 +20,13 @@ from odradek.cli.output import (
     OutputFormat,
     fail,
 )
-from odradek.cli.session import with_client
+from odradek.cli.session import chosen_partitions, with_client
 
 if TYPE_CHECKING:
     from odradek.client import Client
 
+WITHOUT_PARTITIONS_S_MAX: Final = 10.0
+"""How long a group may take to give a member that exits at the end a partition."""
 _TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _FORMAT_HELP = (
@@ -34,7 +38,10 @@ _FORMAT_HELP = (
 def consume(
     topic: Annotated[list[str], typer.Argument(help="One topic, or several.")],
     from_beginning: Annotated[
-        bool, typer.Option(help="All that is there, not only what comes.")
+        bool,
+        typer.Option(
+            help="All that is there, not only what comes; in a group, where it committed nothing."
+        ),
     ] = False,
     exit_at_end: Annotated[bool, typer.Option(help="Stop at the end that there is now.")] = False,
     count: Annotated[
@@ -43,10 +50,12 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
     ] = None,
-    offset: Annotated[int | None, typer.Option(help="Begin there in every partition.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="Begin there in every partition.")
+    ] = None,
     since: Annotated[
         int | None,
-        typer.Option(help="Begin with the first record of that time, ms since the epoch."),
+        typer.Option(min=0, help="Begin with the first record of that time, ms since the epoch."),
     ] = None,
     form: Annotated[str, typer.Option("-f", "--format", help=_FORMAT_HELP)] = "%v\\n",
     read_committed: Annotated[
@@ -62,6 +71,12 @@ def consume(
     """Print records, one value a line by default; -o json prints one object a line."""
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         fail("--from-beginning, --offset and --since exclude each other", status=EXIT_USAGE)
+    if group is not None and (partition or offset is not None or since is not None):
+        fail(
+            "a group assigns partitions and keeps offsets: --partition, --offset and --since are not for --group;"
+            " see `odradek group seek`",
+            status=EXIT_USAGE,
+        )
     render = _json_line if output is OutputFormat.JSON else _renderer(form)
 
     async def work(client: Client) -> None:
@@ -74,7 +89,7 @@ def consume(
         async with client.consumer(*topic, **arguments) as consumer:
             ends: dict[Any, int] = {}
             if group is None:
-                named = await _partitions(client, topic, partition)
+                named = await chosen_partitions(client, topic, partition)
                 consumer.assign(named)
                 starts = await consumer.end_offsets(named)
                 if exit_at_end:
@@ -87,6 +102,7 @@ def consume(
                     consumer.seek_to_timestamp(since)
                 ends = await _unread(consumer, ends)
             left = count if count is not None else -1
+            settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
             while left != 0 and not (exit_at_end and not ends and group is None):
                 batch = min(left, 5_000) if left > 0 else 5_000
                 records = await consumer.getmany(timeout_ms=500, max_records=batch)
@@ -98,30 +114,28 @@ def consume(
                 left -= len(records) if left > 0 else 0
                 sys.stdout.buffer.flush()
                 if not records and exit_at_end:
-                    if group is not None:
+                    if group is None:
+                        ends = await _unread(consumer, ends)
+                    elif await _is_at_end(consumer) or (
+                        not consumer.assignment() and time.monotonic() > settled_s
+                    ):
                         break
-                    ends = await _unread(consumer, ends)
 
-    with_client(bootstrap, work)
-
-
-async def _partitions(
-    client: Client, topics: list[str], chosen: list[int] | None
-) -> list[tuple[str, int]]:
-    named = []
-    for name in topics:
-        described = await client.admin.describe_topic(name)
-        there = [p.partition for p in described.partitions]
-        for index in chosen if chosen is not None else there:
-            if index not in there:
-                fail(f"{name} has partitions 0 to {len(there) - 1}, not {index}", status=EXIT_USAGE)
-            named.append((name, index))
-    return named
+    try:
+        with_client(bootstrap, work)
+    except BrokenPipeError:  # the reader of our output has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _unread(consumer: Any, ends: dict[Any, int]) -> dict[Any, int]:
     """Ends that the consumer has not reached; offsets without records (markers, compaction) count as read."""
     return {key: end for key, end in ends.items() if await consumer.position(key) < end}
+
+
+async def _is_at_end(consumer: Any) -> bool:
+    """Whether a group's member has partitions, and has read all that is in them."""
+    lag = await consumer.lag()
+    return 0 < len(lag) == len(consumer.assignment()) and not any(lag.values())
 
 
 def _renderer(form: str) -> Callable[[Any], bytes]:

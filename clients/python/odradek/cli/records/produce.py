@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
 import typer
 
-from odradek.cli.output import DEFAULT_BOOTSTRAP, EXIT_ERROR, EXIT_USAGE, Bootstrap, fail
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+)
+from odradek.cli.records.input_lines import lines_of
 from odradek.cli.session import with_client
 
 if TYPE_CHECKING:
     from odradek.client import Client
 
+REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one record, too: the topic's max.message.bytes says what is too large."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -35,8 +47,9 @@ def produce(
     ] = None,
     compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Send one record a line; the count goes to standard error, and the status is 0 only if all were acknowledged."""
+    """Send one record a line; the status is 0 only if all were acknowledged."""
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     headers = [_header(text) for text in header or ()]
@@ -46,16 +59,19 @@ def produce(
         errors: list[BaseException] = []
         sent = 0
         how: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
-        async with client.producer(acks=how, compression=compression) as producer:
-            for line in source:
-                sent += 1
-                key, value = _split(line.rstrip(b"\r\n"), key_separator)
-                future = await producer.send(
-                    topic, value, key=key, headers=headers or None, partition=partition
-                )
-                future.add_done_callback(
-                    lambda done: errors.append(e) if (e := done.exception()) else None
-                )
+        async with client.producer(
+            acks=how, compression=compression, request_bytes_max=REQUEST_BYTES_MAX
+        ) as producer:
+            async for lines in lines_of(source.fileno()):
+                for line in lines:
+                    sent += 1
+                    key, value = _split(line, key_separator)
+                    future = await producer.send(
+                        topic, value, key=key, headers=headers or None, partition=partition
+                    )
+                    future.add_done_callback(
+                        lambda done: errors.append(e) if (e := done.exception()) else None
+                    )
             await producer.flush()
         return sent, errors
 
@@ -65,7 +81,9 @@ def produce(
         fail(
             f"{len(errors)} of {sent} records were not acknowledged: {errors[0]}", status=EXIT_ERROR
         )
-    if sys.stderr.isatty():
+    if output is OutputFormat.JSON:
+        print_facts({"topic": topic, "records": sent}, output)
+    elif sys.stderr.isatty():
         print(f"{sent} records sent to {topic}", file=sys.stderr)
 
 
