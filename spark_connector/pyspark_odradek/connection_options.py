@@ -62,6 +62,13 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
     return told
 
 
+def parse_boolean(text: str) -> bool:
+    """true or false, in any case. Raises ValueError."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is not true or false")
+    return text.lower() == "true"
+
+
 def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> ConnectionOptions:
     """The connection that these options ask for.
 

@@ -30,4 +30,4 @@ def report_data_loss(reason: str, *, is_fatal: bool) -> None:
     """Raise DataLoss, or log a warning, as option failOnDataLoss says."""
     if is_fatal:
         raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
-    _log.warning("%s. %s%s", reason, _LOST, _DO_FAIL)
+    _log.warning("%s %s%s", reason, _LOST, _DO_FAIL)

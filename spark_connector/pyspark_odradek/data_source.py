@@ -29,11 +29,14 @@ class OdradekDataSource(DataSource):
         return "odradek"
 
     def schema(self) -> StructType:
-        """All columns; headers with includeHeaders. A narrower one may be given with `.schema(...)`."""
+        """All columns; headers with includeHeaders. A narrower one may be given with `.schema(...)`.
+
+        Spark asks at `load`, so what is wrong with the options is told there, as Spark's Kafka source does.
+        """
+        from pyspark_odradek.source_options import check_source_options
         from pyspark_odradek.source_schema import source_schema
 
-        is_asked = str(self.options.get("includeheaders", "false")).lower() == "true"
-        return source_schema(include_headers=is_asked)
+        return source_schema(include_headers=check_source_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
@@ -49,20 +52,22 @@ class OdradekDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
-        from pyspark_odradek.writer import OdradekBatchWriter, parse_sink
+        from pyspark_odradek.sink_options import parse_sink_options
+        from pyspark_odradek.writer import OdradekBatchWriter
 
         if overwrite:
             raise ValueError(
                 "Save mode Overwrite is not allowed for Kafka. Allowed save modes are append and"
                 " errorifexists: a log is only ever appended to"
             )
-        return OdradekBatchWriter(parse_sink(self.options, schema))
+        return OdradekBatchWriter(parse_sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`. `overwrite` (output mode complete) appends too, as Kafka's sink does."""
-        from pyspark_odradek.writer import OdradekStreamWriter, parse_sink
+        from pyspark_odradek.sink_options import parse_sink_options
+        from pyspark_odradek.writer import OdradekStreamWriter
 
-        return OdradekStreamWriter(parse_sink(self.options, schema))
+        return OdradekStreamWriter(parse_sink_options(self.options, schema))
 
     def _source_options(self, schema: StructType, *, is_streaming: bool) -> SourceOptions:
         from pyspark_odradek.source_options import parse_source_options

@@ -12,6 +12,7 @@ from odradek.producer.options import ProducerOptions
 from pyspark_odradek.connection_options import (
     ConnectionOptions,
     client_options,
+    parse_boolean,
     parse_connection,
 )
 from pyspark_odradek.source_schema import HEADERS_TYPE
@@ -22,7 +23,7 @@ _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "buffer.memory": ("buffer_bytes_max", int),
     "compression.type": ("compression", str),
     "delivery.timeout.ms": ("delivery_timeout_ms", int),
-    "enable.idempotence": ("enable_idempotence", lambda text: text.lower() == "true"),
+    "enable.idempotence": ("enable_idempotence", parse_boolean),
     "linger.ms": ("linger_ms", int),
     "max.block.ms": ("max_block_ms", int),
     "max.request.size": ("request_bytes_max", int),

@@ -18,6 +18,7 @@ from odradek.partitions import TopicPartition
 from pyspark_odradek.connection_options import (
     ConnectionOptions,
     client_options,
+    parse_boolean,
     parse_connection,
 )
 from pyspark_odradek.offsets import (
@@ -148,7 +149,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         raise ValueError(
             f"isolation level is {isolation!r}; allowed: read_committed, read_uncommitted"
         )
-    timeout_ms = _count(told, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
+    timeout_ms = _positive(told, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
     return SourceOptions(
         connection=connection,
         subscription=subscription,
@@ -167,6 +168,14 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         poll_timeout_ms=timeout_ms,
         reader_name=client.get("group.id") or told.get("groupidprefix") or "spark-odradek-source",
     )
+
+
+def check_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check what a stream and a batch have in common. Raises ValueError."""
+    lasting = {
+        name: value for name, value in options.items() if not name.lower().startswith("ending")
+    }
+    return parse_source_options(lasting, is_streaming=True)
 
 
 def duration_ms(text: str) -> int:
@@ -323,6 +332,7 @@ def _boolean(told: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = told.get(name.lower())
     if text is None:
         return default
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"option {name} is {text!r}, not true or false")
-    return text.lower() == "true"
+    try:
+        return parse_boolean(text)
+    except ValueError as problem:
+        raise ValueError(f"option {name}: {problem}") from None

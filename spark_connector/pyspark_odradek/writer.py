@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -13,7 +12,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
 
 from pyspark_odradek.delivery import (
     AtLeastOnce,
@@ -22,12 +20,11 @@ from pyspark_odradek.delivery import (
     PreparedWrite,
     TaskIdentity,
 )
-from pyspark_odradek.sink_options import SinkOptions, parse_sink_options
+from pyspark_odradek.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -101,11 +98,6 @@ class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
         self._delivery.abort(0, _prepared(messages))
 
 
-def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """The options of a writer for input of this schema. Raises ValueError."""
-    return parse_sink_options(options, schema)
-
-
 def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:
     """The rows of a batch, ready to be sent. Raises ValueError for one that cannot be."""
     rows = batch.num_rows
@@ -124,7 +116,7 @@ def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRe
     keys = _bytes(columns["key"]) if "key" in columns else nothing
     values = _bytes(columns["value"])
     headers = _headers(columns["headers"]) if "headers" in columns else nothing
-    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    partitions = _partitions(columns["partition"]) if "partition" in columns else nothing
     return list(map(OutputRecord, topics, keys, values, headers, partitions))
 
 
@@ -132,6 +124,18 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
     import pyarrow as pa
 
     told: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return told
+
+
+def _partitions(column: pa.Array) -> list[int | None]:
+    import pyarrow.compute as pc
+
+    least = pc.min(column).as_py()
+    if least is not None and least < 0:
+        raise ValueError(
+            f"Invalid partition: {least}. Partition number should always be non-negative or null."
+        )
+    told: list[int | None] = column.to_pylist()
     return told
 
 

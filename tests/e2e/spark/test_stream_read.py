@@ -186,6 +186,11 @@ def test_ending_offsets_are_refused(stream: Callable[..., DataFrame], tmp_path: 
         drain(stream(subscribe="t", endingOffsets="latest"), tmp_path, lambda rows, number: None)
 
 
+def test_options_that_make_no_sense_are_told_at_load(stream: Callable[..., DataFrame]) -> None:
+    with pytest.raises(Exception, match="One of the following options must be specified"):
+        stream()
+
+
 def _counting(frame: DataFrame, directory: Path) -> StreamingQuery:
     return (
         frame.writeStream.format("noop")

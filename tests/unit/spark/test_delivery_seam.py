@@ -17,7 +17,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_odradek import writer as writer_module
 from pyspark_odradek.delivery import OutputRecord, PreparedWrite, TaskIdentity
-from pyspark_odradek.writer import OdradekBatchWriter, OdradekStreamWriter, parse_sink
+from pyspark_odradek.sink_options import parse_sink_options
+from pyspark_odradek.writer import OdradekBatchWriter, OdradekStreamWriter
 
 OPTIONS = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
 SCHEMA = StructType([StructField("value", StringType())])
@@ -119,7 +120,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def stream_writer(broker: Broker) -> OdradekStreamWriter:
-    made = OdradekStreamWriter(parse_sink(OPTIONS, SCHEMA))
+    made = OdradekStreamWriter(parse_sink_options(OPTIONS, SCHEMA))
     made._delivery = Staged(broker)
     return made
 
@@ -167,7 +168,7 @@ def test_a_write_in_batch_is_a_query_of_its_own_and_the_same_after_pickling(
     broker: Broker, run: Any
 ) -> None:
     for value in ("a", "b"):
-        made = OdradekBatchWriter(parse_sink(OPTIONS, SCHEMA))
+        made = OdradekBatchWriter(parse_sink_options(OPTIONS, SCHEMA))
         executors, committing = pickle.loads(pickle.dumps(made)), made
         for one in (executors, committing):
             one._delivery = Staged(broker)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.errors import InvalidConfig
 from odradek.partitions import TopicPartition
 from odradek.transports.security import SaslCredentials
 from pyspark_odradek.connection_options import parse_connection
+from pyspark_odradek.data_source import OdradekDataSource
+from pyspark_odradek.sink_options import parse_sink_options
 from pyspark_odradek.source_options import (
     Anchor,
     AtOffsets,
@@ -91,7 +94,8 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "allowed: error, latest"),
-        ({"failOnDataLoss": "maybe"}, "not true or false"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is not true or false"),
+        ({"kafkaConsumer.pollTimeoutMs": "0"}, "kafkaConsumer.pollTimeoutMs must be positive"),
         ({"isolationLevel": "snapshot"}, "allowed: read_committed, read_uncommitted"),
         (
             {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'},
@@ -106,6 +110,41 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
 def test_what_makes_no_sense_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         batch(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "One of the following options must be specified for Kafka source: subscribe,"),
+        ({"subscribe": "t", "includeHeaders": "maybe"}, "option includeHeaders: 'maybe' is not"),
+        ({"subscribe": "t", "kafka.value.deserializer": "x"}, "values are deserialized as byte"),
+    ],
+)
+def test_what_is_wrong_in_a_batch_and_in_a_stream_is_told_at_load(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        OdradekDataSource(BOOTSTRAP | options).schema()
+    for fits_one in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}):
+        source = OdradekDataSource(BOOTSTRAP | {"subscribe": "t"} | fits_one)
+        assert "headers" not in source.schema().names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kafka.enable.idempotence": "yes"}, "Invalid value yes for option"),
+        ({"kafka.batch.size": "16k"}, "Invalid value 16k for option 'kafka.batch.size'"),
+        ({"kafka.transactional.id": "x"}, "'transactional.id' is not supported"),
+        ({"kafka.value.serializer": "x"}, "values are serialized with ByteArraySerializer"),
+    ],
+)
+def test_options_of_the_sink_that_make_no_sense_are_refused(
+    options: dict[str, str], message: str
+) -> None:
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(ValueError, match=message):
+        parse_sink_options(BOOTSTRAP | {"topic": "t"} | options, schema)
 
 
 def test_streams_have_no_end_and_limits_agree() -> None:
