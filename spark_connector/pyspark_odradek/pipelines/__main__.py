@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from argparse import ArgumentParser
 from typing import Final
 
-from pyspark_odradek.pipelines.pipeline import Pipeline, add_common_arguments, run
+from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, run
 
 PIPELINES: Final = {
     "delay-windows": "delay_windows",
@@ -41,10 +40,7 @@ def main(arguments: list[str]) -> int:
         print(f"there is no pipeline {name!r}; there are {', '.join(PIPELINES)}", file=sys.stderr)
         return 2
     pipeline = load(name)
-    parser = ArgumentParser(prog=f"odradek pipeline {name}", description=pipeline.summary)
-    add_common_arguments(parser)
-    pipeline.add_arguments(parser)
-    return run(pipeline, parser.parse_args(arguments[1:]))
+    return run(pipeline, parse_settings(pipeline, arguments[1:]))
 
 
 if __name__ == "__main__":

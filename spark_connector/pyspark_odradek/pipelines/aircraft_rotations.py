@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_odradek.pipelines.arguments import duration
 from pyspark_odradek.pipelines.flights import as_json, parse_flights
 from pyspark_odradek.pipelines.pipeline import (
     Pipeline,
@@ -94,9 +95,11 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--gap-hours", type=float, default=GAP_HOURS, help="longest pause within one"
+        "--gap-hours", type=duration, default=GAP_HOURS, help="longest pause within one"
     )
-    parser.add_argument("--ttl-hours", type=float, default=TTL_HOURS, help="life of unseen state")
+    parser.add_argument(
+        "--ttl-hours", type=duration, default=TTL_HOURS, help="life of unseen state"
+    )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:

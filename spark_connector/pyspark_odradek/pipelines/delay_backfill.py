@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from pyspark_odradek.pipelines.arguments import instant
 from pyspark_odradek.pipelines.delay_windows import TARGET, delay_windows, keyed
 from pyspark_odradek.pipelines.flights import parse_flights
 from pyspark_odradek.pipelines.pipeline import (
     Pipeline,
-    bootstrap_of,
     connection_options,
     target_of,
 )
@@ -21,24 +21,28 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def timestamp_ms(text: str) -> int:
-    """`2013-06-01T00:00` (UTC unless it says otherwise) as ms since the epoch."""
-    at = datetime.fromisoformat(text)
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--since", required=True, help="first record time, as 2013-06-01T00:00")
-    parser.add_argument("--until", default=None, help="record time to end before; default: now")
+    parser.add_argument(
+        "--since", type=instant, required=True, help="first record time, as 2013-06-01T00:00 (UTC)"
+    )
+    parser.add_argument(
+        "--until", type=instant, default=None, help="record time to end before; default: now"
+    )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:
+    if settings.until is not None and settings.until <= settings.since:
+        raise ValueError("--until is not after --since")
     return [
-        f"read topic {settings.source!r} at {bootstrap_of(settings)}, records from {settings.since}"
+        f"read topic {settings.source!r} at {settings.bootstrap}, records from {settings.since}"
         f" to {settings.until or 'now'}",
         "mean arrival delay per carrier and hour, as the stream computes it",
         f"write to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
     ]
+
+
+def _timestamp_ms(at: datetime) -> str:
+    return str(round(at.timestamp() * 1000))
 
 
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
@@ -46,13 +50,13 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
     options = connection_options(settings) | {
         "subscribe": settings.source,
-        "startingTimestamp": str(timestamp_ms(settings.since)),
+        "startingTimestamp": _timestamp_ms(settings.since),
         "startingOffsetsByTimestampStrategy": "latest",
     }
-    wanted = f.col("timestamp") >= f.lit(datetime.fromisoformat(settings.since))
+    wanted = f.col("timestamp") >= f.lit(settings.since)
     if settings.until is not None:
-        options["endingTimestamp"] = str(timestamp_ms(settings.until))
-        wanted &= f.col("timestamp") < f.lit(datetime.fromisoformat(settings.until))
+        options["endingTimestamp"] = _timestamp_ms(settings.until)
+        wanted &= f.col("timestamp") < f.lit(settings.until)
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
     chosen = records.options(**options).load().where(wanted)
     windows = keyed(delay_windows(parse_flights(chosen), watermark=None))

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_odradek.pipelines.arguments import count
 from pyspark_odradek.pipelines.ftp_server import FtpDirectory
 from pyspark_odradek.pipelines.pipeline import (
     Pipeline,
-    bootstrap_of,
     checkpoint_of,
     target_of,
     write_topic,
@@ -87,32 +87,35 @@ def lines(
         return reader.text(str(directory)).select(f.col("value"))
     files = [path for path in directory.iterdir() if not path.name.startswith(".")]
     if not files:
-        raise SystemExit(f"no file in {directory} yet: with --csv the first one names the fields")
+        raise ValueError(f"no file in {directory} yet: with --csv the first one names the fields")
     first = min(files)
     with first.open(newline="", encoding="utf-8") as file:
         names = next(csv.reader(file))
     schema = ", ".join(f"`{name}` string" for name in names)
-    rows = reader.schema(schema).csv(str(directory), header=True)
+    # enforceSchema off: a file with other names, or in another order, fails instead of being mixed up
+    rows = reader.schema(schema).csv(str(directory), header=True, enforceSchema=False)
     value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
     columns = [] if key is None else [f.col(f"`{key}`").alias("key")]
     return rows.select(*columns, value.alias("value"))
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--directory", type=Path, default=None, help="where the files come")
-    parser.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--directory", type=Path, default=None, help="where the files come")
+    place.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
     parser.add_argument("--csv", action="store_true", help="files have a header line of names")
     parser.add_argument("--key", default=None, help="field whose value is the key (with --csv)")
-    parser.add_argument("--batch-files-max", type=int, default=None, help="files per trigger")
+    parser.add_argument("--batch-files-max", type=count, default=None, help="files per trigger")
 
 
 def _directory(settings: Namespace) -> Path:
-    if (settings.directory is None) == (settings.ftp is None):
-        raise SystemExit("give --directory or --ftp")
     if settings.ftp is None:
         directory: Path = settings.directory
+        if not directory.is_dir():
+            raise ValueError(f"{directory} is no directory")
         return directory
-    return Path(checkpoint_of(settings, PIPELINE.name)).with_suffix(".spool")
+    checkpoint = Path(checkpoint_of(settings, PIPELINE.name))
+    return checkpoint.with_name(f"{checkpoint.name}.spool")
 
 
 def _plan(settings: Namespace) -> Sequence[str]:
@@ -122,9 +125,11 @@ def _plan(settings: Namespace) -> Sequence[str]:
         steps.insert(0, f"copy new files of {FtpDirectory(settings.ftp)} to {directory}")
     if settings.csv:
         steps.append("make each line a JSON object by the file's header line")
+    elif settings.key is not None:
+        raise ValueError("--key names a field of a header line: give --csv too")
     return [
         *steps,
-        f"write to topic {target_of(settings, TARGET)!r} at {bootstrap_of(settings)}",
+        f"write to topic {target_of(settings, TARGET)!r} at {settings.bootstrap}",
     ]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TARGET: Final = "flights-enriched"
+TABLES: Final = ("airlines", "airports", "planes", "weather")
 
 
 def enriched(spark: SparkSession, flights: DataFrame, data: Path) -> DataFrame:
@@ -79,12 +80,20 @@ def _arguments(parser: ArgumentParser) -> None:
     )
 
 
+def _data(settings: Namespace) -> Path:
+    directory: Path = settings.data or reference_data()
+    missing = [name for name in TABLES if not (directory / f"{name}.csv").is_file()]
+    if missing:
+        raise ValueError(f"{directory} has no {', '.join(f'{name}.csv' for name in missing)}")
+    return directory
+
+
 def _plan(settings: Namespace) -> Sequence[str]:
     return [
         source_step(settings),
         "parse flights (JSON)",
         "join airlines by carrier, airports by origin and destination, planes by tail number,"
-        f" weather by origin and hour, from {settings.data or reference_data()}",
+        f" weather by origin and hour, from {_data(settings)}",
         f"write to topic {target_of(settings, TARGET)!r}, key TAIL",
     ]
 
@@ -93,7 +102,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     from pyspark.sql import functions as f
 
     flights = parse_flights(read_topic(spark, settings, schema="value binary"))
-    known = enriched(spark, flights, settings.data or reference_data())
+    known = enriched(spark, flights, _data(settings))
     rows = as_json(known, key=f.col("tailnum"))
     target = target_of(settings, TARGET)
     return [write_topic(rows, settings, PIPELINE.name, topic=target)]

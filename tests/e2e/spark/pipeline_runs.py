@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pyspark_odradek.pipelines.__main__ import load
-from pyspark_odradek.pipelines.pipeline import add_common_arguments
+from pyspark_odradek.pipelines.pipeline import parse_settings
 
 RUN_S_MAX = 300
 
@@ -19,19 +18,8 @@ def run_pipeline(
 ) -> list[Any]:
     """The progress of each batch; raises what the query failed with."""
     pipeline = load(name)
-    parser = ArgumentParser()
-    add_common_arguments(parser)
-    pipeline.add_arguments(parser)
-    settings = parser.parse_args(
-        [
-            "--bootstrap",
-            bootstrap,
-            "--checkpoint",
-            str(checkpoint),
-            "--available-now",
-            *arguments,
-        ]
-    )
+    place = ("--bootstrap", bootstrap, "--checkpoint", str(checkpoint))
+    settings = parse_settings(pipeline, (*place, "--available-now", *arguments))
     assert pipeline.plan(settings)
     progress = []
     for query in pipeline.start(spark, settings):

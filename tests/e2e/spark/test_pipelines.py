@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from odradek.embedded import EmbeddedCluster
 from pyspark_odradek.pipelines.files_to_topic import PIPELINE as FILES_TO_TOPIC
-from pyspark_odradek.pipelines.pipeline import add_common_arguments
+from pyspark_odradek.pipelines.pipeline import parse_settings
 from tests.e2e.spark.pipeline_cases import CASES, Scene
 from tests.e2e.spark.pipeline_runs import dropped, run_pipeline
 from tests.e2e.spark.topics import Output, Topics
@@ -48,13 +47,9 @@ def test_lines_of_text_are_records_and_nothing_is_fetched_twice(
 
 
 def test_a_csv_directory_without_a_file_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
-    parser = ArgumentParser()
-    add_common_arguments(parser)
-    FILES_TO_TOPIC.add_arguments(parser)
-    settings = parser.parse_args(
-        ["--bootstrap", "127.0.0.1:1", "--directory", str(tmp_path), "--csv"]
-    )
-    with pytest.raises(SystemExit, match="no file in"):
+    arguments = ("--bootstrap", "127.0.0.1:1", "--directory", str(tmp_path), "--csv")
+    settings = parse_settings(FILES_TO_TOPIC, arguments)
+    with pytest.raises(ValueError, match="no file in"):
         FILES_TO_TOPIC.start(spark, settings)
 
 

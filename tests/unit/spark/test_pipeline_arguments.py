@@ -1,0 +1,174 @@
+"""What is wrong with a pipeline's command line is said in a sentence, before Spark starts."""
+
+from __future__ import annotations
+
+import json
+import signal
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_odradek import spark_session
+from pyspark_odradek.pipelines.__main__ import PIPELINES, load, main
+from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, run
+
+HERE = ("--bootstrap", "127.0.0.1:1")
+SINCE = ("--since", "2013-06-01T00:00")
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pipeline here gets as far as Spark, and none takes the test's signals."""
+
+    def start(*names: str, **config: str) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(spark_session, "session", start)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.delenv("ODRADEK_BOOTSTRAP", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("dead-letters",), "required: --bootstrap"),
+        (("dead-letters", "--bootstrap", "host"), "'host': it has no port; write HOST:PORT"),
+        (("dead-letters", *HERE, "--spark", "master"), "'master' is not NAME=VALUE"),
+        (("dead-letters", *HERE, "--option", "=x"), "'=x' is not NAME=VALUE"),
+        (("dead-letters", *HERE, "--batch-offsets-max", "0"), "no whole number from 1"),
+        (("dead-letters", *HERE, "--trigger-s", "-1"), "'-1' is no number from 0"),
+        (("aircraft-rotations", *HERE, "--gap-hours", "nan"), "'nan' is no number from 0"),
+        (("delay-backfill", *HERE), "required: --since"),
+        (("delay-backfill", *HERE, "--since", "june"), "no time like 2013-06-01T00:00"),
+        (("files-to-topic", *HERE), "one of the arguments --directory --ftp is required"),
+        (
+            ("files-to-topic", *HERE, "--directory", "d", "--ftp", "ftp://h/"),
+            "--ftp: not allowed with argument --directory",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    assert left.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nonsense",), "there is no pipeline 'nonsense'"),
+        (("delay-backfill", *HERE, *SINCE, "--until", "2013-05-31"), "--until is not after"),
+        (("files-to-topic", *HERE, "--directory", "/no/such"), "/no/such is no directory"),
+        (("files-to-topic", *HERE, "--directory", "/", "--key", "a"), "give --csv too"),
+        (("topic-to-files", *HERE, "--ftp", "http://h/"), "is no ftp:// or ftps:// address"),
+        (("flight-enrichment", *HERE, "--data", "/"), "/ has no airlines.csv, airports.csv"),
+        (("format-adaptation", *HERE, "--config", "/no/such"), "No such file"),
+    ],
+)
+def test_places_that_are_not_there_are_named(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(arguments)) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ("[]", "is no JSON object"),
+        ("{", "Expecting property name"),
+        ('{"fields": []}', "format is None; allowed: avro, protobuf, csv, json"),
+        ('{"format": "csv"}', "lists no fields"),
+        ('{"format": "csv", "fields": [{"name": "a"}]}', "field a is of type None; allowed"),
+        ('{"format": "csv", "fields": [{"type": "int"}]}', "None is no name"),
+        ('{"format": "csv", "name": "1x", "fields": []}', "'1x' is no name"),
+        ('{"format": "csv", "fields": [{"nmae": "a"}]}', "has unknown keys: nmae"),
+        (
+            '{"format": "csv", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
+            "lists a more than once",
+        ),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(
+    told: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.json").write_text(told)
+    assert main(["format-adaptation", *HERE, "--config", str(tmp_path / "c.json")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_times_are_utc_unless_they_say_otherwise() -> None:
+    more = ("--until", "2013-06-01T03:00+02:00")
+    settings = parse_settings(load("delay-backfill"), (*HERE, *SINCE, *more))
+    assert settings.since == datetime(2013, 6, 1, tzinfo=UTC)
+    assert settings.until == datetime(2013, 6, 1, 1, tzinfo=UTC)
+
+
+def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", "a:1, b:2")
+    assert parse_settings(load("dead-letters"), ()).bootstrap == "a:1,b:2"
+
+
+def test_spools_of_checkpoints_whose_names_differ_after_a_dot_are_apart() -> None:
+    steps = []
+    for version in ("files.1", "files.2"):
+        arguments = (*HERE, "--ftp", "ftp://h/", "--checkpoint", f"/c/{version}")
+        pipeline = load("files-to-topic")
+        steps.append(pipeline.plan(parse_settings(pipeline, arguments))[0])
+    assert [step.rpartition(" ")[2] for step in steps] == ["/c/files.1.spool", "/c/files.2.spool"]
+
+
+def test_each_pipeline_says_its_plan_and_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in PIPELINES:
+        with pytest.raises(SystemExit) as left:
+            main([name, "--help"])
+        assert left.value.code == 0
+        told = capsys.readouterr().out
+        assert f"odradek pipeline {name}" in told
+        assert "--bootstrap" in told
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {name} " in listed for name in PIPELINES)
+
+
+def test_a_pipeline_that_cannot_start_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Session:
+        """As much of a session as the runner uses itself."""
+
+        stopped = 0
+
+        def __init__(self) -> None:
+            self.sparkContext = self
+            self.applicationId = "app-1"
+
+        def setLogLevel(self, level: str) -> None:
+            pass
+
+        def stop(self) -> None:
+            self.stopped += 1
+
+    def start(spark: Any, settings: Namespace) -> Sequence[Any]:
+        raise ValueError("no file in /in yet")
+
+    running = Session()
+    monkeypatch.setattr(spark_session, "session", lambda *names, **config: running)
+    pipeline = Pipeline(name="broken", summary="", plan=lambda settings: ["fail"], start=start)
+    assert run(pipeline, parse_settings(pipeline, HERE)) == 1
+    told = capsys.readouterr()
+    assert told.err == "broken failed: no file in /in yet\n"
+    lines = told.out.splitlines()
+    assert lines[:2] == ["pipeline broken", "  1. fail"]
+    assert [json.loads(line)["event"] for line in lines[2:]] == ["started", "failed"]
+    assert running.stopped == 1
