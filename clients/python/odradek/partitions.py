@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
 
 
 class TopicPartition(NamedTuple):
@@ -16,7 +16,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+V = TypeVar("V")
 PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
+ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
+"""Something per partition, under either kind of name: a mapping's keys are invariant to a type checker."""
 
 
 def as_partition(partition: PartitionLike) -> TopicPartition:

@@ -31,7 +31,7 @@ from odradek.cluster.metadata_cache import Broker, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.errors import OdradekError, UnknownTopic, error_of
 from odradek.offsets import OffsetAndTimestamp
-from odradek.partitions import PartitionLike, TopicPartition, as_partition
+from odradek.partitions import ByPartition, PartitionLike, TopicPartition, as_partition
 from odradek.transports import methods
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -273,7 +273,7 @@ class Admin(AccessAdmin, GroupAdmin):
         return [_partition_outcome(r, ErrorCode.ELECTION_NOT_NEEDED) for r in response.partitions]
 
     async def reassign_partitions(
-        self, replicas: Mapping[PartitionLike, Sequence[int] | None]
+        self, replicas: ByPartition[Sequence[int] | None]
     ) -> list[PartitionOutcome]:
         """Move partitions to these brokers (preferred leader first); None cancels a move."""
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms)
@@ -283,7 +283,7 @@ class Admin(AccessAdmin, GroupAdmin):
         self._check(response.error_code, "reassigning partitions")
         return [_partition_outcome(result) for result in response.partitions]
 
-    async def delete_records(self, before: Mapping[PartitionLike, int]) -> list[PartitionOutcome]:
+    async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
         """Delete the records before these offsets; -1: all that are committed."""
         request = pb.DeleteRecordsRequest(timeout_ms=self._timeout_ms)
         for partition, offset in before.items():
@@ -292,7 +292,7 @@ class Admin(AccessAdmin, GroupAdmin):
         return [_partition_outcome(result) for result in response.partitions]
 
     async def list_offsets(
-        self, timestamps_ms: Mapping[PartitionLike, int], *, read_committed: bool = False
+        self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by timestamp; -1 latest, -2 earliest, -3 of the largest timestamp."""
         return await look_up_offsets(

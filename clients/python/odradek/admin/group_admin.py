@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.errors import OdradekError, error_code, error_of
-from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
+from odradek.partitions import (
+    ByPartition,
+    PartitionLike,
+    TopicPartition,
+    as_partition,
+    as_partitions,
+)
 from odradek.transports import methods
 from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -144,7 +150,7 @@ class GroupAdmin:
             if one.offset >= 0
         }
 
-    async def alter_group_offsets(self, group: str, offsets: Mapping[PartitionLike, int]) -> None:
+    async def alter_group_offsets(self, group: str, offsets: ByPartition[int]) -> None:
         """Let a group without members go on there.
 
         Raises:

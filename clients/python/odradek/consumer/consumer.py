@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
@@ -20,7 +20,13 @@ from odradek.consumer.options import ConsumerOptions, Deserializer, IsolationLev
 from odradek.consumer.read_ahead import ReadAhead
 from odradek.errors import ClientClosed, InvalidRequest, NotAssigned, RequestTimedOut
 from odradek.offsets import EARLIEST, LATEST, OffsetAndTimestamp
-from odradek.partitions import PartitionLike, TopicPartition, as_partition, as_partitions
+from odradek.partitions import (
+    ByPartition,
+    PartitionLike,
+    TopicPartition,
+    as_partition,
+    as_partitions,
+)
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.columns import ALL_COLUMNS, Column
 
@@ -182,7 +188,7 @@ class Consumer:
 
     # --- groups -------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[PartitionLike, int] | None = None) -> None:
+    async def commit(self, offsets: ByPartition[int] | None = None) -> None:
         """Commit these offsets (of the next record to read), or all that was handed out until now.
 
         Raises:
@@ -324,7 +330,7 @@ class Consumer:
         return await self._ends(partitions, LATEST, timeout_ms)
 
     async def offsets_for_times(
-        self, timestamps_ms: Mapping[PartitionLike, int], timeout_ms: int = 30_000
+        self, timestamps_ms: ByPartition[int], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
         found = await look_up_offsets(

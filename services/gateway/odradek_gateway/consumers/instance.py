@@ -215,18 +215,18 @@ class Instance:
         """Commit these, or all that was handed out."""
         consumer = await self.consumer()
         if not self.spec.partitions:
-            await consumer.commit(None if offsets is None else dict(offsets.items()))
+            await consumer.commit(offsets)
             return
         if offsets is None:
             offsets = consumer.positions()
-        await self.client.admin.alter_group_offsets(self.spec.group, dict(offsets.items()))
+        await self.client.admin.alter_group_offsets(self.spec.group, offsets)
 
     async def _auto_commit(self, consumer: Consumer) -> None:
         """Of a manual assignment: the members of a group do it themselves."""
         if not self.spec.partitions or not self.spec.auto_commit:
             return
         self._committed_at_s = time.monotonic()
-        offsets = dict(consumer.positions().items())
+        offsets = consumer.positions()
         try:
             await self.client.admin.alter_group_offsets(self.spec.group, offsets)
         except OdradekError as error:

@@ -120,7 +120,7 @@ def seek(
             else:
                 chosen = {n: min(int(to), end) for n, end in ends.items()}
         if not dry_run:
-            await client.admin.alter_group_offsets(group, dict(chosen.items()))
+            await client.admin.alter_group_offsets(group, chosen)
         return [
             {
                 "topic": name.topic,
