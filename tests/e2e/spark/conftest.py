@@ -17,6 +17,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.e2e.spark.flight_facts import Flight, scheduled
 from tests.e2e.spark.ftp_site import serve_ftp
 from tests.e2e.spark.pipeline_cases import Scene
+from tests.e2e.spark.short_jvm import SHORT_JVM
 from tests.e2e.spark.topics import Output, Topics
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def spark(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         spark__master="local[2]",
         spark__ui__enabled="false",
         spark__driver__memory="1g",
+        spark__driver__extraJavaOptions=SHORT_JVM,
         spark__sql__shuffle__partitions="2",
         spark__local__dir=str(scratch),
         spark__sql__warehouse__dir=str(scratch / "warehouse"),

@@ -26,6 +26,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.e2e.spark.driver_process import DriverProcess
 from tests.e2e.spark.fault_driver import MODULE
 from tests.e2e.spark.file_sink_log import committed_files
+from tests.e2e.spark.short_jvm import AS_ARGUMENTS
 from tests.e2e.spark.topics import Output, Topics
 
 RECORDS_A_ROUND = 20_000
@@ -142,6 +143,7 @@ class Rounds:
             *("--checkpoint", str(self.directory / "checkpoint"), "--trigger-s", "0.1"),
             *("--rows", str(self.directory / "rows"), "--master", self.master),
             *("--batch-offsets-max", str(RECORDS_A_ROUND // BATCHES_A_ROUND)),
+            *AS_ARGUMENTS,
             module=MODULE,
         )
 

@@ -9,12 +9,14 @@ import pytest
 
 from tests.e2e.spark.driver_process import DriverProcess
 from tests.e2e.spark.pipeline_cases import CASES, Case, Scene
+from tests.e2e.spark.short_jvm import AS_ARGUMENTS
 from tests.e2e.spark.topics import Topics
 
 LOCAL = (
     *("--master", "local[2]", "--trigger-s", "0"),
     *("--spark", "spark.ui.enabled=false", "--spark", "spark.sql.shuffle.partitions=2"),
     *("--spark", "spark.ui.showConsoleProgress=false"),
+    *AS_ARGUMENTS,
 )
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.spark.driver_process import DriverProcess
 from tests.e2e.spark.pipeline_cases import CASES, Scene
+from tests.e2e.spark.short_jvm import AS_ARGUMENTS
 
 READY_S_MAX = 120.0
 _CLASSES = "org.apache.spark.deploy"
@@ -80,6 +81,7 @@ def test_a_pipeline_runs_on_a_standalone_cluster(scene: Scene, tmp_path: Path) -
             *("--master", master, "--spark", "spark.driver.host=127.0.0.1"),
             *("--spark", "spark.ui.enabled=false", "--spark", "spark.executor.memory=512m"),
             *("--spark", f"spark.pyspark.python={sys.executable}"),
+            *AS_ARGUMENTS,
         ) as driver,
     ):
         assert driver.wait(600) == 0, driver.log()
