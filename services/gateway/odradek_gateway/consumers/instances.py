@@ -26,7 +26,7 @@ from odradek_gateway.auth.caller import Caller, current_caller
 from odradek_gateway.auth.caller_access import CallerAccesses, on_behalf_of
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
-from odradek_gateway.consumers.instance_registry import InstanceRegistry
+from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration
 from odradek_gateway.consumers.supervised import supervised
 from odradek_gateway.rest.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
@@ -171,7 +171,7 @@ class Instances:
             passed_on = await self._pass_on(known.owner, request)
             if passed_on is not None:
                 return passed_on
-        return await self._take_over(group, name)
+        return await self._take_over(known)
 
     async def _start(self) -> None:
         await self.registry.start()
@@ -230,19 +230,23 @@ class Instances:
             return None
         return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
 
-    async def _take_over(self, group: str, name: str) -> Instance:
+    async def _take_over(self, known: Registration) -> Instance:
+        """From an owner that was found gone: from that one, not from who took it over meanwhile."""
+        group, name = known.spec.group, known.spec.name
         async with self._taking_over:
             local = self._local.get((group, name))
             if local is not None:
                 return local
-            known = self.registry.find(group, name)
-            if known is None:
+            present = self.registry.find(group, name)
+            if present is None:
                 raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
+            if present.number != known.number:
+                raise in_motion()
             self._require_room()
-            if not await self.registry.take_over(known):
+            if not await self.registry.take_over(present):
                 raise in_motion()
             _log.info("Took a consumer instance over", group=group, instance=name)
-            return self._served_here(known.spec)
+            return self._served_here(present.spec)
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
         """A new subscription or assignment, known to all gateways."""
