@@ -1,17 +1,23 @@
-"""v3: what configs of topics, of brokers and of the cluster have in common."""
+"""v3: configs of anything: of topics, of brokers, of all brokers together. Each has the same routes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
 
 from odradek.admin.descriptions import ConfigResource, ConfigSource, ConfigValue
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.rest.parameters import ConfigName
 from odradek_gateway.rest.request_bodies import JsonBody
-from odradek_gateway.rest.v3.resources import Names
+from odradek_gateway.rest.v3 import shapes
+from odradek_gateway.rest.v3.resources import ERRORS, Names
+from odradek_gateway.rest.v3.shapes import Collection
 
 _SOURCES = {
     ConfigSource.UNKNOWN: "UNKNOWN",
@@ -58,59 +64,133 @@ class AlterConfigsRequest(msgspec.Struct):
     validate_only: bool = False
 
 
-UPDATE = JsonBody(UpdateConfigRequest)
-ALTER = JsonBody(AlterConfigsRequest)
+_UPDATE: Final = JsonBody(UpdateConfigRequest)
+_ALTER: Final = JsonBody(AlterConfigsRequest)
 
 
-def config_resource(
-    names: Names, kind: str, config: ConfigValue, *path: object, **owner: object
-) -> dict[str, Any]:
-    """One config; `owner` names what it belongs to (`topic_name=...`)."""
-    return {
-        "kind": f"Kafka{kind}",
-        "metadata": names.metadata(*path, config.name),
-        "cluster_id": names.cluster_id,
-        **owner,
-        "name": config.name,
-        "value": config.value,
-        "is_default": config.source == ConfigSource.BUILT_IN,
-        "is_read_only": config.is_read_only,
-        "is_sensitive": config.is_sensitive,
-        "source": _SOURCES[config.source],
-        "synonyms": [],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigOwner:
+    """What the configs of a request belong to."""
+
+    cluster: ClusterAccess
+    names: Names
+    kind: str  # TopicConfig
+    resource: ConfigResource
+    path: tuple[object, ...]  # of the list of them, below the cluster
+    named: Mapping[str, object] = field(default_factory=dict)  # topic_name: ...
+    source: ConfigSource | None = None  # only those from there are its own
+
+    async def configs(self) -> dict[str, ConfigValue]:
+        """Its own, by name."""
+        found = await self.cluster.admin.describe_configs(self.resource)
+        return {n: c for n, c in found.items() if self.source in (None, c.source)}
+
+    async def describe(self, name: str) -> dict[str, Any]:
+        """One; 404 for a config that there is not."""
+        return self._described(_find(await self.configs(), name))
+
+    async def describe_all(self) -> list[dict[str, Any]]:
+        """Every one."""
+        return [self._described(config) for config in (await self.configs()).values()]
+
+    async def alter(
+        self, *, changed: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
+    ) -> None:
+        """All or none; 404 for an unknown name, 400 for a value that is not valid."""
+        reset = list(reset)
+        known = await self.cluster.admin.describe_configs(self.resource)
+        for name in (*changed, *reset):
+            _find(known, name)
+        await self.cluster.admin.alter_configs(
+            self.resource, set=changed, delete=reset, validate_only=validate_only
+        )
+
+    def _described(self, config: ConfigValue) -> dict[str, Any]:
+        return {
+            "kind": f"Kafka{self.kind}",
+            "metadata": self.names.metadata(*self.path, config.name),
+            "cluster_id": self.names.cluster_id,
+            **self.named,
+            "name": config.name,
+            "value": config.value,
+            "is_default": config.source == ConfigSource.BUILT_IN,
+            "is_read_only": config.is_read_only,
+            "is_sensitive": config.is_sensitive,
+            "source": _SOURCES[config.source],
+            "synonyms": [],
+        }
 
 
-def find_config(configs: Mapping[str, ConfigValue], name: str) -> ConfigValue:
-    """404 for a config that there is not."""
+def add_routes(
+    router: APIRouter,
+    path: str,
+    owner_in_path: Callable[..., Awaitable[ConfigOwner]],
+    *,
+    shape: type[shapes.ConfigResource],
+    of: str,
+) -> None:
+    """List, get, set, reset, and alter several; `of` says in openapi.json whose they are."""
+    in_path = Depends(owner_in_path)
+
+    @router.get(
+        path,
+        response_model=Collection[shape],  # type: ignore[valid-type]  # known when routes are made
+        responses=ERRORS,
+        description=f"Configs of {of}.",
+    )
+    async def list_configs(owner: ConfigOwner = in_path) -> dict[str, Any]:
+        return owner.names.collection(owner.kind, await owner.describe_all(), *owner.path)
+
+    @router.post(
+        f"{path}:alter",
+        status_code=204,
+        responses=ERRORS,
+        openapi_extra=_ALTER.openapi,
+        description=f"Set and reset several configs of {of}, all or none.",
+    )
+    async def alter_configs(request: Request, owner: ConfigOwner = in_path) -> Response:
+        wanted = await _ALTER.read(request)
+        changed, reset = _split(wanted.data)
+        await owner.alter(changed=changed, reset=reset, validate_only=wanted.validate_only)
+        return Response(status_code=204)
+
+    @router.get(
+        f"{path}/{{name}}",
+        response_model=shape,
+        responses=ERRORS,
+        description=f"One config of {of}.",
+    )
+    async def get_config(name: ConfigName, owner: ConfigOwner = in_path) -> dict[str, Any]:
+        return await owner.describe(name)
+
+    @router.put(
+        f"{path}/{{name}}",
+        status_code=204,
+        responses=ERRORS,
+        openapi_extra=_UPDATE.openapi,
+        description=f"Set one config of {of}.",
+    )
+    async def set_config(
+        name: ConfigName, request: Request, owner: ConfigOwner = in_path
+    ) -> Response:
+        await owner.alter(changed={name: (await _UPDATE.read(request)).value})
+        return Response(status_code=204)
+
+    @router.delete(
+        f"{path}/{{name}}",
+        status_code=204,
+        responses=ERRORS,
+        description=f"Let one config of {of} have its default again.",
+    )
+    async def reset_config(name: ConfigName, owner: ConfigOwner = in_path) -> Response:
+        await owner.alter(changed={}, reset=[name])
+        return Response(status_code=204)
+
+
+def _find(configs: Mapping[str, ConfigValue], name: str) -> ConfigValue:
     if name not in configs:
         raise RestError(404, 404, f"there is no config {name}")
     return configs[name]
-
-
-async def set_one(cluster: ClusterAccess, resource: ConfigResource, name: str, value: str) -> None:
-    """404 for an unknown name, 400 for a value that is not valid."""
-    find_config(await cluster.admin.describe_configs(resource), name)
-    await cluster.admin.alter_configs(resource, set={name: value})
-
-
-async def reset_one(cluster: ClusterAccess, resource: ConfigResource, name: str) -> None:
-    """Back to its default; 404 for an unknown name."""
-    find_config(await cluster.admin.describe_configs(resource), name)
-    await cluster.admin.alter_configs(resource, delete=[name])
-
-
-async def alter(
-    cluster: ClusterAccess, resource: ConfigResource, wanted: AlterConfigsRequest
-) -> None:
-    """All or none; 404 for an unknown name."""
-    changes, gone = _split(wanted.data)
-    known = await cluster.admin.describe_configs(resource)
-    for name in (*changes, *gone):
-        find_config(known, name)
-    await cluster.admin.alter_configs(
-        resource, set=changes, delete=gone, validate_only=wanted.validate_only
-    )
 
 
 def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
