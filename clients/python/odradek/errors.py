@@ -265,6 +265,22 @@ class ClientClosed(OdradekError):
     fatal = True
 
 
+class WrongLoop(OdradekError):
+    """This client belongs to another event loop, on which its connections and tasks live."""
+
+    fatal = True
+    default_hint = (
+        "make a client inside of each `asyncio.run`, or use odradek.sync, from any thread"
+    )
+
+
+class ForkedProcess(OdradekError):
+    """This process was forked from one whose connections were open: they work in that one alone."""
+
+    fatal = True
+    default_hint = "make clients after the fork, or start processes by multiprocessing's 'spawn' or 'forkserver'"
+
+
 class FlushTimedOut(OdradekError):
     """Records were still unacknowledged when the time to flush was up. They go on being sent."""
 

@@ -30,6 +30,7 @@ from odradek.errors import (
     NameUnresolvable,
     OdradekError,
     UnknownTopic,
+    WrongLoop,
     error_of,
 )
 from odradek.partitions import TopicPartition
@@ -89,6 +90,7 @@ class Cluster:
         self._backoff = Backoff(first_ms=50, most_ms=500)
         self._tasks = BackgroundTasks("cluster link")
         self._is_started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -96,10 +98,20 @@ class Cluster:
         """Begin to watch; does not wait. May be called again."""
         if self.state is LinkState.CLOSED:
             raise ClientClosed("the client is closed")
+        self.require_own_loop()
         if not self._is_started:
             self._is_started = True
             self._tasks.start(self._watch_for_ever(), "watch metadata")
             self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
+
+    def require_own_loop(self) -> None:
+        """The loop that it is first used on is its own. Raises WrongLoop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            state = "has ended" if self._loop.is_closed() else "is another one"
+            raise WrongLoop(f"the event loop that this client was first used on {state}")
 
     async def close(self) -> None:
         """Stop watching and close all connections."""
@@ -206,6 +218,7 @@ class Cluster:
         Raises:
             BrokersUnavailable: none answered; `tried` says who was asked.
         """
+        self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
         tried: list[str] = []
         last_error: OdradekError | None = None

@@ -363,6 +363,7 @@ class Consumer:
     async def _ready(self) -> None:
         """The source's partitions are assigned; an error that waits is raised."""
         self._require_use()
+        self._cluster.require_own_loop()
         if self._is_source_new:
             await self._learn_topics()
         if self._planner.errors:

@@ -107,8 +107,9 @@ class Sender:
         return queue
 
     def kick(self) -> None:
-        """Pump soon."""
+        """Pump soon. Raises WrongLoop."""
         if self._pump_handle is None and not self._is_closed:
+            self._cluster.require_own_loop()
             self._pump_handle = asyncio.get_running_loop().call_soon(self.pump)
 
     async def progress(self) -> None:

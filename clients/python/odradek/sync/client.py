@@ -91,6 +91,6 @@ class Client:
 
     def close(self) -> None:
         """Close all connections and end the thread. May be called twice."""
-        if not self._thread.is_closed:
+        if self._thread.is_usable:
             self._thread.run(self._client.close())
             self._thread.close()

@@ -29,12 +29,12 @@ class Consumer(Facade[AsyncConsumer]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._thread.is_closed:
+        if self._thread.is_usable:
             self._thread.run(self._core.__aexit__(kind, error, trace))
 
     def close(self) -> None:
         """Stop fetching. May be called twice."""
-        if not self._thread.is_closed:
+        if self._thread.is_usable:
             self._thread.run(self._core.close())
 
     def __iter__(self) -> Self:

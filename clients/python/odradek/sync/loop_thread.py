@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from odradek.errors import ClientClosed
+from odradek.errors import ClientClosed, ForkedProcess
 
 T = TypeVar("T")
+
+
+_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 class LoopThread:
@@ -19,13 +24,16 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.is_closed = False
+        self.is_forked = False
+        """This process is a child of the one that the thread runs in."""
         self._thread.start()
+        _threads.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it on the loop and wait for its result. KeyboardInterrupt cancels it."""
-        if self.is_closed:
+        if not self.is_usable:
             work.close()
-            raise ClientClosed("the client is closed")
+            self.refuse()
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("odradek.sync cannot be used from its own callbacks")
@@ -35,6 +43,17 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether `run` would run."""
+        return not (self.is_closed or self.is_forked)
+
+    def refuse(self) -> NoReturn:
+        """Say why nothing runs here any more."""
+        if self.is_forked:
+            raise ForkedProcess("this client was made before the process was forked")
+        raise ClientClosed("the client is closed")
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a plain function on the loop and wait for its result."""
@@ -46,7 +65,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. May be called twice."""
-        if self.is_closed:
+        if not self.is_usable:
             return
         self.is_closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -63,3 +82,11 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
+
+
+def _note_fork() -> None:
+    for thread in _threads:
+        thread.is_forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -122,6 +122,8 @@ class Producer:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the producer is closed")
+            if self._thread.is_forked:
+                self._thread.refuse()
             if len(self._waiting) >= WAITING_RECORDS_MAX:
                 self._wait_for_space(topic)
             self._waiting.append((topic, value, key, headers, partition, timestamp_ms, delivery))
@@ -163,7 +165,7 @@ class Producer:
                 return
             self._is_closed = True
             self._space.notify_all()
-        if not self._thread.is_closed:
+        if self._thread.is_usable:
             self._thread.run(self._close(timeout_s))
 
     def partitions_for(self, topic: str) -> int:

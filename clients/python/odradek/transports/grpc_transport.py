@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,6 +29,7 @@ from odradek.errors import (
     AuthorizationFailed,
     BrokerUnreachable,
     ClientClosed,
+    ForkedProcess,
     InvalidConfig,
     NameUnresolvable,
     OdradekError,
@@ -68,6 +71,8 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.service_config_disable_resolution", 1),
 ]
 Metadata = tuple[tuple[str, str], ...]
+_transports: weakref.WeakSet[GrpcTransport] = weakref.WeakSet()
+_is_forked = False
 
 
 class GrpcTransport:
@@ -75,6 +80,7 @@ class GrpcTransport:
 
     Raises:
         InvalidConfig: the mechanism is PLAIN, and there is no TLS.
+        ForkedProcess: this process was forked while gRPC was in use, and it would crash.
     """
 
     def __init__(
@@ -84,6 +90,9 @@ class GrpcTransport:
         credentials: SaslCredentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        if _is_forked:
+            raise ForkedProcess("gRPC was in use when this process was forked")
+        _transports.add(self)
         if credentials is not None and credentials.mechanism == PLAIN and tls is None:
             raise InvalidConfig(
                 "PLAIN sends the password, and there is no TLS", hint="use TLS, or SCRAM-SHA-512"
@@ -385,3 +394,11 @@ async def _resolves(endpoint: str) -> bool:
         )
         return True
     return False
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or any(transport._channels for transport in _transports)
+
+
+os.register_at_fork(after_in_child=_note_fork)
