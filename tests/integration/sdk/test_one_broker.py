@@ -12,6 +12,7 @@ from odradek import Admin, Client, Consumer, Producer, TopicPartition, serialize
 from odradek.errors import (
     BrokersUnavailable,
     InvalidConfig,
+    InvalidTopic,
     OffsetOutOfRange,
     RecordTooLarge,
     TopicExists,
@@ -130,6 +131,8 @@ async def test_refusals_are_the_leaf_for_the_remedy(client: Client, topic: str) 
     with pytest.raises(UnknownTopic):
         await client.admin.delete_topic(f"{topic}-nowhere")
     async with client.producer(batch_bytes_max=50_000) as producer:
+        with pytest.raises(InvalidTopic, match="'bad name' cannot be; names have 1 to 249 ASCII"):
+            await producer.send("bad name", b"")
         with pytest.raises(RecordTooLarge):
             await producer.send_and_wait(topic, os.urandom(20_000))
         assert (await producer.send_and_wait(topic, b"fits")).offset == 0

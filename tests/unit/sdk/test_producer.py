@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any
 
 import pytest
 
@@ -268,6 +269,26 @@ async def test_what_is_not_bytes_is_refused_with_the_way_out(
     async with client.producer() as producer:
         with pytest.raises(SerializationFailed, match="serializer"):
             await producer.send("t", value, key=key)
+        assert producer.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"headers": {"name": b"value"}}, "headers are pairs"),
+        ({"headers": [("name", "text")]}, "a header's value is"),
+        ({"timestamp_ms": -5}, "-5 ms, is before 1970"),
+        ({"timestamp_ms": 1.5}, "times are whole ms"),
+        ({"partition": -1}, "its partition is -1; leave it out"),
+    ],
+)
+async def test_what_a_record_cannot_have_is_refused_at_once(
+    cluster: MemoryCluster, client: Client, options: dict[str, Any], said: str
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        with pytest.raises(SerializationFailed, match=said):
+            await producer.send("t", b"", **options)
         assert producer.buffered_bytes == 0
 
 

@@ -27,6 +27,7 @@ from odradek.errors import (
     AuthenticationFailed,
     BrokersUnavailable,
     ClientClosed,
+    InvalidTopic,
     NameUnresolvable,
     OdradekError,
     UnknownTopic,
@@ -355,6 +356,12 @@ class Cluster:
                 )
             return UnknownTopic(
                 f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            return InvalidTopic(
+                f"topic {name!r} cannot be",
+                code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+                hint="names have 1 to 249 ASCII letters, digits, '.', '_' and '-'",
             )
         return error_of(code, f"topic {name!r}")
 

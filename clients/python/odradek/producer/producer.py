@@ -161,14 +161,17 @@ class Producer:
             now_ms = time.monotonic_ns() // 1_000_000
             if timestamp_ms is None:
                 timestamp_ms = now_ms + self._sender.wall_offset_ms
+            elif timestamp_ms < 0:
+                raise ValueError(f"its timestamp, {timestamp_ms} ms, is before 1970")
             accumulator = self._accumulator
             batch = accumulator.append(queue, key, value, headers, timestamp_ms, now_ms)
             if batch is None:
                 batch = await self._append_when_space(queue, key, value, headers, timestamp_ms)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise SerializationFailed(
-                f"a record for {topic!r} is not made of bytes: {error}",
-                hint="give bytes, or a serializer (odradek.serializers) to the producer",
+                f"a record for {topic!r} cannot be made: {error}",
+                hint="key and value are bytes, or what a serializer of the producer takes"
+                " (odradek.serializers); headers are pairs of text and bytes; times are whole ms",
             ) from error
         future = DeliveryFuture(batch, batch.record_count - 1)
         self._sent_since_yield += 1
@@ -279,11 +282,11 @@ class Producer:
         return lanes
 
     async def _explicit(self, lanes: TopicLanes, partition: int) -> PartitionQueue:
-        if not 0 <= partition < len(lanes.queues):
+        if partition < 0:
+            raise ValueError(f"its partition is {partition}; leave it out to have one chosen")
+        if partition >= len(lanes.queues):
             await self._cluster.topic(
-                lanes.topic,
-                timeout_s=self.options.max_block_ms / 1000,
-                partition=partition if partition >= 0 else 1 << 30,
+                lanes.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition
             )
             self._update_lanes(lanes.topic)
         return lanes.queues[partition]
