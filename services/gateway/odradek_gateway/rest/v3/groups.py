@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from odradek import errors
 from odradek.admin.group_admin import GroupDescription, GroupMember
 from odradek.partitions import TopicPartition
-from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import GROUP_NOT_FOUND, RestError
 from odradek_gateway.rest.parameters import Cluster, GroupName, MemberId, PartitionId, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
@@ -26,6 +25,30 @@ router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
 _AT_ONCE: Final = 16
 
 
+async def group_in_path(group: GroupName, cluster: Cluster) -> GroupDescription:
+    """404 for a group that there is not."""
+    try:
+        return await cluster.admin.describe_group(group)
+    except errors.OdradekError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            raise RestError(404, GROUP_NOT_FOUND, f"there is no group {group}") from None
+        raise
+
+
+GroupInPath = Annotated[GroupDescription, Depends(group_in_path)]
+
+
+async def member_in_path(group: GroupInPath, consumer: MemberId) -> GroupMember:
+    """404 for a member that there is not."""
+    for member in group.members:
+        if member.member_id == consumer:
+            return member
+    raise RestError(404, 404, f"group {group.group} has no member {consumer}")
+
+
+MemberInPath = Annotated[GroupMember, Depends(member_in_path)]
+
+
 @router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
 async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """All groups."""
@@ -35,7 +58,7 @@ async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     async def describe(group: str) -> dict[str, Any] | None:
         async with at_once:
             try:
-                return _group(names, await describe_group(cluster, group))
+                return _group(names, await group_in_path(group, cluster))
             except RestError as error:
                 if error.error_code != GROUP_NOT_FOUND:
                     raise
@@ -46,9 +69,9 @@ async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
 
 
 @router.get("/consumer-groups/{group}", response_model=GroupResource, responses=ERRORS)
-async def get_group(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+async def get_group(names: InCluster, group: GroupInPath) -> dict[str, Any]:
     """One group."""
-    return _group(names, await describe_group(cluster, group))
+    return _group(names, group)
 
 
 @router.get(
@@ -56,11 +79,10 @@ async def get_group(names: InCluster, group: GroupName, cluster: Cluster) -> dic
     response_model=Collection[ConsumerResource],
     responses=ERRORS,
 )
-async def list_consumers(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+async def list_consumers(names: InCluster, group: GroupInPath) -> dict[str, Any]:
     """Its members."""
-    found = await describe_group(cluster, group)
-    data = [_consumer(names, group, member) for member in found.members]
-    return names.collection("Consumer", data, "consumer-groups", group, "consumers")
+    data = [_consumer(names, group.group, member) for member in group.members]
+    return names.collection("Consumer", data, "consumer-groups", group.group, "consumers")
 
 
 @router.get(
@@ -68,11 +90,9 @@ async def list_consumers(names: InCluster, group: GroupName, cluster: Cluster) -
     response_model=ConsumerResource,
     responses=ERRORS,
 )
-async def get_consumer(
-    names: InCluster, group: GroupName, consumer: MemberId, cluster: Cluster
-) -> dict[str, Any]:
+async def get_consumer(names: InCluster, group: GroupName, member: MemberInPath) -> dict[str, Any]:
     """One member."""
-    return _consumer(names, group, await _member(cluster, group, consumer))
+    return _consumer(names, group, member)
 
 
 @router.get(
@@ -81,12 +101,11 @@ async def get_consumer(
     responses=ERRORS,
 )
 async def list_assignments(
-    names: InCluster, group: GroupName, consumer: MemberId, cluster: Cluster
+    names: InCluster, group: GroupName, member: MemberInPath
 ) -> dict[str, Any]:
     """What a member owns."""
-    member = await _member(cluster, group, consumer)
-    data = [_assignment(names, group, consumer, name) for name in member.assignment]
-    path = ("consumer-groups", group, "consumers", consumer, "assignments")
+    data = [_assignment(names, group, member.member_id, name) for name in member.assignment]
+    path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
     return names.collection("ConsumerAssignment", data, *path)
 
 
@@ -98,33 +117,15 @@ async def list_assignments(
 async def get_assignment(
     names: InCluster,
     group: GroupName,
-    consumer: MemberId,
+    member: MemberInPath,
     topic: TopicName,
     partition: PartitionId,
-    cluster: Cluster,
 ) -> dict[str, Any]:
     """One partition that a member owns."""
     name = TopicPartition(topic, partition)
-    if name not in (await _member(cluster, group, consumer)).assignment:
-        raise RestError(404, 404, f"member {consumer} of {group} does not own {name}")
-    return _assignment(names, group, consumer, name)
-
-
-async def _member(cluster: ClusterAccess, group: str, consumer: str) -> GroupMember:
-    for member in (await describe_group(cluster, group)).members:
-        if member.member_id == consumer:
-            return member
-    raise RestError(404, 404, f"group {group} has no member {consumer}")
-
-
-async def describe_group(cluster: ClusterAccess, group: str) -> GroupDescription:
-    """404 for a group that there is not."""
-    try:
-        return await cluster.admin.describe_group(group)
-    except errors.OdradekError as error:
-        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            raise RestError(404, GROUP_NOT_FOUND, f"there is no group {group}") from None
-        raise
+    if name not in member.assignment:
+        raise RestError(404, 404, f"member {member.member_id} of {group} does not own {name}")
+    return _assignment(names, group, member.member_id, name)
 
 
 def _group(names: Names, group: GroupDescription) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from odradek.offsets import LATEST
 from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import RestError
-from odradek_gateway.rest.parameters import Cluster, GroupName, PartitionId, TopicName
-from odradek_gateway.rest.v3.groups import describe_group
+from odradek_gateway.rest.parameters import Cluster, PartitionId, TopicName
+from odradek_gateway.rest.v3.groups import GroupInPath
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import Collection, LagResource, LagSummaryResource
 
@@ -22,11 +22,10 @@ router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
 @router.get(
     "/consumer-groups/{group}/lags", response_model=Collection[LagResource], responses=ERRORS
 )
-async def list_lags(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+async def list_lags(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
     """How far it is behind, per partition."""
-    found = await describe_group(cluster, group)
-    data = await _lags(names, cluster, found)
-    return names.collection("ConsumerLag", data, "consumer-groups", group, "lags")
+    data = await _lags(names, cluster, group)
+    return names.collection("ConsumerLag", data, "consumer-groups", group.group, "lags")
 
 
 @router.get(
@@ -35,28 +34,32 @@ async def list_lags(names: InCluster, group: GroupName, cluster: Cluster) -> dic
     responses=ERRORS,
 )
 async def get_lag(
-    names: InCluster, group: GroupName, topic: TopicName, partition: PartitionId, cluster: Cluster
+    names: InCluster,
+    group: GroupInPath,
+    topic: TopicName,
+    partition: PartitionId,
+    cluster: Cluster,
 ) -> dict[str, Any]:
     """How far it is behind in one partition."""
-    for lag in await _lags(names, cluster, await describe_group(cluster, group)):
+    for lag in await _lags(names, cluster, group):
         if (lag["topic_name"], lag["partition_id"]) == (topic, partition):
             return lag
-    raise RestError(404, 404, f"group {group} committed nothing for {topic}-{partition}")
+    raise RestError(404, 404, f"group {group.group} committed nothing for {topic}-{partition}")
 
 
 @router.get(
     "/consumer-groups/{group}/lag-summary", response_model=LagSummaryResource, responses=ERRORS
 )
-async def lag_summary(names: InCluster, group: GroupName, cluster: Cluster) -> dict[str, Any]:
+async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
     """The largest lag, and the sum of all."""
-    lags = await _lags(names, cluster, await describe_group(cluster, group))
+    lags = await _lags(names, cluster, group)
     worst = max(lags, key=lambda lag: int(lag["lag"]), default=None)
-    path = ("consumer-groups", group, "lag-summary")
+    path = ("consumer-groups", group.group, "lag-summary")
     return {
         "kind": "KafkaConsumerGroupLagSummary",
         "metadata": {"self": names.url(*path), "resource_name": None},
         "cluster_id": names.cluster_id,
-        "consumer_group_id": group,
+        "consumer_group_id": group.group,
         "max_lag_consumer_id": worst["consumer_id"] if worst else "",
         "max_lag_instance_id": worst["instance_id"] if worst else None,
         "max_lag_client_id": worst["client_id"] if worst else "",

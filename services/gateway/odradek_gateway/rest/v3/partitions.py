@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
 from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
-from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import PARTITION_NOT_FOUND, RestError
 from odradek_gateway.rest.parameters import BrokerId, Cluster, PartitionId, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
@@ -24,6 +23,19 @@ from odradek_gateway.rest.v3.shapes import (
 )
 
 router = APIRouter(prefix=PREFIX, tags=["v3 partitions"])
+
+
+async def partition_in_path(
+    topic: TopicName, partition: PartitionId, cluster: Cluster
+) -> Partition:
+    """404 for one that there is not."""
+    described = await cluster.admin.describe_topic(topic)
+    if partition >= len(described.partitions):
+        raise RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
+    return described.partitions[partition]
+
+
+InPath = Annotated[Partition, Depends(partition_in_path)]
 
 
 # --- moves: before the routes whose paths would match `-` -------------------------------------------
@@ -60,14 +72,11 @@ async def list_reassignments(
     response_model=ReassignmentResource,
     responses=ERRORS,
 )
-async def get_reassignment(
-    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
-) -> dict[str, Any]:
+async def get_reassignment(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
     """The move of one partition; 404 when it does not move."""
-    found = await _find(cluster, topic, partition)
-    if not _moves_now(found):
-        raise RestError(404, 404, f"{topic}-{partition} is not being moved")
-    return _reassignment(names, topic, found)
+    if not _moves_now(partition):
+        raise RestError(404, 404, f"{topic}-{partition.partition} is not being moved")
+    return _reassignment(names, topic, partition)
 
 
 # --- partitions ---------------------------------------------------------------------------------------
@@ -86,11 +95,9 @@ async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) 
 @router.get(
     "/topics/{topic}/partitions/{partition}", response_model=PartitionResource, responses=ERRORS
 )
-async def get_partition(
-    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
-) -> dict[str, Any]:
+async def get_partition(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
     """One partition."""
-    return _partition(names, topic, await _find(cluster, topic, partition))
+    return _partition(names, topic, partition)
 
 
 @router.get(
@@ -99,20 +106,19 @@ async def get_partition(
     responses=ERRORS,
 )
 async def get_offset(
-    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
+    names: InCluster, topic: TopicName, partition: InPath, cluster: Cluster
 ) -> dict[str, Any]:
     """Its first offset, and the one after the last."""
-    await _find(cluster, topic, partition)
-    name = TopicPartition(topic, partition)
+    name = TopicPartition(topic, partition.partition)
     earliest = await cluster.admin.list_offsets({name: EARLIEST})
     latest = await cluster.admin.list_offsets({name: LATEST})
-    path = ("topics", topic, "partitions", partition)
+    path = ("topics", topic, "partitions", partition.partition)
     return {
         "kind": "KafkaPartitionOffset",
         "metadata": {**names.metadata(*path), "self": names.url(*path, "offset")},
         "cluster_id": names.cluster_id,
         "topic_name": topic,
-        "partition_id": partition,
+        "partition_id": partition.partition,
         "earliest_offset": earliest[name].offset,
         "latest_offset": latest[name].offset,
     }
@@ -123,13 +129,11 @@ async def get_offset(
     response_model=Collection[ReplicaResource],
     responses=ERRORS,
 )
-async def list_replicas(
-    names: InCluster, topic: TopicName, partition: PartitionId, cluster: Cluster
-) -> dict[str, Any]:
+async def list_replicas(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
     """Replicas of a partition."""
-    found = await _find(cluster, topic, partition)
-    data = [replica_resource(names, topic, found, broker) for broker in found.replicas]
-    return names.collection("Replica", data, "topics", topic, "partitions", partition, "replicas")
+    data = [replica_resource(names, topic, partition, broker) for broker in partition.replicas]
+    path = ("topics", topic, "partitions", partition.partition, "replicas")
+    return names.collection("Replica", data, *path)
 
 
 @router.get(
@@ -138,24 +142,13 @@ async def list_replicas(
     responses=ERRORS,
 )
 async def get_replica(
-    names: InCluster,
-    topic: TopicName,
-    partition: PartitionId,
-    broker_id: BrokerId,
-    cluster: Cluster,
+    names: InCluster, topic: TopicName, partition: InPath, broker_id: BrokerId
 ) -> dict[str, Any]:
     """One replica."""
-    found = await _find(cluster, topic, partition)
-    if broker_id not in found.replicas:
-        raise RestError(404, 404, f"broker {broker_id} has no replica of {topic}-{partition}")
-    return replica_resource(names, topic, found, broker_id)
-
-
-async def _find(cluster: ClusterAccess, topic: str, partition: int) -> Partition:
-    described = await cluster.admin.describe_topic(topic)
-    if partition >= len(described.partitions):
-        raise RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
-    return described.partitions[partition]
+    if broker_id not in partition.replicas:
+        words = f"broker {broker_id} has no replica of {topic}-{partition.partition}"
+        raise RestError(404, 404, words)
+    return replica_resource(names, topic, partition, broker_id)
 
 
 def _moves_now(partition: Partition) -> bool:
