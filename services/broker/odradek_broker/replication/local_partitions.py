@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Final
 
 from odradek_broker.cluster.lease import Lease
-from odradek_broker.log.storage import StorageFailed
-from odradek_broker.partition import events as ev
 from odradek_broker.replication.fetch_waiter import FetchWaiter
 from odradek_broker.replication.outcomes import (
     FetchWant,
@@ -19,14 +17,9 @@ from odradek_broker.replication.outcomes import (
     ReadOutcome,
 )
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_offsets import PartitionOffsets
 from odradek_broker.replication.partition_reads import read_partition
-from odradek_broker.replication.partition_service import (
-    OFFSET_EARLIEST,
-    OFFSET_LATEST,
-    OFFSET_OF_MAX_TIMESTAMP,
-    LeadershipWatcher,
-    Topic,
-)
+from odradek_broker.replication.partition_service import LeadershipWatcher, Topic
 from odradek_broker.replication.partition_table import INTERNAL_TOPICS, PartitionTable
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -53,6 +46,7 @@ class LocalPartitions:
         self, table: PartitionTable, lease: Lease, *, broker_id: BrokerId, reads_by_rack: bool
     ) -> None:
         self._table = table
+        self._offsets = PartitionOffsets(table, self._may_answer)
         self._lease = lease
         self._broker_id = broker_id
         self._reads_by_rack = reads_by_rack
@@ -262,40 +256,12 @@ class LocalPartitions:
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
-        if not host.is_leader:
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        log = host.log
-        bound = host.replica.latest_offset(
-            last_stable_offset=log.last_stable_offset,
+        return await self._offsets.at_time(
+            host,
+            timestamp_ms,
             is_committed_only=read_committed,
-            client_leader_epoch=current_leader_epoch,
+            current_leader_epoch=current_leader_epoch,
         )
-        if timestamp_ms == OFFSET_EARLIEST:
-            if bound.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
-                return OffsetOutcome(bound.error_code)
-            start = log.log_start_offset
-            return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
-        if bound.error_code is not ErrorCode.NONE:
-            return OffsetOutcome(bound.error_code)
-        if timestamp_ms == OFFSET_LATEST:
-            if not self.may_answer(topic, partition, bound.leader_epoch):
-                return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
-        try:
-            if timestamp_ms == OFFSET_OF_MAX_TIMESTAMP:
-                found = await self._table.pool.call(log.max_timestamp_offset)
-            elif timestamp_ms < 0:
-                return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
-            else:
-                found = await self._table.pool.call(lambda: log.offset_for_timestamp(timestamp_ms))
-        except StorageFailed as failure:
-            self._table.storage_failed(str(failure))
-            return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
-        if not self.may_answer(topic, partition, bound.leader_epoch):  # it took its time
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if found is None or found.offset >= bound.end_offset:
-            return OffsetOutcome(ErrorCode.NONE)
-        return OffsetOutcome(ErrorCode.NONE, found.offset, found.timestamp_ms, found.leader_epoch)
 
     def offset_for_leader_epoch(
         self,
@@ -309,19 +275,9 @@ class LocalPartitions:
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
-        if not host.is_leader:
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        own = host.replica.leader_epoch
-        if 0 <= current_leader_epoch < own:
-            return OffsetOutcome(ErrorCode.FENCED_LEADER_EPOCH)
-        if current_leader_epoch > own:
-            return OffsetOutcome(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not self.may_answer(topic, partition, own):
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if leader_epoch > own:
-            return OffsetOutcome(ErrorCode.NONE)
-        epoch, end = host.log.epoch_end(leader_epoch)
-        return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
+        return self._offsets.end_of_epoch(
+            host, leader_epoch, current_leader_epoch=current_leader_epoch
+        )
 
     def delete_records(
         self, topic: Topic, partition: PartitionIndex, before_offset: Offset
@@ -330,18 +286,7 @@ class LocalPartitions:
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
-        if not host.is_leader or not self.may_answer(topic, partition, host.replica.leader_epoch):
-            return OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not host.log.config.cleanup_delete:
-            return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
-        high_watermark = host.replica.high_watermark
-        offset = high_watermark if before_offset == -1 else before_offset
-        if not 0 <= offset <= high_watermark:
-            return OffsetOutcome(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset > host.log.log_start_offset:
-            host.log.advance_log_start(offset)
-            host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
-        return OffsetOutcome(ErrorCode.NONE, host.log.log_start_offset)
+        return self._offsets.delete_before(host, before_offset)
 
     # --- the gate --------------------------------------------------------------------------------
 
@@ -370,7 +315,10 @@ class LocalPartitions:
     ) -> bool:
         """See PartitionService."""
         host = self.find(topic, partition)
-        return host is not None and host.replica.may_answer(
+        return host is not None and self._may_answer(host, leader_epoch)
+
+    def _may_answer(self, host: PartitionHost, leader_epoch: LeaderEpoch) -> bool:
+        return not host.is_removed and host.replica.may_answer(
             leader_epoch, lease_until_ms=self._lease.until_ms, now_ms=boottime_ms()
         )
 

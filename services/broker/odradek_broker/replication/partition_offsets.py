@@ -1,0 +1,107 @@
+"""Offsets that a leader tells, and the log start that it moves; all of it within the gate (R13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.outcomes import OffsetOutcome
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    OFFSET_OF_MAX_TIMESTAMP,
+)
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+_NOT_LEADER = OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class PartitionOffsets:
+    """Asks the replica what may be told, its log what it is, and the gate whether it may leave."""
+
+    def __init__(
+        self, table: PartitionTable, may_answer: Callable[[PartitionHost, LeaderEpoch], bool]
+    ) -> None:
+        self._table = table
+        self._may_answer = may_answer
+
+    async def at_time(
+        self,
+        host: PartitionHost,
+        timestamp_ms: int,
+        *,
+        is_committed_only: bool,
+        current_leader_epoch: LeaderEpoch,
+    ) -> OffsetOutcome:
+        """ListOffsets: of the first record at that time or later, or one of the OFFSET_ names."""
+        if not host.is_leader:
+            return _NOT_LEADER
+        log = host.log
+        bound = host.replica.latest_offset(
+            last_stable_offset=log.last_stable_offset,
+            is_committed_only=is_committed_only,
+            client_leader_epoch=current_leader_epoch,
+        )
+        if timestamp_ms == OFFSET_EARLIEST:
+            if bound.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
+                return OffsetOutcome(bound.error_code)
+            start = log.log_start_offset
+            return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
+        if bound.error_code is not ErrorCode.NONE:
+            return OffsetOutcome(bound.error_code)
+        if timestamp_ms == OFFSET_LATEST:
+            if not self._may_answer(host, bound.leader_epoch):
+                return _NOT_LEADER
+            return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
+        try:
+            if timestamp_ms == OFFSET_OF_MAX_TIMESTAMP:
+                found = await self._table.pool.call(log.max_timestamp_offset)
+            elif timestamp_ms < 0:
+                return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
+            else:
+                found = await self._table.pool.call(lambda: log.offset_for_timestamp(timestamp_ms))
+        except StorageFailed as failure:
+            self._table.storage_failed(failure)
+            return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not self._may_answer(host, bound.leader_epoch):  # it took its time
+            return _NOT_LEADER
+        if found is None or found.offset >= bound.end_offset:
+            return OffsetOutcome(ErrorCode.NONE)
+        return OffsetOutcome(ErrorCode.NONE, found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def end_of_epoch(
+        self, host: PartitionHost, leader_epoch: LeaderEpoch, *, current_leader_epoch: LeaderEpoch
+    ) -> OffsetOutcome:
+        """OffsetForLeaderEpoch: the largest epoch at or below `leader_epoch`, and its end."""
+        if not host.is_leader:
+            return _NOT_LEADER
+        own = host.replica.leader_epoch
+        if 0 <= current_leader_epoch < own:
+            return OffsetOutcome(ErrorCode.FENCED_LEADER_EPOCH)
+        if current_leader_epoch > own:
+            return OffsetOutcome(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not self._may_answer(host, own):
+            return _NOT_LEADER
+        if leader_epoch > own:
+            return OffsetOutcome(ErrorCode.NONE)
+        epoch, end = host.log.epoch_end(leader_epoch)
+        return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
+
+    def delete_before(self, host: PartitionHost, before_offset: Offset) -> OffsetOutcome:
+        """DeleteRecords: move the log start; -1: to the high watermark."""
+        if not host.is_leader or not self._may_answer(host, host.replica.leader_epoch):
+            return _NOT_LEADER
+        if not host.log.config.cleanup_delete:
+            return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
+        high_watermark = host.replica.high_watermark
+        offset = high_watermark if before_offset == -1 else before_offset
+        if not 0 <= offset <= high_watermark:
+            return OffsetOutcome(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > host.log.log_start_offset:
+            host.log.advance_log_start(offset)
+            host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
+        return OffsetOutcome(ErrorCode.NONE, host.log.log_start_offset)
