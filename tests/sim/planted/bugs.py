@@ -12,6 +12,7 @@ from odradek_broker.partition.effects import Role
 from odradek_broker.partition.follower_progress import FollowerProgress
 from odradek_broker.partition.isr import Isr
 from odradek_broker.partition.leader import Leader
+from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
 from odradek_metadata_quorum.controller import brokers, election, partitions
@@ -32,7 +33,7 @@ def _ack_before_replication(stack: ExitStack) -> None:
 
     def on_appended(self: Leader, end_offset: Any, now_ms: int) -> Any:
         effects = original(self, end_offset, now_ms)
-        return [*effects, *self._waiters.release(end_offset, ErrorCode.NONE)]
+        return [*effects, *self._produces.committed(end_offset)]
 
     replace_in(stack, Leader, "on_appended", on_appended)
 
@@ -85,7 +86,7 @@ def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
     original = Leader.begin
 
     def begin(self: Leader, now_ms: int) -> Any:
-        self._producers.producers = ProducerStates()  # type: ignore[attr-defined]
+        self._produces._producers.producers = ProducerStates()  # type: ignore[attr-defined]
         return original(self, now_ms)
 
     replace_in(stack, Leader, "begin", begin)
@@ -178,10 +179,10 @@ def _watermark_under_min_isr(stack: ExitStack) -> None:
 
 
 def _repeat_answered_at_once(stack: ExitStack) -> None:
-    def repeat(self: Leader, event: Any, base_offset: Any, end_offset: Any) -> Any:
+    def repeat(self: Produces, event: Any, base_offset: Any, end_offset: Any) -> Any:
         return [self._answer(event, ErrorCode.NONE, base_offset)]
 
-    replace_in(stack, Leader, "_repeat", repeat)
+    replace_in(stack, Produces, "_repeat", repeat)
 
 
 def _gate_at_arrival(stack: ExitStack) -> None:
@@ -210,7 +211,7 @@ def _refused_proposal_forgotten(stack: ExitStack) -> None:
         if self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             self.isr._pending = None
             self.isr.maximal = self.isr.committed
-            self._count()
+            self._followers.count(self.isr.maximal)
             self._advance(effects)
         return effects
 

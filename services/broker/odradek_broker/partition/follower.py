@@ -42,6 +42,7 @@ from odradek_broker.partition.events import (
     AttachedReceived,
     DataReceived,
     DivergedReceived,
+    LeaderSessionClosed,
     RefusedReceived,
     SessionReady,
     SnapshotlessReceived,
@@ -115,9 +116,9 @@ class Follower:
             self._attach(effects, now_ms)
         return effects
 
-    def on_session_closed(self, session_id: int) -> list[Effect]:
+    def on_session_closed(self, event: LeaderSessionClosed, now_ms: int) -> list[Effect]:
         """The stream ended; the shell opens another and says so."""
-        if session_id == self._session_id:
+        if event.session_id == self._session_id:
             self._session_id = None
             if self.phase is not Phase.CUTTING:
                 self.phase = Phase.DETACHED

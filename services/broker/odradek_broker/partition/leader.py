@@ -12,8 +12,6 @@ Invariants:
 - The watermark moves only here, in `_advance`, by the rule in high_watermark.py; it never falls.
 - A follower's position is what it acknowledged in this epoch, in the session it is attached in,
   under a registration that the image does not know to be over (R7). An Attach is no position.
-- At most one Append is under way, and Appended comes before anything else, so offsets need no
-  reservation.
 - What is answered was decided by the committed ISR of the image, never by an answer to a proposal.
 
 What cannot happen: an acks=all answer for records that an electable replica lacks. Whoever may be
@@ -27,8 +25,6 @@ from collections.abc import Iterable, Mapping
 
 from odradek_broker.partition.data_due import DataDue
 from odradek_broker.partition.effects import (
-    AnswerProduce,
-    Append,
     AssignEpoch,
     Effect,
     HighWatermarkMoved,
@@ -44,45 +40,42 @@ from odradek_broker.partition.events import (
     AttachReceived,
     BrokerView,
     DataSent,
+    DetachReceived,
     FollowerSession,
+    FollowerSessionClosed,
     IsrChangeAnswered,
+    LeaderStalled,
     PartitionChanged,
     ProduceRequested,
 )
 from odradek_broker.partition.follower_progress import FollowerProgress
+from odradek_broker.partition.followers import Followers
 from odradek_broker.partition.high_watermark import next_high_watermark
 from odradek_broker.partition.isr import Isr
 from odradek_broker.partition.log_positions import LogPositions
-from odradek_broker.partition.produce_waiters import ProduceWaiters
 from odradek_broker.partition.producer_sequences import ProducerSequences
+from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.partition.truncation import Divergence, Lineage, compare
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
-    NO_LEADER_EPOCH,
-    NO_OFFSET,
     BrokerEpoch,
     BrokerId,
     Offset,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-_ALL = -1
-
 
 class Leader:
     """One replica in one epoch that it leads."""
 
     __slots__ = (
-        "_appending",
         "_broker_id",
-        "_counted",
         "_followers",
         "_log",
         "_own_broker_epoch",
-        "_producers",
+        "_produces",
         "_settings",
-        "_waiters",
         "epoch_start",
         "isr",
         "leader_epoch",
@@ -105,12 +98,9 @@ class Leader:
         self._broker_id = broker_id
         self._own_broker_epoch = NO_BROKER_EPOCH
         self._log = log
-        self._producers = producers
         self._settings = settings
-        self._waiters = ProduceWaiters(view.leader_epoch)
-        self._appending: ProduceRequested | None = None
-        self._followers: dict[BrokerId, FollowerProgress] = {}
-        self._counted: tuple[FollowerProgress, ...] = ()
+        self._produces = Produces(view.leader_epoch, log=log, producers=producers)
+        self._followers = Followers()
         self._see_replicas(view, brokers, now_ms)
 
     # --- the epoch begins, the image moves, the epoch ends ---------------------------------------
@@ -137,7 +127,7 @@ class Leader:
         self.isr.adopt(view)
         self._see_replicas(view, brokers, now_ms)
         self._advance(effects)
-        self._expand(effects, self._followers.values(), now_ms)
+        self._expand(effects, self._followers, now_ms)
         self._sync(effects)
         return effects
 
@@ -155,9 +145,8 @@ class Leader:
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
         """The epoch is over (R2): nobody is answered success any more, nobody is pushed to."""
-        assert self._appending is None, f"resigning in the middle of {self._appending}"
-        effects: list[Effect] = [*self._waiters.fail(error_code)]
-        for follower in self._followers.values():
+        effects = self._produces.resign(error_code)
+        for follower in self._followers:
             if follower.session is not None:
                 effects.append(self._refusal(follower.session, 0, error_code))
                 follower.detach()
@@ -167,58 +156,19 @@ class Leader:
 
     def on_produce(self, event: ProduceRequested) -> list[Effect]:
         """Refuse, find the repeat, or append (R12)."""
-        assert self._appending is None, f"{event} in the middle of {self._appending}"
-        if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
-            return [self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-        if event.acks == _ALL and self.isr.is_under_min:
-            return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
-        batch = event.producer
-        if batch is not None:
-            found = self._producers.check(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
-            )
-            if not isinstance(found, ErrorCode):
-                return self._repeat(event, found.base_offset, Offset(found.last_offset + 1))
-            if found is not ErrorCode.NONE:
-                return [self._answer(event, found)]
-        self._appending = event
-        return [
-            Append(
-                base_offset=self._log.log_end,
-                leader_epoch=self.leader_epoch,
-                request_id=event.request_id,
-            )
-        ]
+        return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
         """The batches are in the log; answer acks=0 and 1, let acks=all wait."""
-        event, log = self._appending, self._log
-        assert event is not None, "an append that was not asked for"
-        base_offset = log.log_end
-        assert end_offset == base_offset + event.record_count, f"{event} at {base_offset}"
-        self._appending = None
-        for follower in self._followers.values():
-            if follower.ack_to == base_offset:  # it had all until now, so its lag begins now
-                follower.caught_up_at_ms = now_ms
-        log.appended(end_offset)
-        effects: list[Effect] = []
-        if event.acks == _ALL:
-            self._waiters.add(
-                event.request_id,
-                base_offset=base_offset,
-                end_offset=end_offset,
-                deadline_ms=event.deadline_ms,
-            )
-        else:
-            effects.append(self._answer(event, ErrorCode.NONE, base_offset))
+        self._followers.appended(self._log.log_end, now_ms)
+        effects = self._produces.appended(end_offset)
         self._advance(effects)
         self._sync(effects)
         return effects
 
     def on_append_failed(self) -> list[Effect]:
         """The write failed, or there was no room for it."""
-        event, self._appending = self._appending, None
-        return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
+        return self._produces.failed()
 
     def on_synced(self) -> list[Effect]:
         """Our own position moved, with durability=fsync; what came meanwhile is the next group."""
@@ -226,30 +176,6 @@ class Leader:
         self._advance(effects)
         self._sync(effects)
         return effects
-
-    def _repeat(
-        self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
-    ) -> list[Effect]:
-        """A batch that is stored already is answered when the first one would have been."""
-        if event.acks != _ALL or end_offset <= self._log.high_watermark:
-            return [self._answer(event, ErrorCode.NONE, base_offset)]
-        self._waiters.add(
-            event.request_id,
-            base_offset=base_offset,
-            end_offset=end_offset,
-            deadline_ms=event.deadline_ms,
-        )
-        return []
-
-    def _answer(
-        self, event: ProduceRequested, error_code: ErrorCode, base_offset: Offset = NO_OFFSET
-    ) -> AnswerProduce:
-        return AnswerProduce(
-            request_id=event.request_id,
-            error_code=error_code,
-            base_offset=base_offset,
-            leader_epoch=self.leader_epoch,
-        )
 
     # --- followers -------------------------------------------------------------------------------
 
@@ -307,17 +233,19 @@ class Leader:
             self._expand(effects, (follower,), now_ms)
         return effects
 
-    def on_session_closed(self, session: FollowerSession) -> list[Effect]:
-        """Also for a Detach: push no longer; what was acknowledged stays so."""
-        follower = self._followers.get(session.broker_id)
-        if follower is not None and follower.session == session:
+    def on_detached(
+        self, event: DetachReceived | FollowerSessionClosed, now_ms: int
+    ) -> list[Effect]:
+        """Push no longer; what was acknowledged stays so."""
+        follower = self._followers.attached(event.session)
+        if follower is not None:
             follower.detach()
         return []
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
         """Remember what the follower was told."""
-        follower = self._followers.get(event.session.broker_id)
-        if follower is not None and _is_same(follower.session, event.session):
+        follower = self._followers.attached(event.session)
+        if follower is not None:
             log = self._log
             follower.sent(
                 event.end_offset, event.high_watermark, log_end=log.log_end, now_ms=now_ms
@@ -328,7 +256,7 @@ class Leader:
     def on_log_start_advanced(self) -> list[Effect]:
         """Followers still below it must begin anew: their next Attach will tell them so."""
         effects: list[Effect] = []
-        for follower in self._followers.values():
+        for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH
                 effects.append(self._refusal(follower.session, 0, code))
@@ -337,8 +265,8 @@ class Leader:
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
         """What this follower has not been sent in this session."""
-        follower = self._followers.get(session.broker_id)
-        if follower is None or not _is_same(follower.session, session):
+        follower = self._followers.attached(session)
+        if follower is None:
             return None
         log = self._log
         if (
@@ -376,7 +304,7 @@ class Leader:
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
         """R7. What was not sent cannot have been stored: such an ack is another life's."""
         return (
-            _is_same(follower.session, event.session)
+            follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
             and follower.ack_to < event.ack_to <= follower.sent_to
         )
@@ -395,26 +323,19 @@ class Leader:
 
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Deadlines, lag, and proposals to repeat."""
-        effects: list[Effect] = []
-        if self._waiters:
-            late = (
-                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-                if self.isr.is_under_min
-                else ErrorCode.REQUEST_TIMED_OUT
-            )
-            effects.extend(self._waiters.expire(now_ms, late))
+        effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
         again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
         if again is not None:
             effects.append(again)
         self._shrink(effects, now_ms)
         if len(self.isr.committed) <= len(self._followers):  # somebody is out of it
-            self._expand(effects, self._followers.values(), now_ms)
+            self._expand(effects, self._followers, now_ms)
         return effects
 
-    def on_stalled(self, stall_ms: int, now_ms: int) -> list[Effect]:
+    def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
         """Our loop stood still: nobody lagged meanwhile (R10)."""
-        for follower in self._followers.values():
-            follower.excuse(stall_ms, now_ms=now_ms)
+        for follower in self._followers:
+            follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
 
     # --- the ISR and the watermark ---------------------------------------------------------------
@@ -427,14 +348,9 @@ class Leader:
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
         """Propose to leave out who lags (R10); the last copy, ourselves, always stays."""
-        log_end, lag_max_ms = self._log.log_end, self._settings.replica_lag_time_max_ms
-        lagging: set[BrokerId] = set()
-        for follower in self._followers.values():
-            if follower.ack_to >= log_end:  # it has all we have, however long ago it said so
-                follower.caught_up_at_ms = now_ms
-            elif now_ms - follower.caught_up_at_ms > lag_max_ms:
-                lagging.add(follower.broker_id)
-        lagging &= self.isr.committed
+        lagging = self.isr.committed & self._followers.lagging(
+            self._log.log_end, now_ms, lag_max_ms=self._settings.replica_lag_time_max_ms
+        )
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
 
@@ -447,7 +363,7 @@ class Leader:
         joining = {f.broker_id for f in candidates if self._may_join(f)}
         if joining:
             effects.append(self._propose(self.isr.committed | joining, now_ms))
-            self._count()
+            self._followers.count(self.isr.maximal)
 
     def _may_join(self, follower: FollowerProgress) -> bool:
         """At least the watermark, because an ISR member may be elected; at least the epoch's start,
@@ -483,26 +399,15 @@ class Leader:
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> None:
         """Know exactly the followers that the image lists."""
-        for gone in self._followers.keys() - set(view.replicas):
-            del self._followers[gone]
-        for broker_id in view.replicas:
-            broker = brokers.get(broker_id)
-            if broker_id == self._broker_id:
-                if broker is not None:
-                    self._own_broker_epoch = broker.broker_epoch
-                continue
-            follower = self._followers.get(broker_id)
-            if follower is None:
-                follower = FollowerProgress(broker_id=broker_id, caught_up_at_ms=now_ms)
-                self._followers[broker_id] = follower
-            if broker is not None:
-                follower.see(broker)
-        self._count()
-
-    def _count(self) -> None:
-        """Whose positions bound the watermark: the maximal ISR but ourselves."""
-        maximal = self.isr.maximal
-        self._counted = tuple(f for f in self._followers.values() if f.broker_id in maximal)
+        own = brokers.get(self._broker_id)
+        if own is not None:
+            self._own_broker_epoch = own.broker_epoch
+        self._followers.keep(
+            [broker_id for broker_id in view.replicas if broker_id != self._broker_id],
+            brokers,
+            now_ms,
+        )
+        self._followers.count(self.isr.maximal)
 
     def _sync(self, effects: list[Effect]) -> None:
         log = self._log
@@ -516,15 +421,10 @@ class Leader:
         moved_to = next_high_watermark(
             log.high_watermark,
             log.position,
-            self._counted,
+            self._followers.counted,
             is_under_min_isr=self.isr.is_under_min,
         )
         if moved_to > log.high_watermark:
             log.high_watermark = moved_to
             effects.append(HighWatermarkMoved(high_watermark=moved_to))
-            effects.extend(self._waiters.release(moved_to, ErrorCode.NONE))
-
-
-def _is_same(present: FollowerSession | None, session: FollowerSession) -> bool:
-    """Mostly it is the same object, which is told ten times faster."""
-    return present is session or present == session
+            effects.extend(self._produces.committed(moved_to))

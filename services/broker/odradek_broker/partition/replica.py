@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from odradek_broker.partition import events
 from odradek_broker.partition.data_due import DataDue
@@ -446,67 +446,45 @@ class Replica:
             ),
         )
 
-    def _on_detach(self, event: events.DetachReceived, now_ms: int) -> Sequence[Effect]:
-        return self._leading.on_session_closed(event.session) if self._leading is not None else ()
-
-    def _on_follower_closed(
-        self, event: events.FollowerSessionClosed, now_ms: int
-    ) -> Sequence[Effect]:
-        return self._leading.on_session_closed(event.session) if self._leading is not None else ()
-
-    def _on_ack(self, event: events.AckReceived, now_ms: int) -> Sequence[Effect]:
-        return self._leading.on_ack(event, now_ms) if self._leading is not None else ()
-
-    def _on_data_sent(self, event: events.DataSent, now_ms: int) -> Sequence[Effect]:
-        return self._leading.on_data_sent(event, now_ms) if self._leading is not None else ()
-
-    # --- the leader's messages -------------------------------------------------------------------
-
-    def _on_session_ready(self, event: events.SessionReady, now_ms: int) -> Sequence[Effect]:
-        following = self._following
-        return following.on_session_ready(event, now_ms) if following is not None else ()
-
-    def _on_leader_closed(self, event: events.LeaderSessionClosed, now_ms: int) -> Sequence[Effect]:
-        following = self._following
-        return following.on_session_closed(event.session_id) if following is not None else ()
-
-    def _on_attached(self, event: events.AttachedReceived, now_ms: int) -> Sequence[Effect]:
-        return self._following.on_attached(event, now_ms) if self._following is not None else ()
-
-    def _on_diverged(self, event: events.DivergedReceived, now_ms: int) -> Sequence[Effect]:
-        return self._following.on_diverged(event, now_ms) if self._following is not None else ()
-
-    def _on_snapshotless(self, event: events.SnapshotlessReceived, now_ms: int) -> Sequence[Effect]:
-        following = self._following
-        return following.on_snapshotless(event, now_ms) if following is not None else ()
-
-    def _on_data(self, event: events.DataReceived, now_ms: int) -> Sequence[Effect]:
-        return self._following.on_data(event, now_ms) if self._following is not None else ()
-
-    def _on_refused(self, event: events.RefusedReceived, now_ms: int) -> Sequence[Effect]:
-        return self._following.on_refused(event, now_ms) if self._following is not None else ()
-
-    # --- the controller, and time ----------------------------------------------------------------
-
-    def _on_isr_answered(self, event: events.IsrChangeAnswered, now_ms: int) -> Sequence[Effect]:
-        return self._leading.on_isr_answered(event, now_ms) if self._leading is not None else ()
+    # --- time ------------------------------------------------------------------------------------
 
     def _on_tick(self, event: events.Tick, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_tick(now_ms)
         return self._following.on_tick(now_ms) if self._following is not None else ()
 
-    def _on_stalled(self, event: events.LeaderStalled, now_ms: int) -> Sequence[Effect]:
-        if self._leading is not None:
-            return self._leading.on_stalled(event.stall_ms, now_ms)
-        return ()
+
+_Handler: TypeAlias = Callable[[Replica, Any, int], Sequence[Effect]]
+
+
+def _of_leader(handle: Callable[[Leader, Any, int], Sequence[Effect]]) -> _Handler:
+    """Hand it to the leader; who leads no longer need not know."""
+
+    def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
+        leading = replica._leading
+        return handle(leading, event, now_ms) if leading is not None else ()
+
+    return handler
+
+
+def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _Handler:
+    """Hand it to the follower; who follows no longer need not know."""
+
+    def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
+        following = replica._following
+        return handle(following, event, now_ms) if following is not None else ()
+
+    return handler
 
 
 # Any: a handler takes the one event class that it stands beside, which a dict cannot say.
-_HANDLERS: Final[dict[type[Any], Callable[[Replica, Any, int], Sequence[Effect]]]] = {
+_HANDLERS: Final[dict[type[Any], _Handler]] = {
     PartitionChanged: Replica._on_partition_changed,
     events.BrokerChanged: Replica._on_broker_changed,
     events.PartitionRemoved: Replica._on_removed,
+    events.StorageFailed: Replica._on_storage_failed,
+    events.Tick: Replica._on_tick,
+    # clients and the log
     events.ProduceRequested: Replica._on_produce,
     events.Appended: Replica._on_appended,
     events.AppendRefused: Replica._on_append_refused,
@@ -514,20 +492,20 @@ _HANDLERS: Final[dict[type[Any], Callable[[Replica, Any, int], Sequence[Effect]]
     events.Truncated: Replica._on_cut,
     events.LogReset: Replica._on_cut,
     events.LogStartAdvanced: Replica._on_log_start,
-    events.StorageFailed: Replica._on_storage_failed,
+    # from followers, and the controller to whom leads
     events.AttachReceived: Replica._on_attach,
-    events.DetachReceived: Replica._on_detach,
-    events.AckReceived: Replica._on_ack,
-    events.FollowerSessionClosed: Replica._on_follower_closed,
-    events.DataSent: Replica._on_data_sent,
-    events.SessionReady: Replica._on_session_ready,
-    events.LeaderSessionClosed: Replica._on_leader_closed,
-    events.AttachedReceived: Replica._on_attached,
-    events.DivergedReceived: Replica._on_diverged,
-    events.SnapshotlessReceived: Replica._on_snapshotless,
-    events.DataReceived: Replica._on_data,
-    events.RefusedReceived: Replica._on_refused,
-    events.IsrChangeAnswered: Replica._on_isr_answered,
-    events.Tick: Replica._on_tick,
-    events.LeaderStalled: Replica._on_stalled,
+    events.DetachReceived: _of_leader(Leader.on_detached),
+    events.FollowerSessionClosed: _of_leader(Leader.on_detached),
+    events.AckReceived: _of_leader(Leader.on_ack),
+    events.DataSent: _of_leader(Leader.on_data_sent),
+    events.IsrChangeAnswered: _of_leader(Leader.on_isr_answered),
+    events.LeaderStalled: _of_leader(Leader.on_stalled),
+    # from the leader
+    events.SessionReady: _of_follower(Follower.on_session_ready),
+    events.LeaderSessionClosed: _of_follower(Follower.on_session_closed),
+    events.AttachedReceived: _of_follower(Follower.on_attached),
+    events.DivergedReceived: _of_follower(Follower.on_diverged),
+    events.SnapshotlessReceived: _of_follower(Follower.on_snapshotless),
+    events.DataReceived: _of_follower(Follower.on_data),
+    events.RefusedReceived: _of_follower(Follower.on_refused),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
@@ -12,6 +13,11 @@ from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
+
+# of the replica; the offset alone may be wrong
+_READABLE: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE}
+)
 
 
 def read_partition(
@@ -37,16 +43,23 @@ def read_partition(
         last_stable_offset=last_stable_offset,
         is_committed_only=is_committed_only,
         client_leader_epoch=current_leader_epoch,
+        fetch_offset=offset,
     )
-    if bound.error_code is not ErrorCode.NONE:
-        return ReadOutcome(bound.error_code, leader_epoch=bound.leader_epoch)
-    if last_fetched_epoch >= 0:
+    if last_fetched_epoch >= 0 and bound.error_code in _READABLE:
         diverging = _divergence(host, offset, last_fetched_epoch)
         if diverging is not None:
             return _empty(host, bound, offset, last_stable_offset, diverging)
-    if not bound.start_offset <= offset <= bound.end_offset:
-        return _outside(host, bound, offset, last_stable_offset)
-    if offset == bound.end_offset:
+    if bound.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        return ReadOutcome(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            high_watermark=host.replica.high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            leader_epoch=bound.leader_epoch,
+        )
+    if bound.error_code is not ErrorCode.NONE:
+        return ReadOutcome(bound.error_code, leader_epoch=bound.leader_epoch)
+    if offset >= bound.end_offset:
         return _empty(host, bound, offset, last_stable_offset)
     try:
         plan = log.plan_read(offset, bytes_max=bytes_max, end_offset=bound.end_offset)
@@ -127,24 +140,6 @@ def _empty(
         host.log.log_start_offset,
         leader_epoch=bound.leader_epoch,
         diverging=diverging,
-    )
-
-
-def _outside(
-    host: PartitionHost, bound: ReadBound, offset: Offset, last_stable_offset: Offset
-) -> ReadOutcome:
-    """Below the log's start or above what may be seen."""
-    if offset > bound.end_offset:
-        if not host.is_leader:
-            return ReadOutcome(ErrorCode.OFFSET_NOT_AVAILABLE, leader_epoch=bound.leader_epoch)
-        if offset <= host.log.log_end_offset:
-            return _empty(host, bound, offset, last_stable_offset)
-    return ReadOutcome(
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        high_watermark=host.replica.high_watermark,
-        last_stable_offset=last_stable_offset,
-        log_start_offset=host.log.log_start_offset,
-        leader_epoch=bound.leader_epoch,
     )
 
 

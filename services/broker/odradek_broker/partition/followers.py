@@ -1,0 +1,72 @@
+"""The followers of one leader in one epoch, and which of them bound its watermark.
+
+They are those replicas that the image lists, the leader left out. Sets of them: *attached* are
+pushed to, *counted* are in the maximal ISR (isr.py), *lagging* were not caught up for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Set
+
+from odradek_broker.partition.events import BrokerView, FollowerSession
+from odradek_broker.partition.follower_progress import FollowerProgress
+from odradek_protocol.identity import BrokerId, Offset
+
+
+class Followers:
+    """All of them, by broker."""
+
+    __slots__ = ("_by_broker", "counted")
+
+    def __init__(self) -> None:
+        self._by_broker: dict[BrokerId, FollowerProgress] = {}
+        self.counted: tuple[FollowerProgress, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._by_broker)
+
+    def __iter__(self) -> Iterator[FollowerProgress]:
+        return iter(self._by_broker.values())
+
+    def get(self, broker_id: BrokerId) -> FollowerProgress | None:
+        return self._by_broker.get(broker_id)
+
+    def attached(self, session: FollowerSession) -> FollowerProgress | None:
+        """The one that is attached in exactly this session."""
+        follower = self._by_broker.get(session.broker_id)
+        return follower if follower is not None and follower.is_attached_in(session) else None
+
+    def keep(
+        self, replicas: Collection[BrokerId], brokers: Mapping[BrokerId, BrokerView], now_ms: int
+    ) -> None:
+        """Know these and no others; who is new has lagged for no time yet."""
+        for gone in self._by_broker.keys() - set(replicas):
+            del self._by_broker[gone]
+        for broker_id in replicas:
+            follower = self._by_broker.get(broker_id)
+            if follower is None:
+                follower = FollowerProgress(broker_id=broker_id, caught_up_at_ms=now_ms)
+                self._by_broker[broker_id] = follower
+            broker = brokers.get(broker_id)
+            if broker is not None:
+                follower.see(broker)
+
+    def count(self, maximal: Set[BrokerId]) -> None:
+        """From now on the positions of these bound the watermark."""
+        self.counted = tuple(f for f in self._by_broker.values() if f.broker_id in maximal)
+
+    def appended(self, base_offset: Offset, now_ms: int) -> None:
+        """The log grew: who had all of it until now lags from now on."""
+        for follower in self._by_broker.values():
+            if follower.ack_to == base_offset:
+                follower.caught_up_at_ms = now_ms
+
+    def lagging(self, log_end: Offset, now_ms: int, *, lag_max_ms: int) -> set[BrokerId]:
+        """Who was not caught up for longer than `lag_max_ms` (R10)."""
+        lagging: set[BrokerId] = set()
+        for follower in self._by_broker.values():
+            if follower.ack_to >= log_end:  # it has all we have, however long ago it said so
+                follower.caught_up_at_ms = now_ms
+            elif now_ms - follower.caught_up_at_ms > lag_max_ms:
+                lagging.add(follower.broker_id)
+        return lagging
