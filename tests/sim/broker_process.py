@@ -1,7 +1,8 @@
 """One life of a simulated broker: the production image and replica cores behind simulated shells.
 
-This file: registration, heartbeats and lease, the metadata feed, and what the image means for the
-replicas here. Replication between brokers is in replication_shell.py, clients in client_shell.py.
+This file: the metadata feed, and what the image means for the replicas here. Registration,
+heartbeats and lease are in controller_link.py, replication between brokers in replication_shell.py,
+clients in client_shell.py.
 """
 
 from __future__ import annotations
@@ -15,22 +16,13 @@ from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import PartitionFailed
 from odradek_broker.partition.replica import Replica, ReplicaSettings
-from odradek_metadata_quorum.controller.requests import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    LogEnd,
-    RegisterRequest,
-    RegisterResponse,
-    ReportLogEndsRequest,
-)
 from odradek_protocol.identity import TopicIdPartition
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta, differences
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.client_shell import ClientShell
-from tests.sim.controller_node import CLUSTER_ID
+from tests.sim.controller_link import HEARTBEAT_US, ControllerLink
 from tests.sim.disk import SimLog
 from tests.sim.groups.coordinator_shell import CoordinatorShell
 from tests.sim.network import Stream
@@ -40,8 +32,6 @@ from tests.sim.scheduler import MS, SECOND, Process
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode, Cluster
 
-HEARTBEAT_US = 250 * MS
-LEASE_MS = 2_400
 STALL_MS = 500
 CHECKPOINT_US = 5 * SECOND
 
@@ -77,22 +67,17 @@ class BrokerProcess:
         self.want_shutdown = False
         self.lease_until_ms = -1
         self.lease_sent_us = -10 * SECOND  # when the heartbeat that it rests on was sent
-        self.active_controller = self.scheduler.random.choice(sorted(cluster.controllers))
-        self._register_at = 0
-        self._heartbeat_seq = 0
-        self._heartbeat_sent: dict[int, tuple[int, int]] = {}
-        self._heartbeats: dict[int, Stream] = {}
+        self.link = ControllerLink(self)
         self._feed: Stream | None = None
         self._ticked_at_ms = self.now_ms()
         self.replication = ReplicationShell(self)
         self.clients = ClientShell(self)
         self.groups = CoordinatorShell(self) if cluster.has_groups else None
-        self._register()
+        self.link.register()
         self._open_feed()
-        for controller_id in sorted(cluster.controllers):
-            self._connect_heartbeats(controller_id)
+        self.link.connect()
         self.process.after(self.scheduler.between(1, 300) * MS, self._logs_are_open)
-        self.process.after(HEARTBEAT_US, self._beat)
+        self.process.after(HEARTBEAT_US, self.link.beat)
         self.process.after(cluster.tick_us, self._tick)
         self.process.after(CHECKPOINT_US, self._checkpoint)
         self.process.after(self.scheduler.between(1, 5) * SECOND, self._second_feed)
@@ -130,148 +115,10 @@ class BrokerProcess:
         for effect in effects:
             self.cluster.invariants.before_effect(self, hosted, effect)
             if type(effect) is PartitionFailed:
-                self._fail_directory()
+                self.fail_directory()
             elif not self.replication.carry_out(hosted, event, effect):
                 self.clients.carry_out(hosted, effect)
         self.cluster.invariants.after_step(self, hosted)
-
-    def controller(self) -> Any:
-        """Where to send what only the active controller does."""
-        return self.cluster.controllers[self.active_controller]
-
-    def call(self, method: str, request: Any, reply: Any) -> None:
-        """A unary call to whom we believe active; `reply` gets None when it is not."""
-        controller = self.controller()
-
-        def on_reply(response: Any) -> None:
-            if response is None:
-                self.active_controller = self.scheduler.random.choice(
-                    sorted(self.cluster.controllers)
-                )
-            reply(response)
-
-        self.network.send(
-            self.broker_id,
-            controller.process,
-            controller.request,
-            method,
-            request,
-            self.process,
-            on_reply,
-        )
-
-    # --- registration and heartbeats -------------------------------------------------------------
-
-    def _register(self) -> None:
-        if self.broker_epoch >= 0:
-            return
-        disk = self.node.disk
-        restart_class, previous_broker_epoch = disk.last_life()
-        request = RegisterRequest(
-            cluster_id=CLUSTER_ID,
-            broker_id=self.broker_id,
-            incarnation_id=self.incarnation,
-            directory_ids=(disk.directory_id,),
-            restart_class=restart_class,
-            previous_broker_epoch=previous_broker_epoch,
-            lost_partitions=disk.lost_partitions(),
-        )
-        self.call("handle_register", request, self._registered)
-        self.process.after(self.scheduler.between(200, 400) * MS, self._register)
-
-    def _registered(self, response: RegisterResponse | None) -> None:
-        if response is None or self.broker_epoch >= 0:
-            return
-        if response.outcome.error is not ErrorCode.NONE:
-            self.scheduler.note(f"broker {self.broker_id} refused: {response.outcome.error.name}")
-            return
-        self.broker_epoch = response.broker_epoch
-        try:
-            self.node.disk.told()
-        except StorageFailed:
-            self._fail_directory()
-        self.scheduler.note(f"broker {self.broker_id} registered, epoch {self.broker_epoch}")
-        self._get_ready()
-
-    def _connect_heartbeats(self, controller_id: int) -> None:
-        controller = self.cluster.controllers[controller_id]
-        able = controller.process.is_running
-        if not able or not self.network.both_ways(self.broker_id, controller_id):
-            delay = self.scheduler.between(50, 500) * MS
-            self.process.after(delay, self._connect_heartbeats, controller_id)
-            return
-        stream = Stream(self.network, self.process, controller.process)
-        controller.accept_heartbeats(stream, self.broker_id)
-        self._heartbeats[controller_id] = stream
-
-        def on_message(response: HeartbeatResponse) -> None:
-            self._heard(controller_id, response)
-
-        def on_closed() -> None:
-            if self._heartbeats.get(controller_id) is stream:
-                del self._heartbeats[controller_id]
-            delay = self.scheduler.between(50, 500) * MS
-            self.process.after(delay, self._connect_heartbeats, controller_id)
-
-        stream.on_message[0] = on_message
-        stream.on_closed[0] = on_closed
-        if self.broker_epoch >= 0:
-            self._send_heartbeat(controller_id, stream)
-
-    def _beat(self) -> None:
-        if self.broker_epoch >= 0:
-            for controller_id, stream in list(self._heartbeats.items()):
-                self._send_heartbeat(controller_id, stream)
-        self.process.after(HEARTBEAT_US, self._beat)
-
-    def _send_heartbeat(self, controller_id: int, stream: Stream) -> None:
-        self._heartbeat_seq += 1
-        sent = (self.lease_clock_ms(), self.scheduler.now_us)
-        self._heartbeat_sent[self._heartbeat_seq] = sent
-        self._heartbeat_sent.pop(self._heartbeat_seq - 100, None)
-        offline = (self.node.disk.directory_id,) if self.node.disk.has_failed else ()
-        stream.send(
-            self.process,
-            HeartbeatRequest(
-                broker_id=self.broker_id,
-                broker_epoch=self.broker_epoch,
-                seq=self._heartbeat_seq,
-                image_offset=self.image.offset,
-                want_fence=not self.is_ready,
-                want_shutdown=self.want_shutdown,
-                offline_directory_ids=offline,
-            ),
-        )
-
-    def _heard(self, controller_id: int, response: HeartbeatResponse) -> None:
-        if response.error is ErrorCode.STALE_BROKER_EPOCH:
-            self.exit_as_stale()
-            return
-        if not response.is_active or response.error is not ErrorCode.NONE:
-            return
-        self.active_controller = controller_id
-        sent = self._heartbeat_sent.get(response.seq)
-        if sent is not None and sent[0] + LEASE_MS > self.lease_until_ms:
-            self.lease_until_ms, self.lease_sent_us = sent[0] + LEASE_MS, sent[1]
-        if response.report_log_ends:
-            self._report(response.report_log_ends)
-        if self.want_shutdown and response.may_shutdown:
-            self._finish_shutdown()
-
-    def _report(self, wanted: tuple[TopicIdPartition, ...]) -> None:
-        ends = tuple(
-            LogEnd(
-                partition=partition,
-                last_epoch=self.hosted[partition].replica.last_epoch,
-                log_end=self.hosted[partition].replica.log_end,
-            )
-            for partition in wanted
-            if partition in self.hosted
-        )
-        request = ReportLogEndsRequest(
-            broker_id=self.broker_id, broker_epoch=self.broker_epoch, partitions=ends
-        )
-        self.call("handle_report_log_ends", request, lambda _: None)
 
     # --- the feed --------------------------------------------------------------------------------
 
@@ -347,7 +194,7 @@ class BrokerProcess:
         if self.groups is not None:
             self.groups.image_changed()
         if not self.is_ready:
-            self._get_ready()
+            self.get_ready()
             return
         for topic_id in sorted(delta.topics_removed):
             for hosted in [h for t, h in self.hosted.items() if t.topic_id == topic_id]:
@@ -381,7 +228,7 @@ class BrokerProcess:
             try:
                 hosted = self._host(partition)
             except StorageFailed:
-                self._fail_directory()
+                self.fail_directory()
                 return
         hosted.state = state
         self.step(hosted, self._changed(state))
@@ -433,9 +280,9 @@ class BrokerProcess:
 
     def _logs_are_open(self) -> None:
         self.has_opened_logs = True
-        self._get_ready()
+        self.get_ready()
 
-    def _get_ready(self) -> None:
+    def get_ready(self) -> None:
         """Section 8: roles only when the image has reached our own registration."""
         registered = 0 <= self.broker_epoch <= self.image.offset
         if self.is_ready or not self.has_opened_logs or not registered:
@@ -470,10 +317,10 @@ class BrokerProcess:
             try:
                 self.node.disk.checkpoint(self.scheduler)
             except StorageFailed:
-                self._fail_directory()
+                self.fail_directory()
         self.process.after(CHECKPOINT_US, self._checkpoint)
 
-    def _fail_directory(self) -> None:
+    def fail_directory(self) -> None:
         """R11: one directory, so all replicas here are done for."""
         disk = self.node.disk
         if disk.has_failed:
@@ -490,7 +337,8 @@ class BrokerProcess:
     def _give_up_shutdown(self) -> None:
         self.die()
 
-    def _finish_shutdown(self) -> None:
+    def finish_shutdown(self) -> None:
+        """The controller lets it go."""
         for hosted in self.hosted.values():
             hosted.log.checkpoint = hosted.replica.high_watermark
         with suppress(StorageFailed):

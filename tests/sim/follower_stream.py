@@ -8,6 +8,7 @@ may attach, hands them what comes, gathers what they say, and is opened again wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.partition import effects as fx
@@ -197,39 +198,9 @@ class SimulatedFollowerStream:
         self._broker.step(hosted, self._event(session_id, message))
 
     def _event(self, session_id: int, message: Any) -> events.Event:
-        match message:
-            case fx.SendAttached():
-                return events.AttachedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    high_watermark=message.high_watermark,
-                    log_start=message.log_start,
-                )
-            case fx.SendDiverged():
-                return events.DivergedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    for_log_end=message.for_log_end,
-                    for_last_epoch=message.for_last_epoch,
-                    epoch=message.epoch,
-                    end_offset=message.end_offset,
-                )
-            case fx.SendSnapshotless():
-                return events.SnapshotlessReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    leader_epoch=message.leader_epoch,
-                    log_start=message.log_start,
-                )
-            case fx.SendRefused():
-                return events.RefusedReceived(
-                    session_id=session_id,
-                    attach_seq=message.attach_seq,
-                    error_code=message.error_code,
-                    leader_epoch=message.leader_epoch,
-                )
+        if type(message) in _HEARD_AS:
+            kind, names = _HEARD_AS[type(message)]
+            return kind(session_id=session_id, **{name: getattr(message, name) for name in names})
         due, batches = message
         self._shell.arriving = batches
         return events.DataReceived(
@@ -250,3 +221,18 @@ def _epochs(batches: list[Batch]) -> tuple[tuple[Any, Any], ...]:
         if not found or found[-1][0] != batch.epoch:
             found.append((batch.epoch, batch.base))
     return tuple(found)
+
+
+def _told(sent: type[Any], heard: type[Any]) -> tuple[type[Any], tuple[type[Any], list[str]]]:
+    """All that a leader sends of an answer but the session, which each end names in its own way."""
+    return sent, (heard, [field.name for field in fields(sent) if field.name != "session"])
+
+
+_HEARD_AS = dict(
+    (
+        _told(fx.SendAttached, events.AttachedReceived),
+        _told(fx.SendDiverged, events.DivergedReceived),
+        _told(fx.SendSnapshotless, events.SnapshotlessReceived),
+        _told(fx.SendRefused, events.RefusedReceived),
+    )
+)

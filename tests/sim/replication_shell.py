@@ -375,4 +375,4 @@ class ReplicationShell:
                 ),
             )
 
-        broker.call("handle_alter_partition", request, reply)
+        broker.link.call("handle_alter_partition", request, reply)

@@ -5,8 +5,7 @@ a history: the trace's hash is the proof. Links are FIFO, as TCP is, with delays
 (messages vanish) or held (messages wait, then come all at once). Disk writes take time, in order,
 and a crash may come in the middle of one.
 
-The oracle knows what was committed: the first node to apply an offset writes down entry and digest,
-every other one must agree. What was acknowledged must be in it, for ever.
+The oracle (`oracle.py`) knows what was committed.
 """
 
 from __future__ import annotations
@@ -16,25 +15,19 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
-from typing import Any
 
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message, decode
 from odradek_metadata_quorum.quorum.raft.engine import ENGINE_CLOCK
 from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
 from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 from odradek_metadata_quorum.quorum.storage_format import (
     StorageIdentity,
-    check_disk,
     format_disk,
     save_identity,
 )
+from tests.sim.quorum.oracle import Oracle
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
+from tests.sim.quorum.simulated_node import CLUSTER_ID, SimulatedNode
 
 TIMERS = RaftTimers(
     election_min_s=0.5,
@@ -54,260 +47,6 @@ LIMITS = RaftLimits(
     snapshot_bytes_max=1 << 20,
     window_bytes_max=64 << 10,
 )
-CLUSTER_ID = "sim"
-
-
-class NodeDied(Exception):
-    """The production code ended the process (`fatal`)."""
-
-
-class OracleError(AssertionError):
-    """What must never happen has happened."""
-
-
-class Oracle:
-    """What is committed, what was acknowledged, who led."""
-
-    def __init__(self) -> None:
-        self.entries: dict[int, tuple[int, bytes]] = {}
-        self.digests: dict[int, bytes] = {}
-        self.acknowledged: dict[int, bytes] = {}
-        self.leaders: dict[int, int] = {}
-
-    def applied(self, node_id: int, offset: int, epoch: int, payload: bytes, digest: bytes) -> None:
-        entry = self.entries.setdefault(offset, (epoch, payload))
-        if entry != (epoch, payload):
-            raise OracleError(f"node {node_id} applied {(epoch, payload)} at {offset}, not {entry}")
-        if self.digests.setdefault(offset, digest) != digest:
-            raise OracleError(f"node {node_id} diverged at {offset}")
-
-    def acknowledge(self, offset: int, payload: bytes) -> None:
-        if self.entries.get(offset, (0, b""))[1] != payload:
-            raise OracleError(f"{payload!r} was acknowledged at {offset}: another is committed")
-        self.acknowledged[offset] = payload
-
-    def leads(self, node_id: int, term: int) -> None:
-        if self.leaders.setdefault(term, node_id) != node_id:
-            raise OracleError(f"nodes {self.leaders[term]} and {node_id} both lead term {term}")
-
-
-class DigestMachine:
-    """A state machine whose state is the digest of its history, padded to several chunks."""
-
-    PADDING = 3000
-
-    def __init__(self, node_id: int, oracle: Oracle) -> None:
-        self._node_id = node_id
-        self._oracle = oracle
-        self.digest = b"\0" * 16
-        self.history: list[tuple[int, int, bytes]] = []
-        self.fail_at: int | None = None
-
-    def apply(self, offset: int, epoch: int, payload: bytes) -> None:
-        if offset == self.fail_at:
-            raise ValueError("a poisoned entry")
-        content = self.digest + offset.to_bytes(8, "big") + payload
-        self.digest = hashlib.blake2b(content, digest_size=16).digest()
-        self.history.append((offset, epoch, payload))
-        self._oracle.applied(self._node_id, offset, epoch, payload, self.digest)
-
-    def snapshot(self) -> Callable[[], bytes]:
-        digest = self.digest
-        return lambda: digest + digest * (self.PADDING // 16)
-
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
-        assert len(data) == 16 + self.PADDING // 16 * 16
-        self.digest = data[:16]
-        self.history.clear()
-
-
-class SimulatedQueue:
-    """Disk work in order, each job taking simulated time (`DiskQueue`)."""
-
-    def __init__(self, node: SimulatedNode) -> None:
-        self._node = node
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.jobs.append((job, done))
-        if len(self.jobs) == 1:
-            self._schedule()
-
-    def _schedule(self) -> None:
-        world = self._node.world
-        world.after(world.disk_delay_s(), self._node.alive(self._run))
-
-    def _run(self) -> None:
-        job, done = self.jobs[0]
-        try:
-            result = job()
-        except OSError as error:
-            self._node.died(f"a write to the quorum's disk failed: {error}")
-            return
-        self.jobs.pop(0)
-        if self.jobs:
-            self._schedule()
-        self._node.world.note(self._node.node_id, "disk")
-        self._node.entering(lambda: done(result))
-
-
-class SimulatedNode:
-    """One voter's life, from start to crash."""
-
-    def __init__(self, world: World, node_id: int, disk: SimulatedDisk) -> None:
-        self.world = world
-        self.node_id = node_id
-        self.disk = disk
-        self.life = world.next_life()
-        self.dead: str | None = None
-        self.frozen_until = 0.0  # the process does not run until then (SIGSTOP, a paused machine)
-        self.machine = DigestMachine(node_id, world.oracle)
-        self.pending: dict[int, tuple[int, bytes]] = {}
-        self.unknown: list[int] = []
-        self.activations: list[int] = []
-        self.resignations: list[int] = []
-        self._wake_s: float | None = None
-        identity = check_disk(disk, world.identity(node_id), "sim")
-        self.queue = SimulatedQueue(self)
-        self.snapshot_queue = SimulatedQueue(self)
-        self.barrier = WriteBarrier(
-            WriteAheadLog(disk, segment_bytes_max=world.segment_bytes_max),
-            VoteFile(disk),
-            self.queue,
-            on_durable=lambda: self.raft.durable_moved(),
-        )
-        self.snapshots = SnapshotStore(disk)
-        self.outbox = Outbox(
-            self.barrier,
-            lambda peer, frame: world.send(self, peer, frame),
-            bytes_max=128 << 10,
-        )
-        self.raft = RaftNode(
-            node_id=node_id,
-            voters=world.voters,
-            joined=identity.joined,
-            barrier=self.barrier,
-            outbox=self.outbox,
-            queued_bytes=lambda peer: world.queued_bytes(node_id, peer),
-            snapshots=self.snapshots,
-            log_queue=self.queue,
-            snapshot_queue=self.snapshot_queue,
-            state_machine=self.machine,
-            timers=world.timers,
-            limits=world.limits,
-            clock=lambda: world.now,
-            randomness=world.random,
-            events=self,
-            fatal=self._fatal,
-        )
-        self._tick()
-
-    # RaftEvents.
-
-    def wake(self, delay_s: float) -> None:
-        due = self.world.now + delay_s
-        if self._wake_s is None or due < self._wake_s:
-            self._wake_s = due
-            self.world.after(delay_s, self.alive(lambda: self._woken(due)))
-
-    def _woken(self, due: float) -> None:
-        if self._wake_s == due:
-            self._wake_s = None
-            self.step()
-
-    def applied(self, offset: int, epoch: int) -> None:
-        pending = self.pending.pop(offset, None)
-        if pending is not None:
-            if pending[0] == epoch:
-                self.world.oracle.acknowledge(offset, pending[1])
-            else:
-                self.unknown.append(offset)
-
-    def restored(self, offset: int, epoch: int) -> None:
-        self.world.counts["snapshot installed"] += 1
-        for waiting in [waiting for waiting in self.pending if waiting <= offset]:
-            del self.pending[waiting]
-            self.unknown.append(waiting)
-        digests = self.world.oracle.digests
-        known = max(digests, default=0) >= offset
-        if known and digests[self._last_regular(offset)] != self.machine.digest:
-            raise OracleError(f"node {self.node_id} restored another state at {offset}")
-
-    def _last_regular(self, offset: int) -> int:
-        """The last offset at or below this one that changed the state (no-ops do not)."""
-        while offset > 0 and offset not in self.world.oracle.digests:
-            offset -= 1
-        return offset
-
-    def active(self, epoch: int) -> None:
-        self.activations.append(epoch)
-        self.world.counts["active"] += 1
-
-    def resigned(self, epoch: int) -> None:
-        self.resignations.append(epoch)
-        self.unknown.extend(self.pending)
-        self.pending.clear()
-
-    def joined(self) -> None:
-        identity = self.world.identity(self.node_id, joined=True)
-        self.queue.submit(
-            lambda: save_identity(self.disk, identity), lambda _: self.raft.confirm_joined()
-        )
-
-    # The shell.
-
-    def alive(self, call: Callable[[], None]) -> Callable[[], None]:
-        """The call, if this life still lasts then."""
-
-        def guarded() -> None:
-            if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
-                return
-            if self.frozen_until > self.world.now:
-                self.world.after(self.frozen_until - self.world.now, guarded)
-                return
-            self.entering(call)
-
-        return guarded
-
-    def entering(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(NodeDied):
-            call()
-
-    def _tick(self) -> None:
-        self.step()
-        self.world.after(self.world.timers.tick_s, self.alive(self._tick))
-
-    def step(self) -> None:
-        self.raft.step()
-        if self.raft.is_leader:
-            self.world.oracle.leads(self.node_id, self.raft.term)
-
-    def receive(self, peer_id: int, message: Message) -> None:
-        """One message, and a step right after it."""
-        self.raft.receive(peer_id, message)
-        self.step()
-
-    def propose(self, payload: bytes) -> int | None:
-        """As the active leader would; None if it is not."""
-        epoch = self.raft.active_epoch
-        if epoch is None:
-            return None
-        offset = self.raft.propose(payload, epoch)
-        if offset is not None:
-            self.pending[offset] = (epoch, payload)
-            self.wake(0.0)
-        return offset
-
-    def _fatal(self, reason: str, error: BaseException | None) -> None:
-        self.died(f"{reason}: {error!r}" if error is not None else reason)
-        raise NodeDied(reason)
-
-    def died(self, reason: str) -> None:
-        """The process ended itself."""
-        self.dead = reason
-        self.raft.halted = True
-        self.world.deaths.append((self.node_id, reason))
-        self.world.lost_connections(self.node_id)
 
 
 class World:

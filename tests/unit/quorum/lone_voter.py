@@ -6,7 +6,8 @@ from typing import Any
 
 from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.wire import Message
-from tests.sim.quorum.world import SimulatedNode, World
+from tests.sim.quorum.simulated_node import SimulatedNode
+from tests.sim.quorum.world import World
 
 
 class LoneVoter:

@@ -21,11 +21,13 @@ from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 from tests.sim.quorum.chaos import Chaos
 from tests.unit.quorum import (
+    test_committed_entries,
     test_disk_queue,
+    test_elections,
     test_joining,
-    test_raft_review,
     test_raft_rules,
     test_snapshot_store,
+    test_snapshot_transfer,
     test_write_barrier,
 )
 
@@ -150,11 +152,11 @@ DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
     (no_prefix_match, test_raft_rules.test_a_repeated_message_cuts_nothing_that_follows_it),
     (
         commit_index_taken_at_its_word,
-        test_raft_review.test_r01_a_heartbeat_commits_no_further_than_what_it_proves,
+        test_committed_entries.test_a_heartbeat_commits_no_further_than_what_it_proves,
     ),
     (
         tail_thrown_away_on_snapshot_load,
-        test_raft_review.test_r10_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail,
+        test_snapshot_transfer.test_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail,
     ),
     (
         tail_thrown_away_on_snapshot_load,
@@ -164,19 +166,19 @@ DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
         apply_errors_passed_over,
         test_raft_rules.test_an_entry_that_cannot_be_applied_ends_the_process,
     ),
-    (votes_counted_again, test_raft_review.test_r09_a_vote_counts_once),
+    (votes_counted_again, test_elections.test_a_vote_counts_once),
     (
         votes_deduplicated_without_term,
-        test_raft_review.test_r09_a_late_vote_of_the_last_term_does_not_eat_the_real_one,
+        test_elections.test_a_late_vote_of_the_last_term_does_not_eat_the_real_one,
     ),
-    (no_pre_vote, test_raft_review.test_r14_an_isolated_voter_returns_without_deposing_the_leader),
+    (no_pre_vote, test_elections.test_an_isolated_voter_returns_without_deposing_the_leader),
     (
         commit_index_from_snapshot_chunk,
-        test_raft_review.test_r01_snapshot_chunks_commit_nothing_of_an_unverified_tail,
+        test_snapshot_transfer.test_snapshot_chunks_commit_nothing_of_an_unverified_tail,
     ),
     (
         stale_snapshot_replaces_newer,
-        test_raft_review.test_r06_an_old_snapshot_sent_again_rolls_nothing_back,
+        test_snapshot_transfer.test_an_old_snapshot_sent_again_rolls_nothing_back,
     ),
     (
         stale_snapshot_replaces_newer,
@@ -190,7 +192,7 @@ DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
         no_floor_for_a_wiped_voter,
         test_joining.test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in,
     ),
-    (own_stall_is_silence, test_raft_review.test_r13_a_stall_of_its_own_deposes_no_leader),
+    (own_stall_is_silence, test_elections.test_a_stall_of_its_own_deposes_no_leader),
 ]
 
 

@@ -7,7 +7,8 @@ from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from tests.sim.quorum.world import SimulatedNode, World
+from tests.sim.quorum.simulated_node import SimulatedNode
+from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 
 

@@ -1,0 +1,76 @@
+"""What is committed is never replaced, passed over or guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek_metadata_quorum.quorum import (
+    CorruptStorage,
+)
+from tests.sim.quorum.oracle import Oracle
+from tests.unit.quorum.lone_voter import LoneVoter
+
+
+# R1
+def test_a_heartbeat_commits_no_further_than_what_it_proves() -> None:
+    voter = LoneVoter()
+    voter.append(2, 1, (1, 0), [1, 1, 1, 1], commit=1)
+    voter.append(3, 2, (3, 1), [], commit=5)  # a new leader, whose entries 4 and 5 are others
+    voter.settle()
+    assert voter.node.raft.commit_index == 3
+
+
+# R15
+def test_replacing_a_committed_entry_ends_the_process_even_before_it_is_applied() -> None:
+    voter = LoneVoter(disk_delay_s=(0.5, 0.5))
+    voter.append(2, 1, (1, 0), [1] * 9, commit=10)
+    raft = voter.node.raft
+    assert (raft.commit_index, raft.applied) == (10, 1)
+    voter.append(3, 2, (7, 1), [2, 2], commit=7)
+    assert voter.node.dead is not None
+    assert "committed" in voter.node.dead
+
+
+# R16
+def test_a_gap_between_state_and_log_ends_the_process() -> None:
+    voter = LoneVoter()
+    voter.append(2, 1, (1, 0), [1] * 50, commit=51)
+    voter.world.run(0.5)
+    raft = voter.node.raft
+    assert raft._log.first_index > 20
+    raft._SyncObj__raftLastApplied = raft._log.first_index - 5
+    voter.append(2, 1, (51, 1), [1], commit=52)
+    voter.world.run(0.1)
+    assert voter.node.dead is not None
+    assert "missing" in voter.node.dead
+
+
+# R16
+def test_a_trimmed_log_without_its_snapshot_does_not_start() -> None:
+    voter = LoneVoter()
+    for index in range(1, 120, 10):
+        voter.append(
+            2, 1, (index, 0 if index == 1 else 1), [1] * 10, commit=index + 10, text=b"x" * 400
+        )
+        voter.world.run(0.1)
+    disk = voter.world.disks[1]
+    voter.world.kill(1)
+    for name in disk.names():
+        if name.startswith("snapshot-"):
+            disk.remove(name)
+    with pytest.raises(CorruptStorage, match="no snapshot"):
+        voter.restart()
+
+
+def test_the_oracle_itself_notices_divergence_and_two_leaders() -> None:
+    oracle = Oracle()
+    oracle.applied(1, 5, 1, b"a", b"d")
+    with pytest.raises(AssertionError):
+        oracle.applied(2, 5, 1, b"b", b"d")
+    with pytest.raises(AssertionError):
+        oracle.applied(2, 5, 1, b"a", b"e")
+    oracle.leads(1, 7)
+    with pytest.raises(AssertionError):
+        oracle.leads(2, 7)
+    with pytest.raises(AssertionError):
+        oracle.acknowledge(5, b"c")

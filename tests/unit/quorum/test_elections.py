@@ -1,0 +1,144 @@
+"""Who may lead: votes, consent before a vote, stalls, handing leadership over."""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.quorum.network import wire
+from tests.sim.quorum.world import World
+from tests.unit.quorum.lone_voter import LoneVoter
+
+
+# R8
+def test_a_single_voter_elects_itself_at_once() -> None:
+    world = World(1, voters=1)
+    world.start_all()
+    assert world.run_until(lambda: world.leader() is not None, 0.1)
+    world.commit(3)
+
+
+# R9
+def test_a_late_vote_of_the_last_term_does_not_eat_the_real_one() -> None:
+    voter = LoneVoter()
+    first = voter.campaign(grants=(2,))
+    second = voter.campaign(grants=(2,))
+    assert second == first + 1
+    voter.receive(2, wire.RESPONSE_VOTE, term=first)
+    assert not voter.node.raft.is_leader
+    voter.receive(2, wire.RESPONSE_VOTE, term=second)
+    assert voter.node.raft.is_leader
+
+
+# R9
+def test_a_vote_counts_once() -> None:
+    voter = LoneVoter(voters=5)
+    term = voter.campaign(grants=(2, 3))
+    for _ in range(3):
+        voter.receive(2, wire.RESPONSE_VOTE, term=term)
+    assert not voter.node.raft.is_leader
+    voter.receive(3, wire.RESPONSE_VOTE, term=term)
+    assert voter.node.raft.is_leader
+
+
+# R13
+def test_a_stall_of_its_own_deposes_no_leader() -> None:
+    """The whole machine stops for 5 s; the leader wakes first and sees its stall, not silence."""
+    world = World(5)
+    world.start_all()
+    leader = world.elect()
+    world.commit(3)
+    term = leader.raft.term
+    world.run(0.05)
+    for node in world.nodes.values():
+        node.frozen_until = world.now + (5.0 if node is leader else 5.001)
+        if node is not leader:
+            world.hold(node.node_id, leader.node_id)
+    world.run(5.0005)  # the leader has woken, and no answer of the others has reached it yet
+    world.heal()
+    world.run(3.0)
+    assert leader.raft.is_leader
+    assert leader.raft.term == term
+    assert leader.resignations == []
+
+
+# R14
+def test_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_yet() -> None:
+    voter = LoneVoter()
+    voter.append(2, 1, (1, 0), [1, 1], commit=3)
+    voter.settle()
+    voter.world.kill(1)
+    voter.restart()
+    voter.take_sent(wire.PRE_VOTE_REPLY)
+    voter.receive(3, wire.PRE_VOTE, term=2, round=1, last_log_index=9, last_log_term=1)
+    voter.settle()
+    assert [m["granted"] for _, m in voter.take_sent(wire.PRE_VOTE_REPLY)] == [False]
+
+
+# R14
+def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
+    voter = LoneVoter()
+    voter.append(2, 1, (1, 0), [1], commit=1)
+    asked = voter.hear_pre_votes(rounds=1)
+    raft = voter.node.raft
+    reply = {"term": 1, "round": asked[0][1]["round"], "granted": True}
+    raft.receive(2, {"type": wire.PRE_VOTE_REPLY, **reply})  # consent, and no step yet
+    voter.receive(3, wire.REQUEST_VOTE, term=2, last_log_index=9, last_log_term=1)
+    voter.settle()
+    assert [peer for peer, _ in voter.take_sent(wire.RESPONSE_VOTE)] == [3]
+    assert (raft.term, raft._SyncObj__votedForNodeId) == (2, 3)
+
+
+# R14
+def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
+    voter = LoneVoter()
+    asked = voter.hear_pre_votes(rounds=2)
+    term = voter.node.raft.term
+    voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
+    voter.settle()
+    assert voter.node.raft.term == term
+
+
+# R14
+def test_an_isolated_voter_returns_without_deposing_the_leader() -> None:
+    for seed in range(5):
+        world = World(seed)
+        world.start_all()
+        leader = world.elect()
+        world.commit(2)
+        away = next(node for node in world.nodes.values() if node is not leader)
+        term = leader.raft.term
+        world.isolate(away.node_id)
+        world.run(10.0)
+        world.heal()
+        world.run(3.0)
+        assert leader.raft.is_leader, seed
+        assert {node.raft.term for node in world.nodes.values()} == {term}, seed
+
+
+# R21
+def test_leadership_is_handed_over_at_once_and_elections_still_work_after_it() -> None:
+    world = World(2)
+    world.start_all()
+    leader = world.elect()
+    world.commit(3)
+    world.run(0.2)
+    successor_id = leader.raft.best_successor()
+    assert successor_id is not None
+    leader.raft.hand_over(successor_id)
+    successor = world.nodes[successor_id]
+    assert world.run_until(lambda: successor.raft.active_epoch is not None, 0.2)
+    assert leader.resignations != []
+    world.kill(successor_id)
+    assert world.run_until(lambda: world.leader() not in (None, successor), 5.0)
+    world.commit(2)
+
+
+# R21
+def test_only_the_leader_of_the_term_may_ask_to_campaign() -> None:
+    voter = LoneVoter()
+    voter.append(2, 3, (1, 0), [3], commit=1)
+    voter.receive(3, wire.TIMEOUT_NOW, term=3)
+    voter.receive(2, wire.TIMEOUT_NOW, term=2)
+    voter.settle()
+    assert voter.node.raft.term == 3
+    voter.receive(2, wire.TIMEOUT_NOW, term=3)
+    voter.settle()
+    assert voter.node.raft.term == 4
