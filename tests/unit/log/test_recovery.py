@@ -319,6 +319,17 @@ def test_an_unclean_restart_forgets_epochs_in_which_nothing_was_written() -> Non
     assert broker.log.epochs.entries() == [(3, 0)]
 
 
+def test_a_log_whose_records_were_all_deleted_stays_empty_after_an_unclean_restart() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(7, leader_epoch=3)
+    broker.checkpoint()
+    broker.log.set_high_watermark(Offset(7))
+    broker.log.advance_log_start(Offset(7))
+    broker.sync(full=True)  # the epochs are written, the checkpoint of log starts is not
+    broker.kill_and_start()
+    assert (broker.log.log_start_offset, broker.log.log_end_offset) == (7, 7)
+
+
 def test_older_batches_of_a_producer_survive_a_restart() -> None:
     broker = memory_broker(CONFIG)
     log = broker.log

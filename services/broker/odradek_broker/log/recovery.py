@@ -80,8 +80,10 @@ class Recovery:
         end = Offset(active.end_offset)
         vouched = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < vouched or bool(self.damage)
-        epochs = self._epochs(start, end)
-        start = self._log_start_of_epochs(epochs, start, end)
+        epochs = read_epochs(self.storage, self.directory)
+        if epochs is not None:
+            start = self._log_start_of_epochs(epochs, start, end)
+        epochs = self._epochs(epochs, start, end)
         producers, snapshots = self._producers(names, end)
         for segment in self._segments[:-1]:
             segment.write_indexes(sync=False)
@@ -205,7 +207,7 @@ class Recovery:
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
         """The log start may have risen after its last checkpoint, but not after that of the epochs:
-        then the first epoch begins past the first batch."""
+        then the first epoch begins past the first batch, perhaps where the log ends."""
         entries = epochs.entries()
         segment = self._segments[0]
         _, first = segment.locate(segment.file(), segment.base_offset, segment.size_bytes)
@@ -215,8 +217,7 @@ class Recovery:
 
     # --- epochs ---------------------------------------------------------------------------------
 
-    def _epochs(self, start: Offset, end: Offset) -> LeaderEpochs:
-        epochs = read_epochs(self.storage, self.directory)
+    def _epochs(self, epochs: LeaderEpochs | None, start: Offset, end: Offset) -> LeaderEpochs:
         if epochs is None or (not epochs.entries() and end > self._segments[0].base_offset):
             epochs = LeaderEpochs.from_entries(self._epochs_from_headers())
         else:
