@@ -162,7 +162,7 @@ class World:
             for queue in (node.queue, node.snapshot_queue):
                 if queue.jobs and node.dead is None and self.random.random() < 0.7:
                     node.disk.power_cut_after = self.random.randint(0, 6)
-                    with contextlib.suppress(PowerCut):
+                    with contextlib.suppress(PowerCut, OSError):  # or the disk fails first
                         queue.jobs[0][0]()
                     node.disk.power_cut_after = None
         self.disks[node_id].crash()
