@@ -23,13 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from odradek_broker.log.directory.checkpoints import (
-    CLEANED,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
-    OffsetCheckpoint,
-)
+from odradek_broker.log.directory.checkpoint_job import CheckpointJob, Checkpoints
+from odradek_broker.log.directory.flushes import FLUSH_TOTAL_BYTES_MAX, due_flushes
 from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, LoadReport
 from odradek_broker.log.directory.meta_properties import MetaProperties
 from odradek_broker.log.directory.opening import (
@@ -71,46 +66,9 @@ from odradek_protocol.identity import (
 
 __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 
-FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
-FLUSH_AGE_MS_MAX: Final = 60_000
-FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
-FLUSHES_AT_ONCE_MAX: Final = 64
 SYNCS_AT_CLOSE_MAX: Final = 8
 ROOM_BYTES_MIN: Final = 8 << 20  # free, before a full directory is written again
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-class CheckpointJob:
-    """Gathers and writes the offset checkpoints in a pool thread; see `begin_checkpoint`.
-
-    Offsets are read while the loop may move them: each is right at some moment after the tickets
-    were taken, and a cut that falls into it makes the tickets void.
-    """
-
-    __slots__ = ("_checkpoints", "_logs", "_tickets", "error")
-
-    def __init__(self, logs: list[PartitionLog], checkpoints: tuple[OffsetCheckpoint, ...]) -> None:
-        self._logs = logs
-        self._checkpoints = checkpoints  # recovery points, watermarks, log starts, compacted
-        self._tickets = [checkpoint.ticket() for checkpoint in checkpoints]
-        self.error: OSError | None = None
-
-    def run(self) -> None:
-        """Do it, once. An error is kept for `finish_checkpoint`."""
-        logs = [(log.id, log) for log in self._logs]
-        gathered = (
-            {key: log.recovery_point for key, log in logs},
-            {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
-            {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
-            {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
-        )
-        try:
-            for checkpoint, offsets, ticket in zip(
-                self._checkpoints, gathered, self._tickets, strict=True
-            ):
-                checkpoint.write(offsets, ticket)
-        except OSError as error:
-            self.error = error
 
 
 class LogDirectory:
@@ -140,16 +98,7 @@ class LogDirectory:
         self._lock: File | None = lock
         self._boot_id = boot_id
         self._markers = RestartMarkers(storage, path)
-        self._recovery_points = OffsetCheckpoint(storage, path / RECOVERY_POINTS)
-        self._high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
-        self._log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
-        self._cleaned = OffsetCheckpoint(storage, path / CLEANED)
-        self._checkpoints = (
-            self._recovery_points,
-            self._high_watermarks,
-            self._log_starts,
-            self._cleaned,
-        )
+        self._checkpoints = Checkpoints(storage, path)
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self._removals: list[Path] = []
         self.health.on_failure = self._failed
@@ -234,11 +183,11 @@ class LogDirectory:
             path=self.path,
             health=self.health,
             restart_class=self.restart_class,
-            recovery_points=self._recovery_points,
-            high_watermarks=self._high_watermarks,
-            log_starts=self._log_starts,
+            recovery_points=self._checkpoints.recovery_points,
+            high_watermarks=self._checkpoints.high_watermarks,
+            log_starts=self._checkpoints.log_starts,
         )
-        cleaned = self._cleaned.read()
+        cleaned = self._checkpoints.cleaned.read()
 
         def add(found: FoundPartition, loaded: LoadedLog) -> None:
             # perhaps it was never synced, unless the last life ended in good order
@@ -273,7 +222,7 @@ class LogDirectory:
             partition=found.id.partition,
             config=config,
             loaded=loaded,
-            lower_recovery_point=self._recovery_points.lower,
+            lower_recovery_point=self._checkpoints.recovery_points.lower,
             is_new=is_new,
             cleaned_offset=cleaned_offset,
         )
@@ -338,7 +287,7 @@ class LogDirectory:
         recovery = Recovery(
             storage=self._storage,
             directory=log.directory,
-            recovery_point=self._recovery_points.get(log.id),
+            recovery_point=self._checkpoints.recovery_points.get(log.id),
             high_watermark=log.high_watermark,
             log_start_offset=log.log_start_offset,
             is_clean=False,
@@ -412,7 +361,7 @@ class LogDirectory:
         Not before the registration that told of `LoadReport.power_loss` was accepted: until then
         the files still show the loss to the next start.
         """
-        return CheckpointJob(list(self._logs.values()), self._checkpoints)
+        return self._checkpoints.begin(list(self._logs.values()))
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
         """Raises StorageFailed if the job failed."""
@@ -421,26 +370,10 @@ class LogDirectory:
             raise self.health.fail_to_write(what, job.error) from job.error
 
     def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
-        """Logs that want a full sync, by unsynced bytes or age: the neediest first, 64 at most.
-
-        Bounds what a restart must scan. Begin the sync of each (`begin_sync(full=True)`) when its
-        turn comes: a sync under way holds up those of its log's fsync producers.
-        """
-        candidates = [
-            (log.unsynced_bytes, number, log)
-            for number, log in enumerate(self._logs.values())
-            if log.recovery_point < log.stored_end_offset
-        ]
-        total_bytes = sum(unsynced_bytes for unsynced_bytes, _, _ in candidates)
-        due: list[PartitionLog] = []
-        for unsynced_bytes, _, log in sorted(candidates, reverse=True):
-            since_ms = log.unsynced_since_ms
-            is_old = since_ms is not None and now_ms - since_ms >= FLUSH_AGE_MS_MAX
-            is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= self.flush_total_bytes_max
-            if (is_old or is_big) and len(due) < FLUSHES_AT_ONCE_MAX:
-                due.append(log)
-                total_bytes -= unsynced_bytes
-        return due
+        """Logs that want a full sync, the neediest first; see directory/flushes.py."""
+        return due_flushes(
+            self._logs.values(), now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max
+        )
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from odradek_broker.log.log_config import TimestampKind
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed as LogFailed
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
@@ -33,7 +33,9 @@ from odradek_broker.replication.batch_checks import (
     stamp_batches,
 )
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
+from odradek_broker.replication.log_work import LogWork
 from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.visible_bytes import VisibleBytes
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     BrokerId,
@@ -85,8 +87,6 @@ class PartitionHost:
     """One replica on this broker."""
 
     __slots__ = (
-        "_above_watermark",
-        "_appended_bytes",
         "_events",
         "_is_stepping",
         "_next_request_id",
@@ -94,15 +94,15 @@ class PartitionHost:
         "_push_to",
         "_received",
         "_shared",
-        "_sync_wanted",
+        "_visible",
         "is_failed",
         "is_removed",
         "log",
         "partition",
         "replica",
         "topic",
-        "visible_bytes",
         "watchers",
+        "work",
     )
 
     def __init__(
@@ -121,9 +121,8 @@ class PartitionHost:
         self.watchers: set[Watcher] = set()
         self.is_failed = False
         self.is_removed = False
-        self.visible_bytes = 0  # that came below the high watermark in this process's life
-        self._appended_bytes = 0
-        self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, appended bytes then)
+        self.work = LogWork(self, log, shared)
+        self._visible = VisibleBytes()
         self._shared = shared
         self._produces: dict[int, _Produce] = {}
         self._next_request_id = 1
@@ -131,7 +130,6 @@ class PartitionHost:
         self._received: bytes | memoryview = b""
         self._events: deque[ev.Event] = deque()
         self._is_stepping = False
-        self._sync_wanted = False
         self.replica = Replica(
             partition=self.partition,
             broker_id=broker_id,
@@ -268,18 +266,10 @@ class PartitionHost:
             _log.error("A failed partition broke a rule", exc=error, partition=str(self))
         self._notify()
 
-    def _finish_sync(self, job: StorageJob, seconds: float) -> None:
-        self._shared.counters.sync_latencies.observe(seconds)
-        try:
-            self.log.finish(job)
-        except LogFailed as failure:
-            self._shared.storage_failed(failure)
-            return
-        if self.is_removed or self.is_failed:
-            return
-        self.step(ev.Synced(durable_end=self.log.durable_end_offset))
-        if self._sync_wanted:
-            self._begin_sync()
+    @property
+    def visible_bytes(self) -> int:
+        """That came below the high watermark in this process's life."""
+        return self._visible.total_bytes
 
     @property
     def is_leader(self) -> bool:
@@ -321,38 +311,13 @@ class PartitionHost:
             self._shared.storage_failed(failure)
             self.failed(str(failure))
             return
-        self._appended_bytes += info.size_bytes
-        self._above_watermark.append((info.end_offset, self._appended_bytes))
+        self._visible.appended(info.end_offset, info.size_bytes)
         self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
 
     def _sync(self, _effect: fx.Sync) -> None:
-        self._sync_wanted = True
-        self._begin_sync()
-
-    def _begin_sync(self) -> None:
-        try:
-            job = self.log.begin_sync()
-        except LogFailed as failure:
-            self._shared.storage_failed(failure)
-            return
-        if job is not None:
-            self._sync_wanted = False
-            self.run_sync(job)
-        elif self.log.durable_end_offset >= self.log.log_end_offset:
-            self._sync_wanted = False
-            self.step(ev.Synced(durable_end=self.log.durable_end_offset))
-
-    def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
-        """Let the pool run a sync of the log; it is applied whatever happens to who waits."""
-        began = perf_counter()
-
-        def done() -> None:
-            self._finish_sync(job, perf_counter() - began)
-            on_done()
-
-        self._shared.pool.run(job.run, done)
+        self.work.sync()
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._shared.counters.truncations += 1
@@ -362,7 +327,8 @@ class PartitionHost:
             end_offset=effect.end_offset,
             log_end_offset=self.log.log_end_offset,
         )
-        self._cut(lambda: self.log.begin_truncate(effect.end_offset), ev.Truncated())
+        self._visible.cut()
+        self.work.cut(lambda: self.log.begin_truncate(effect.end_offset), ev.Truncated())
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
@@ -371,27 +337,8 @@ class PartitionHost:
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,
         )
-        self._cut(lambda: self.log.begin_reset(effect.start_offset), ev.LogReset())
-
-    def _cut(self, begin: Callable[[], StorageJob], done: ev.Event) -> None:
-        self._above_watermark.clear()
-        try:
-            job = begin()
-        except LogFailed as failure:
-            self._shared.storage_failed(failure)
-            return
-
-        def finish() -> None:
-            try:
-                self.log.finish(job)
-            except LogFailed as failure:
-                self._shared.storage_failed(failure)
-                self.failed(str(failure))
-                return
-            if not self.is_removed:
-                self.step(done)
-
-        self._shared.pool.run(job.run, finish)
+        self._visible.cut()
+        self.work.cut(lambda: self.log.begin_reset(effect.start_offset), ev.LogReset())
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
         self.log.assign_epoch(effect.leader_epoch)
@@ -451,9 +398,7 @@ class PartitionHost:
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         self.log.set_high_watermark(effect.high_watermark)
-        above = self._above_watermark
-        while above and above[0][0] <= effect.high_watermark:
-            self.visible_bytes = above.popleft()[1]
+        self._visible.committed(effect.high_watermark)
         for stream in self._push_to.values():
             stream.mark_due(self)
         self._notify()

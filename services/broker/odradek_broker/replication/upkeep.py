@@ -59,7 +59,7 @@ class Upkeep:
                     return
                 if job is not None:
                     synced = asyncio.Event()
-                    host.run_sync(job, synced.set)
+                    host.work.run_sync(job, synced.set)
                     await synced.wait()
 
     async def checkpoint(self) -> None:

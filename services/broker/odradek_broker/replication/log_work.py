@@ -1,0 +1,93 @@
+"""What one replica has the disk's pool do: syncs and cuts of its log.
+
+A sync that is wanted while one is under way begins when that ends: whatever was appended meanwhile
+shares it (group commit). Results come back to the replica as events, in a later turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.host_ports import Surroundings
+
+if TYPE_CHECKING:
+    from odradek_broker.replication.partition_host import PartitionHost
+
+
+class LogWork:
+    """Of one host; on the event loop."""
+
+    __slots__ = ("_host", "_is_sync_wanted", "_log", "_shared")
+
+    def __init__(self, host: PartitionHost, log: PartitionLog, shared: Surroundings) -> None:
+        self._host = host
+        self._log = log
+        self._shared = shared
+        self._is_sync_wanted = False
+
+    def sync(self) -> None:
+        """Make what is in the log durable; the replica hears Synced."""
+        self._is_sync_wanted = True
+        self._begin_sync()
+
+    def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
+        """Let the pool run a sync of the log; it is applied whatever happens to who waits."""
+        began = perf_counter()
+
+        def done() -> None:
+            self._finish_sync(job, perf_counter() - began)
+            on_done()
+
+        self._shared.pool.run(job.run, done)
+
+    def cut(self, begin: Callable[[], StorageJob], done: ev.Event) -> None:
+        """Let the pool cut or reset the log; the replica hears `done`."""
+        try:
+            job = begin()
+        except StorageFailed as failure:
+            self._shared.storage_failed(failure)
+            return
+
+        def finish() -> None:
+            try:
+                self._log.finish(job)
+            except StorageFailed as failure:
+                self._shared.storage_failed(failure)
+                self._host.failed(str(failure))
+                return
+            if not self._host.is_removed:
+                self._host.step(done)
+
+        self._shared.pool.run(job.run, finish)
+
+    def _begin_sync(self) -> None:
+        log = self._log
+        try:
+            job = log.begin_sync()
+        except StorageFailed as failure:
+            self._shared.storage_failed(failure)
+            return
+        if job is not None:
+            self._is_sync_wanted = False
+            self.run_sync(job)
+        elif log.durable_end_offset >= log.log_end_offset:
+            self._is_sync_wanted = False
+            self._host.step(ev.Synced(durable_end=log.durable_end_offset))
+
+    def _finish_sync(self, job: StorageJob, seconds: float) -> None:
+        self._shared.counters.sync_latencies.observe(seconds)
+        try:
+            self._log.finish(job)
+        except StorageFailed as failure:
+            self._shared.storage_failed(failure)
+            return
+        if self._host.is_removed or self._host.is_failed:
+            return
+        self._host.step(ev.Synced(durable_end=self._log.durable_end_offset))
+        if self._is_sync_wanted:
+            self._begin_sync()
