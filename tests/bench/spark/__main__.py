@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.bench.kafka.kafka_cluster import KafkaCluster
 from tests.bench.spark.environment import HERE, Environment, make
-from tests.bench.spark.kafka_broker import KafkaBroker
 
 PARTITIONS: Final = 4
 SIZES: Final = {"100B": (2_000_000, 100), "1KiB": (500_000, 1024)}
@@ -176,8 +176,9 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="bench-kafka-", dir=environment.root) as kafka_dir,
         EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster,
-        KafkaBroker(environment.jars("broker"), Path(kafka_dir)) as kafka,
+        KafkaCluster(environment.jars("broker"), Path(kafka_dir), nodes=1) as kafka,
     ):
+        kafka.start()  # the first topic's creation waits for it
         cluster.start()
         cluster.wait_ready()
         sizes = [] if settings.only_overheads else settings.sizes
@@ -194,7 +195,7 @@ def main() -> None:
             return
         sides = {
             "odradek": ours,
-            "kafka": Side("kafka", kafka.bootstrap, environment, logs / "kafka.log", kafka.pid),
+            "kafka": Side("kafka", kafka.bootstrap, environment, logs / "kafka.log", *kafka.pids),
         }
         ratios = [
             compare(sides, label, order, settings.pairs)
