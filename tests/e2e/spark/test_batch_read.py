@@ -15,10 +15,8 @@ from tests.e2e.spark.topics import Output, Topics
 Read = Callable[..., DataFrame]
 
 
-def test_every_column_is_what_was_sent(
-    read_batch: Read, new_topic: Callable[..., str], topics: Topics
-) -> None:
-    name = new_topic(partitions=2)
+def test_every_column_is_what_was_sent(read_batch: Read, topics: Topics) -> None:
+    name = topics.new(partitions=2)
     topics.send(
         name,
         [
@@ -88,10 +86,8 @@ def test_filters_on_offset_partition_and_time_narrow_what_is_read(
     assert expected
 
 
-def test_start_and_end_by_offsets_and_by_time(
-    read_batch: Read, new_topic: Callable[..., str], topics: Topics
-) -> None:
-    name = new_topic(partitions=2)
+def test_start_and_end_by_offsets_and_by_time(read_batch: Read, topics: Topics) -> None:
+    name = topics.new(partitions=2)
     topics.send(
         name,
         [Output(b"%d" % i, partition=i % 2, timestamp_ms=1_000 + i) for i in range(100)],
@@ -121,10 +117,8 @@ def test_start_and_end_by_offsets_and_by_time(
         values(startingOffsets=f'{{"{name}":{{"0":0}}}}')
 
 
-def test_assign_and_pattern_choose_partitions(
-    read_batch: Read, new_topic: Callable[..., str], topics: Topics
-) -> None:
-    one, other = new_topic(partitions=2), new_topic(partitions=1)
+def test_assign_and_pattern_choose_partitions(read_batch: Read, topics: Topics) -> None:
+    one, other = topics.new(partitions=2), topics.new(partitions=1)
     topics.send(one, [Output(b"%d" % i, partition=i % 2) for i in range(4)])
     topics.send(other, [Output(b"9", partition=0)])
     assigned = read_batch(assign=f'{{"{one}":[1]}}').collect()
@@ -135,9 +129,9 @@ def test_assign_and_pattern_choose_partitions(
 
 
 def test_records_that_are_gone_fail_the_query_or_are_passed_over(
-    read_batch: Read, new_topic: Callable[..., str], topics: Topics
+    read_batch: Read, topics: Topics
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     topics.send(name, [Output(b"%d" % i, partition=0) for i in range(10)])
     planned_before = read_batch(subscribe=name)
     assert planned_before.count() == 10

@@ -27,9 +27,9 @@ def write(cluster: EmbeddedCluster) -> Callable[..., None]:
 
 
 def test_all_columns_arrive_and_keys_choose_partitions_as_kafkas_do(
-    spark: SparkSession, write: Callable[..., None], new_topic: Callable[..., str], topics: Topics
+    spark: SparkSession, write: Callable[..., None], topics: Topics
 ) -> None:
-    one, other = new_topic(partitions=3), new_topic(partitions=3)
+    one, other = topics.new(partitions=3), topics.new(partitions=3)
     rows = [
         ("k1", b"v1", one, None, [("h", b"1"), ("n", None)]),
         ("k2", None, one, None, []),
@@ -45,9 +45,9 @@ def test_all_columns_arrive_and_keys_choose_partitions_as_kafkas_do(
 
 
 def test_the_topic_option_goes_before_the_column(
-    spark: SparkSession, write: Callable[..., None], new_topic: Callable[..., str], topics: Topics
+    spark: SparkSession, write: Callable[..., None], topics: Topics
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     write(spark.createDataFrame([("elsewhere", "v")], "topic string, value string"), topic=name)
     assert topics.pairs(name) == [(None, b"v")]
 
@@ -65,11 +65,11 @@ def test_the_topic_option_goes_before_the_column(
 def test_a_row_that_cannot_be_written_fails_the_write_and_says_why(
     spark: SparkSession,
     write: Callable[..., None],
-    new_topic: Callable[..., str],
+    topics: Topics,
     row: tuple[object, ...],
     message: str,
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     named = tuple(name if field == "t" else field for field in row)
     with pytest.raises(Exception, match=message):
         write(spark.createDataFrame([named], COLUMNS))

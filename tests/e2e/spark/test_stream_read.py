@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +70,9 @@ def test_available_now_reads_every_flight_once_in_bounded_batches(
 
 
 def test_a_restarted_query_goes_on_where_the_checkpoint_says_and_sees_new_partitions(
-    stream: Callable[..., DataFrame],
-    new_topic: Callable[..., str],
-    topics: Topics,
-    tmp_path: Path,
+    stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     batches: list[list[bytes]] = []
 
     def sink(rows: list[Any], batch_id: int) -> None:
@@ -89,25 +88,20 @@ def test_a_restarted_query_goes_on_where_the_checkpoint_says_and_sees_new_partit
 
 
 def test_a_running_query_reads_records_and_partitions_that_come_and_reports_its_lag(
-    spark: SparkSession,
-    stream: Callable[..., DataFrame],
-    new_topic: Callable[..., str],
-    topics: Topics,
-    tmp_path: Path,
+    spark: SparkSession, stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     topics.send(name, [Output(b"%d" % i, partition=0) for i in range(10)])
     lags: list[dict[str, float]] = []
     listener = LagListener(lambda query, metrics: lags.append(metrics))
     spark.streams.addListener(listener)
-    query = _counting(stream(subscribe=name, maxOffsetsPerTrigger="4"), tmp_path)
     try:
-        query.processAllAvailable()
-        topics.add_partitions(name, 2)
-        topics.send(name, [Output(b"new", partition=1)])
-        query.processAllAvailable()
+        with counting(stream(subscribe=name, maxOffsetsPerTrigger="4"), tmp_path) as query:
+            query.processAllAvailable()
+            topics.add_partitions(name, 2)
+            topics.send(name, [Output(b"new", partition=1)])
+            query.processAllAvailable()
     finally:
-        query.stop()
         spark.streams.removeListener(listener)
     assert sum(p.numInputRows for p in query.recentProgress) == 11
     assert max(lag["totalOffsetsBehindLatest"] for lag in lags) == 6
@@ -115,15 +109,11 @@ def test_a_running_query_reads_records_and_partitions_that_come_and_reports_its_
 
 
 def test_a_running_query_reads_topics_that_come_and_match(
-    stream: Callable[..., DataFrame],
-    new_topic: Callable[..., str],
-    topics: Topics,
-    tmp_path: Path,
+    stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     topics.send(name, [Output(b"0", partition=0)])
-    query = _counting(stream(subscribePattern=f"{name}(-more)?"), tmp_path)
-    try:
+    with counting(stream(subscribePattern=f"{name}(-more)?"), tmp_path) as query:
         query.processAllAvailable()
         topics.create(f"{name}-more", partitions=1)
         topics.create(f"{name}-other", partitions=1)
@@ -132,22 +122,15 @@ def test_a_running_query_reads_topics_that_come_and_match(
         _until(query, lambda: sum(_rows(query)) == 6)
         last = json.loads(query.recentProgress[-1].sources[0].endOffset)
         assert last == {name: {"0": 1}, f"{name}-more": {"0": 5}}
-    finally:
-        query.stop()
 
 
 def test_min_offsets_hold_a_trigger_back_until_the_delay_is_over(
-    stream: Callable[..., DataFrame],
-    new_topic: Callable[..., str],
-    topics: Topics,
-    tmp_path: Path,
+    stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     topics.send(name, [Output(b"0", partition=0)])
-    query = _counting(
-        stream(subscribe=name, minOffsetsPerTrigger="5", maxTriggerDelay="6s"), tmp_path
-    )
-    try:
+    limits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "4s"}
+    with counting(stream(subscribe=name, **limits), tmp_path) as query:
         query.processAllAvailable()  # the first trigger waits for nothing
         assert _rows(query) == [1]
         topics.send(name, [Output(b"%d" % i, partition=0) for i in range(5)])
@@ -155,17 +138,18 @@ def test_min_offsets_hold_a_trigger_back_until_the_delay_is_over(
         assert _rows(query) == [1, 5]
         topics.send(name, [Output(b"late", partition=0)])
         _until(query, lambda: _rows(query) == [1, 5, 1])
-    finally:
-        query.stop()
+    begun = [
+        datetime.fromisoformat(p.timestamp.replace("Z", "+00:00"))
+        for p in query.recentProgress
+        if p.numInputRows
+    ]
+    assert begun[2] - begun[1] > timedelta(seconds=3), "held back, but for the time to plan"
 
 
 def test_aged_out_data_fails_the_query_or_is_passed_over(
-    stream: Callable[..., DataFrame],
-    new_topic: Callable[..., str],
-    topics: Topics,
-    tmp_path: Path,
+    stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
 ) -> None:
-    name = new_topic(partitions=1)
+    name = topics.new(partitions=1)
     found: list[bytes] = []
 
     def sink(rows: list[Any], batch_id: int) -> None:
@@ -191,13 +175,19 @@ def test_options_that_make_no_sense_are_told_at_load(stream: Callable[..., DataF
         stream()
 
 
-def _counting(frame: DataFrame, directory: Path) -> StreamingQuery:
-    return (
+@contextmanager
+def counting(frame: DataFrame, directory: Path) -> Iterator[StreamingQuery]:
+    """A query that throws its rows away, until the context ends."""
+    query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(processingTime="100 milliseconds")
         .start()
     )
+    try:
+        yield query
+    finally:
+        query.stop()
 
 
 def _rows(query: StreamingQuery) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from odradek.partitions import TopicPartition
 READ_S_MAX = 300.0
 
 
+_numbers = itertools.count()
 _loop: list[asyncio.AbstractEventLoop] = []
 
 
@@ -52,6 +54,12 @@ class Topics:
             )
 
         _run(self._with_client(work))
+
+    def new(self, *, partitions: int = 4) -> str:
+        """Make a topic with a name of its own; the name."""
+        name = f"t{next(_numbers)}"
+        self.create(name, partitions=partitions)
+        return name
 
     def add_partitions(self, name: str, total: int) -> None:
         async def work(client: Client) -> None:
