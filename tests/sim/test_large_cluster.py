@@ -121,6 +121,7 @@ def test_failovers_are_quick_and_everything_is_bounded() -> None:
     image = read_snapshot(snapshot)
     size_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    print(f"image: {size_bytes / 1e6:.1f} MB")
     assert sum(1 for _ in image.partitions()) == TOPICS * PARTITIONS_PER_TOPIC
     assert size_bytes <= IMAGE_MIB_MAX << 20
     assert len(snapshot) <= size_bytes
