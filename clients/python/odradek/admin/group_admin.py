@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
 
-from odradek.cluster.backoff import Backoff
+from odradek.admin.admin_calls import AdminCalls, check
 from odradek.errors import OdradekError, error_code, error_of
 from odradek.partitions import (
     ByPartition,
@@ -19,20 +15,9 @@ from odradek.partitions import (
     as_partitions,
 )
 from odradek.transports import methods
-from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
-
-R = TypeVar("R")
-
-_COORDINATOR_S_MAX: Final = 10.0
-_BACKOFF: Final = Backoff(first_ms=20, most_ms=500)
-_COORDINATOR_MOVES: Final = {
-    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
-    int(ErrorCode.NOT_COORDINATOR),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,27 +55,13 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
 
 
-class GroupAdmin:
+class GroupAdmin(AdminCalls):
     """The part of `Admin` that is about groups."""
-
-    async def _call(self, method: Method[Any, R], request: Any) -> R:
-        raise NotImplementedError("Admin has it")
-
-    async def _coordinate(self, method: Method[Any, R], request: Any) -> R:
-        """A call to a group's coordinator, repeated while there is none, as while it moves."""
-        deadline_s = time.monotonic() + _COORDINATOR_S_MAX
-        attempts = 0
-        while True:
-            response = await self._call(method, request)
-            if not _COORDINATOR_MOVES & _codes(response) or time.monotonic() >= deadline_s:
-                return response
-            attempts += 1
-            await asyncio.sleep(_BACKOFF.after(attempts, random.random()) / 1000)
 
     async def list_groups(self) -> list[GroupListing]:
         """All groups of the cluster, by name."""
-        response = await self._coordinate(methods.LIST_GROUPS, pb.ListGroupsRequest())
-        _check(response.error_code, "listing groups")
+        response = await self._call(methods.LIST_GROUPS, pb.ListGroupsRequest())
+        check(response.error_code, "listing groups")
         return sorted(
             (
                 GroupListing(
@@ -107,9 +78,9 @@ class GroupAdmin:
     async def describe_group(self, group: str) -> GroupDescription:
         """One group. Raises when there is none of that name."""
         request = pb.DescribeGroupsRequest(group_ids=[group])
-        response = await self._coordinate(methods.DESCRIBE_GROUPS, request)
+        response = await self._call(methods.DESCRIBE_GROUPS, request)
         (one,) = response.groups
-        _check(one.error_code, f"group {group!r}")
+        check(one.error_code, f"group {group!r}")
         return GroupDescription(
             group=group,
             state=one.state,
@@ -142,8 +113,8 @@ class GroupAdmin:
         request = pb.FetchOffsetsRequest(
             group_id=group, partitions=[_named(name) for name in names], member_epoch=-1
         )
-        response = await self._coordinate(methods.GROUP_FETCH, request)
-        _check(response.error_code, f"offsets of group {group!r}")
+        response = await self._call(methods.GROUP_FETCH, request)
+        check(response.error_code, f"offsets of group {group!r}")
         return {
             TopicPartition(one.partition.topic, one.partition.partition): one.offset
             for one in response.offsets
@@ -161,20 +132,20 @@ class GroupAdmin:
             request.offsets.add(
                 partition=_named(as_partition(name)), offset=offset, leader_epoch=-1
             )
-        response = await self._coordinate(methods.GROUP_COMMIT, request)
+        response = await self._call(methods.GROUP_COMMIT, request)
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
             raise error_of(
                 ErrorCode.NON_EMPTY_GROUP, f"group {group!r}", "it has members; stop them first"
             )
-        _check(response.error_code, f"group {group!r}")
+        check(response.error_code, f"group {group!r}")
         for one in response.offsets:
-            _check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
+            check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
 
     async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
         """Delete groups without members, with all that they committed; each for itself."""
         outcomes: dict[str, OdradekError | None] = {}
         for group in groups:
-            response = await self._coordinate(
+            response = await self._call(
                 methods.DELETE_GROUPS, pb.DeleteGroupsRequest(group_ids=[group])
             )
             for one in response.groups:
@@ -188,20 +159,10 @@ class GroupAdmin:
         request = pb.DeleteOffsetsRequest(
             group_id=group, partitions=[_named(name) for name in as_partitions(partitions)]
         )
-        response = await self._coordinate(methods.DELETE_OFFSETS, request)
-        _check(response.error_code, f"group {group!r}")
+        response = await self._call(methods.DELETE_OFFSETS, request)
+        check(response.error_code, f"group {group!r}")
         for one in response.offsets:
-            _check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
-
-
-def _codes(response: Any) -> set[int]:
-    """The error codes in an answer, of all its groups."""
-    return {getattr(one, "error_code", 0) for one in (response, *getattr(response, "groups", ()))}
-
-
-def _check(code: int, subject: str) -> None:
-    if code:
-        raise error_of(code, subject)
+            check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
 
 
 def _named(name: TopicPartition) -> common_pb2.TopicPartition:
