@@ -128,18 +128,6 @@ def test_an_abort_is_kept_with_the_last_stable_offset_of_that_moment() -> None:
     assert end(states, 3, 31, abort=True) is None, "a marker without records aborts nothing"
 
 
-def test_a_marker_from_the_past_is_refused() -> None:
-    states = ProducerStates()
-    begin(states, 1, 10)
-    end(states, 1, 20, abort=False)
-    assert states.check_marker(ProducerId(1), ProducerEpoch(0), 1) is ErrorCode.NONE
-    fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert states.check_marker(ProducerId(1), ProducerEpoch(0), 0) is fenced
-    assert (
-        states.check_marker(ProducerId(1), ProducerEpoch(-1), 5) is ErrorCode.INVALID_PRODUCER_EPOCH
-    )
-
-
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
     states = after(0)
     begin(states, 1, 10)

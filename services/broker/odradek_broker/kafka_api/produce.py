@@ -38,8 +38,6 @@ from odradek_protocol.kafka.produce import (
 )
 
 TIMEOUT_MS_MAX: Final = 600_000
-_ATTRIBUTES_LOW_BYTE_AT: Final = 22
-_TRANSACTIONAL_BIT: Final = 0x10
 _MOVED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -51,9 +49,6 @@ _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
 _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-_NO_TRANSACTIONS: Final = ProduceOutcome(
-    ErrorCode.INVALID_TXN_STATE, message="transactions are not supported"
-)
 
 
 @handles(ApiKey.PRODUCE, decode=decode_produce, is_ordered=True)
@@ -89,8 +84,6 @@ class _Produce:
                     outcomes[number] = refused
                 elif not records:
                     outcomes[number] = _NO_RECORDS
-                elif _is_transactional(records) and self._request.services.transactions is None:
-                    outcomes[number] = _NO_TRANSACTIONS
                 else:
                     assert name is not None
                     size_bytes += len(records)
@@ -204,9 +197,3 @@ class _Produce:
         return PartitionAnswer(
             index, error, NO_OFFSET, -1, outcome.log_start_offset, outcome.message or None, leader
         )
-
-
-def _is_transactional(records: memoryview) -> bool:
-    return len(records) > _ATTRIBUTES_LOW_BYTE_AT and bool(
-        records[_ATTRIBUTES_LOW_BYTE_AT] & _TRANSACTIONAL_BIT
-    )

@@ -118,7 +118,7 @@ def check_client_batches(
                 ErrorCode.INVALID_RECORD,
                 f"{count} records with last offset delta {last_offset_delta}",
             )
-        refused = _check_attributes(attributes, producer_id, is_internal=is_internal)
+        refused = _check_attributes(attributes, is_internal=is_internal)
         if refused is None and max_timestamp_ms >= 0:
             refused = _check_timestamp(max_timestamp_ms, now_ms, config)
         if refused is None and config.cleanup_compact and not is_internal:
@@ -205,13 +205,12 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
     return ScannedBatches(end_offset, tuple(epochs), True)
 
 
-def _check_attributes(
-    attributes: int, producer_id: int, *, is_internal: bool
-) -> BatchRefused | None:
+def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | None:
     if attributes & CONTROL_MASK and not is_internal:
         return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
-    if attributes & TRANSACTIONAL_MASK and producer_id < 0:
-        return BatchRefused(ErrorCode.INVALID_RECORD, "a transaction without a producer id")
+    if attributes & TRANSACTIONAL_MASK and not is_internal:
+        # nobody would ever end it, and readers of committed records would wait for that
+        return BatchRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
     return None
 
 

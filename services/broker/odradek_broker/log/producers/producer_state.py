@@ -114,20 +114,6 @@ class ProducerStates:
             return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def check_marker(
-        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> ErrorCode:
-        """Judge a marker before the append: INVALID_PRODUCER_EPOCH or
-        TRANSACTION_COORDINATOR_FENCED for one from the past."""
-        entry = self._entries.get(producer_id)
-        if entry is None:
-            return ErrorCode.NONE
-        if producer_epoch < entry.epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        if coordinator_epoch < entry.coordinator_epoch:
-            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-        return ErrorCode.NONE
-
     # --- the fold over the log ------------------------------------------------------------------
 
     def note_batch(
