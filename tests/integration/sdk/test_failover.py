@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import signal
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from odradek import Client, DeliveryFuture
@@ -92,10 +94,10 @@ async def verify(client: Client, topic: str, load: Load) -> None:
         assert numbers == list(range(int(key), load.sent, 50)), f"key {key!r}"
 
 
-async def test_a_leader_killed_under_load_costs_a_pause_and_nothing_else(
-    three_brokers: EmbeddedCluster, topic: str
-) -> None:
-    async with Client(three_brokers.bootstrap) as client:
+@contextlib.asynccontextmanager
+async def under_load(cluster: EmbeddedCluster, topic: str) -> AsyncIterator[Load]:
+    """Records flow while something is done to the cluster; all come once, in order, and no pause is long."""
+    async with Client(cluster.bootstrap) as client:
         await client.admin.create_topic(
             topic,
             partitions=PARTITIONS,
@@ -103,83 +105,66 @@ async def test_a_leader_killed_under_load_costs_a_pause_and_nothing_else(
             configs={"min.insync.replicas": "2"},
         )
         load = Load(client, topic)
-        read = 0
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run())
+            yield load
+            load.is_over = True
+        await verify(client, topic, load)
+    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
+    assert load.longest_gap_s < GAP_S_MAX
+
+
+async def test_a_leader_killed_under_load_costs_a_pause_and_nothing_else(
+    three_brokers: EmbeddedCluster, topic: str
+) -> None:
+    read = 0
+    async with under_load(three_brokers, topic) as load:
 
         async def follow() -> None:
             nonlocal read
-            async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+            async with load.client.consumer(topic, auto_offset_reset="earliest") as consumer:
                 while not load.is_over or read < load.sent:
                     read += len(await consumer.getmany(500))
 
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(load.run())
-            tasks.create_task(follow())
+        async with asyncio.TaskGroup() as readers:
+            readers.create_task(follow())
             await load.progress(1)
-            leader = await busiest_leader(client, topic)
+            leader = await busiest_leader(load.client, topic)
             three_brokers.brokers[leader].kill()
             await load.progress(2)
             three_brokers.brokers[leader].start()
             await asyncio.to_thread(three_brokers.brokers[leader].wait_ready, 30)
             await load.progress(1)
             load.is_over = True
-        assert read == load.sent
-        await verify(client, topic, load)
-    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
-    assert load.longest_gap_s < GAP_S_MAX
+    assert read == load.sent
 
 
 async def test_a_leader_that_is_stopped_is_left_and_wakes_harmless(
     three_brokers: EmbeddedCluster, topic: str
 ) -> None:
-    async with Client(three_brokers.bootstrap) as client:
-        await client.admin.create_topic(
-            topic,
-            partitions=PARTITIONS,
-            replication_factor=3,
-            configs={"min.insync.replicas": "2"},
-        )
-        load = Load(client, topic)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(load.run())
-            await load.progress(1)
-            leader = await busiest_leader(client, topic)
-            three_brokers.brokers[leader].signal(signal.SIGSTOP)
-            try:
-                await load.progress(2)
-            finally:
-                three_brokers.brokers[leader].signal(signal.SIGCONT)
+    async with under_load(three_brokers, topic) as load:
+        await load.progress(1)
+        leader = await busiest_leader(load.client, topic)
+        three_brokers.brokers[leader].signal(signal.SIGSTOP)
+        try:
             await load.progress(2)
-            load.is_over = True
-        await verify(client, topic, load)
-    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
-    assert load.longest_gap_s < GAP_S_MAX
+        finally:
+            three_brokers.brokers[leader].signal(signal.SIGCONT)
+        await load.progress(2)
 
 
 async def test_every_broker_is_restarted_in_turn_under_load(
     three_brokers: EmbeddedCluster, topic: str
 ) -> None:
-    async with Client(three_brokers.bootstrap) as client:
-        await client.admin.create_topic(
-            topic,
-            partitions=PARTITIONS,
-            replication_factor=3,
-            configs={"min.insync.replicas": "2"},
-        )
-        load = Load(client, topic)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(load.run())
-            for broker in three_brokers.brokers.values():
-                await load.progress(0.5)
-                broker.signal(signal.SIGTERM)
-                assert await asyncio.to_thread(broker.wait, 20)
-                broker.start()
-                await asyncio.to_thread(broker.wait_ready, 30)
-                await in_sync(client, topic)
+    async with under_load(three_brokers, topic) as load:
+        for broker in three_brokers.brokers.values():
             await load.progress(0.5)
-            load.is_over = True
-        await verify(client, topic, load)
-    print(f"longest gap between acknowledgements: {load.longest_gap_s:.2f} s")
-    assert load.longest_gap_s < GAP_S_MAX
+            broker.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(broker.wait, 20)
+            broker.start()
+            await asyncio.to_thread(broker.wait_ready, 30)
+            await in_sync(load.client, topic)
+        await load.progress(0.5)
 
 
 async def in_sync(client: Client, topic: str) -> None:

@@ -57,9 +57,7 @@ async def test_a_null_value_and_the_clocks_time_are_what_is_sent_by_default(
     assert before_ms - 5 <= record.timestamp_ms <= time.time_ns() // 1_000_000 + 5
 
 
-async def test_batches_shrink_to_what_a_topic_takes(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_batches_shrink_to_what_a_topic_takes(cluster: MemoryCluster, client: Client) -> None:
     await client.admin.create_topic("t", partitions=1, configs={"max.message.bytes": "2000"})
     async with client.producer() as producer:
         futures = [await producer.send("t", b"%04d" % i + b"x" * 96) for i in range(2_000)]
