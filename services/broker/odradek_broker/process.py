@@ -52,6 +52,7 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.upkeep import Upkeep
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
+from odradek_broker.security.oauth_tokens import token_verifier
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.identity import (
@@ -102,7 +103,8 @@ class BrokerProcess:
         self._catch_up = CatchUp(self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms)
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
-        self._kafka = KafkaListeners(settings, self._tls)
+        self._tokens = token_verifier(settings)
+        self._kafka = KafkaListeners(settings, self._tls, tokens=self._tokens)
         self._authorizer: Authorizer = (
             AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()
         )
@@ -254,6 +256,7 @@ class BrokerProcess:
             authorizer=self._authorizer,
             quotas=self._quotas,
             credentials=lambda: self._partitions.image.scram,
+            tokens=self._tokens,
             is_registered=lambda broker_id: broker_id in self._feed.image.brokers,
         )
         self._ports |= self._grpc.bind()

@@ -12,6 +12,7 @@ from odradek_runtime.listeners import ListenerAddress, host_port, open_port, por
 from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
+_PROBE_BYTES_MAX: Final = 4096  # anybody may ask how a process is: the name of a service
 Options = list[tuple[str, Any]]
 
 SERVER_OPTIONS: Final[Options] = [
@@ -84,10 +85,12 @@ def new_server(
     *,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     concurrent_rpcs_max: int | None = None,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> grpc.aio.Server:
-    """A server with our options, on no port yet."""
+    """A server with our options, on no port yet; `message_bytes_max` is of what it receives."""
+    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": message_bytes_max}
     return grpc.aio.server(
-        options=SERVER_OPTIONS,
+        options=list(options.items()),
         interceptors=list(interceptors),
         maximum_concurrent_rpcs=concurrent_rpcs_max,
     )
@@ -132,7 +135,7 @@ class Health:
         """
         from grpc_health.v1 import health_pb2_grpc
 
-        server = new_server()
+        server = new_server(message_bytes_max=_PROBE_BYTES_MAX)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
         bound = bind(
             server, ListenerAddress(name="HEALTH", host=host, port=port), None, mutual=False

@@ -16,7 +16,8 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from odradek_broker.listeners.grpc_callers import Authorization, Callers
+from odradek_broker.listeners.grpc_authorization import Authorization
+from odradek_broker.listeners.grpc_callers import Callers
 from odradek_broker.security.authorizer import AclAuthorizer
 from odradek_broker.security.grpc_rights import CHECKED_BY_SERVICERS
 from odradek_broker.security.grpc_sessions import GrpcSessions

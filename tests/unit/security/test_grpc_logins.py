@@ -15,14 +15,21 @@ from odradek.errors import (
     BrokerUnreachable,
     InvalidConfig,
     InvalidRequest,
+    OdradekError,
     UnsupportedOperation,
 )
 from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.methods import AUTHENTICATE, METADATA, PRODUCE, WATCH_METADATA
-from odradek_protocol.rpc.v1 import auth_service_pb2
+from odradek_broker.listeners.servicers import auth_servicer
+from odradek_protocol.rpc.v1 import auth_service_pb2 as pb_auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.tls import TlsFiles
+from tests.e2e.security.token_issuer import TokenIssuer
 from tests.unit.security.login_server import MECHANISMS, LoginServer, login_server
+
+CLIENT_FIRST = b"n,,n=alice,r=abcdefghijkl"
 
 
 async def who_am_i(transport: GrpcTransport, server: LoginServer) -> str:
@@ -30,8 +37,10 @@ async def who_am_i(transport: GrpcTransport, server: LoginServer) -> str:
     return answer.cluster_id
 
 
-def as_user(name: str = "alice", password: str = "secret", **more: str) -> SaslCredentials:
-    return SaslCredentials(username=name, password=password, **more)
+def as_user(
+    name: str = "alice", password: str = "secret", mechanism: str = "SCRAM-SHA-512"
+) -> SaslCredentials:
+    return SaslCredentials(username=name, password=password, mechanism=mechanism)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -181,28 +190,118 @@ async def test_a_mechanism_that_is_not_offered_says_what_is() -> None:
         await transport.close()
 
 
-async def test_an_exchange_out_of_order_is_ended() -> None:
+async def step(
+    transport: GrpcTransport, server: LoginServer, token: bytes, *, exchange: str = ""
+) -> pb_auth.AuthenticateResponse:
+    """One of a login by SCRAM-SHA-512."""
+    first = ("odradek-sasl-mechanism", "SCRAM-SHA-512")
+    told = ("odradek-sasl-exchange", exchange) if exchange else first
+    return await transport.call(
+        server.endpoint,
+        AUTHENTICATE,
+        pb_auth.AuthenticateRequest(),
+        timeout_s=10,
+        metadata=(told, ("odradek-sasl-token-bin", token)),
+    )
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [CLIENT_FIRST, CLIENT_FIRST],
+        [b"c=biws,r=abc,p=AAAA"],
+        [b""],
+        [CLIENT_FIRST, b"c=biws,r=another-nonce,p=AAAA"],
+        [b"\xff" * 5_000],
+    ],
+)
+async def test_an_exchange_out_of_order_is_ended(tokens: list[bytes]) -> None:
     """A second client-first in place of the proof, and a proof with nothing before it."""
     async with login_server() as server:
         server.add_user("alice", "secret")
         transport = GrpcTransport()
-        for tokens in (
-            [b"n,,n=alice,r=abcdefghijkl", b"n,,n=alice,r=abcdefghijkl"],
-            [b"c=biws,r=abc,p=AAAA"],
-            [b""],
-            [b"n,,n=alice,r=abcdefghijkl", b"c=biws,r=another-nonce,p=AAAA"],
-            [b"\xff" * 20_000],
-        ):
-            stream = transport.open(server.endpoint, AUTHENTICATE)
-            with pytest.raises((AuthenticationFailed, BrokerUnreachable)):  # noqa: PT012
-                for token in tokens:
-                    await stream.send(
-                        auth_service_pb2.AuthenticateRequest(mechanism="SCRAM-SHA-512", token=token)
-                    )
-                    answer = await stream.receive()
-                    assert answer is not None
-                    assert not answer.session
+        exchange = ""
+        for token in tokens[:-1]:
+            exchange = (await step(transport, server, token, exchange=exchange)).exchange
+        with pytest.raises(AuthenticationFailed, match="authentication failed"):
+            await step(transport, server, tokens[-1], exchange=exchange)
+        with pytest.raises(AuthenticationFailed, match="authentication failed"):  # it is over
+            await step(transport, server, CLIENT_FIRST, exchange=exchange or "made-up")
         assert len(server.sessions) == 0
+        await transport.close()
+
+
+async def test_an_address_has_so_many_logins_under_way() -> None:
+    async with login_server() as server:
+        server.add_user("alice", "secret")
+        transport = GrpcTransport()
+        begun = [
+            await step(transport, server, CLIENT_FIRST)
+            for _ in range(auth_servicer.LOGINS_PER_HOST_MAX)
+        ]
+        assert len({one.exchange for one in begun}) == len(begun)
+        with pytest.raises(BrokerUnreachable, match="too many logins"):
+            await step(transport, server, CLIENT_FIRST)
+        with pytest.raises(AuthenticationFailed):  # one that fails makes room
+            await step(transport, server, b"c=biws", exchange=begun[0].exchange)
+        assert (await step(transport, server, CLIENT_FIRST)).exchange
+        await transport.close()
+
+
+async def test_a_login_that_nobody_goes_on_with_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auth_servicer, "LOGIN_S_MAX", 0.0)
+    async with login_server() as server:
+        server.add_user("alice", "secret")
+        transport = GrpcTransport()
+        for _ in range(2 * auth_servicer.LOGINS_PER_HOST_MAX):
+            begun = await step(transport, server, CLIENT_FIRST)
+        with pytest.raises(AuthenticationFailed):
+            await step(transport, server, b"c=biws", exchange=begun.exchange)
+        await transport.close()
+
+
+async def test_a_signed_token_is_a_login_until_it_ends(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    ca = authority.create(common_name="test", days=1)
+    certificate, key = authority.issue("broker-1", hosts=["127.0.0.1"], days=1)
+    issuer = TokenIssuer(tmp_path / "jwks.json")
+    rules = TokenRules(jwks=issuer.jwks, issuer=issuer.name, audience=issuer.audience, leeway_s=0.0)
+    tokens = [issuer.token("alice", lifetime_s=100), issuer.token("alice", lifetime_s=-100)]
+    asked: list[str] = []
+
+    def token() -> str:
+        asked.append(tokens[len(asked)])
+        return asked[-1]
+
+    credentials = SaslCredentials(mechanism="OAUTHBEARER", token=token)
+    with pytest.raises(InvalidConfig, match="no TLS"):
+        GrpcTransport(credentials=credentials)
+    async with login_server(
+        mechanisms=("OAUTHBEARER",),
+        tls=TlsFiles(certificate=certificate, key=key, ca=ca),
+        tokens=TokenVerifier(rules),
+        lifetime_ms=3_600_000,
+    ) as server:
+        transport = GrpcTransport(TlsOptions(ca=ca), credentials=credentials)
+        assert await who_am_i(transport, server) == "User:alice@127.0.0.1"
+        assert await who_am_i(transport, server) == "User:alice@127.0.0.1"
+        assert len(asked) == 1
+        [session] = server.sessions._open.values()
+        assert session.ends_at_ms <= monotonic_ms() + 100_000  # not the hour of a session
+        session.ends_at_ms = monotonic_ms()
+        with pytest.raises(AuthenticationFailed):  # the next token has run out
+            await who_am_i(transport, server)
+        assert len(asked) == 2
+        await transport.close()
+
+
+async def test_more_metadata_than_a_login_needs_is_refused_before_it_is_taken() -> None:
+    async with login_server() as server:
+        transport = GrpcTransport()
+        with pytest.raises(OdradekError, match=r"(?i)metadata"):
+            await step(transport, server, b"x" * (1 << 20))
         await transport.close()
 
 
@@ -212,6 +311,7 @@ def test_credentials_do_not_show_in_their_text() -> None:
         ("", "x", "PLAIN"),
         ("x", "", "PLAIN"),
         ("x", "x", "GSSAPI"),
+        ("x", "x", "OAUTHBEARER"),
     ):
         with pytest.raises(InvalidConfig):
             SaslCredentials(username=user, password=password, mechanism=mechanism)

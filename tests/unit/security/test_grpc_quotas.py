@@ -7,7 +7,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from odradek_broker.listeners.grpc_callers import Authorization, Callers
+from odradek_broker.listeners.grpc_authorization import Authorization
+from odradek_broker.listeners.grpc_callers import Callers
 from odradek_broker.quotas.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
 from odradek_broker.security.authorizer import EverybodyMay
 from odradek_broker.security.grpc_rights import MUTATIONS, RULES

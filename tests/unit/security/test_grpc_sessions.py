@@ -30,7 +30,7 @@ class Table:
 
     def open(self, user: str) -> str:
         one = self.users.setdefault((user, ScramMechanism.SHA_256), credential(user))
-        return self.sessions.open(one)
+        return self.sessions.open(user, one, lifetime_ms=self.sessions.lifetime_ms)
 
 
 def test_a_session_is_found_by_its_name_until_its_time_is_over() -> None:

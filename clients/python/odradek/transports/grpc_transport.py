@@ -38,9 +38,10 @@ from odradek.errors import (
     UnsupportedOperation,
 )
 from odradek.transports.methods import AUTHENTICATE
-from odradek.transports.sasl_login import Session, log_in
-from odradek.transports.security import PLAIN, SaslCredentials, TlsOptions
+from odradek.transports.sasl_login import LOGIN_S_MAX, Metadata, Session, log_in
+from odradek.transports.security import SCRAM, SaslCredentials, TlsOptions
 from odradek.transports.transport import Method, MethodKind, Stream
+from odradek_protocol.rpc.v1.auth_service_pb2 import AuthenticateRequest
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -70,7 +71,6 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.service_config_disable_resolution", 1),
 ]
-Metadata = tuple[tuple[str, str], ...]
 _transports: weakref.WeakSet[GrpcTransport] = weakref.WeakSet()
 _is_forked = False
 
@@ -79,7 +79,7 @@ class GrpcTransport:
     """Channels by endpoint. Belongs to the event loop that it is first used on.
 
     Raises:
-        InvalidConfig: the mechanism is PLAIN, and there is no TLS.
+        InvalidConfig: the mechanism sends a secret, and there is no TLS.
         ForkedProcess: this process was forked while gRPC was in use, and it would crash.
     """
 
@@ -93,9 +93,10 @@ class GrpcTransport:
         if _is_forked:
             raise ForkedProcess("gRPC was in use when this process was forked")
         _transports.add(self)
-        if credentials is not None and credentials.mechanism == PLAIN and tls is None:
+        if credentials is not None and credentials.mechanism not in SCRAM and tls is None:
             raise InvalidConfig(
-                "PLAIN sends the password, and there is no TLS", hint="use TLS, or SCRAM-SHA-512"
+                f"{credentials.mechanism} sends a secret as it is, and there is no TLS",
+                hint="use TLS, or SCRAM-SHA-512",
             )
         self._tls = tls
         self._credentials = credentials
@@ -180,14 +181,23 @@ class GrpcTransport:
 
     # --- logging in -------------------------------------------------------------------------------
 
+    async def log_in(self, endpoint: str, credentials: SaslCredentials) -> Session:
+        """A new session at that broker. Raises AuthenticationFailed, or what keeps the broker from answering."""
+        return await log_in(
+            lambda metadata: self._call(
+                endpoint, AUTHENTICATE, AuthenticateRequest(), LOGIN_S_MAX, metadata
+            ),
+            endpoint,
+            credentials,
+        )
+
     async def _session(self, endpoint: str) -> Session:
         """The session at that broker; a new one if there is none, or it is about to run out."""
         assert self._credentials is not None
         async with self._logins.setdefault(endpoint, asyncio.Lock()):
             session = self._sessions.get(endpoint)
             if session is None or time.monotonic() >= session.renew_at_s:
-                stream = self._open(endpoint, AUTHENTICATE, ())
-                session = await log_in(stream, endpoint, self._credentials)
+                session = await self.log_in(endpoint, self._credentials)
                 self._sessions[endpoint] = session
             return session
 

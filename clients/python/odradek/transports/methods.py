@@ -52,7 +52,7 @@ AUTHENTICATE: Final = _method(
     "Authenticate",
     auth.AuthenticateRequest,
     auth.AuthenticateResponse,
-    MethodKind.BIDI,
+    MethodKind.UNARY,
 )
 PRODUCE: Final = _method(
     BROKER_SERVICE, "Produce", broker.ProduceRequest, broker.ProduceResponse, MethodKind.BIDI

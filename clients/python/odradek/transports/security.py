@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,9 @@ from typing import Final
 from odradek.errors import InvalidConfig
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN)
+OAUTHBEARER: Final = "OAUTHBEARER"
+SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +40,33 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslCredentials:
-    """A user's name and password, for listeners that want a login.
+    """A user's name and password, or a token, for listeners that want a login.
 
     SCRAM proves the password without sending it; PLAIN sends it, and is refused without TLS.
+    OAUTHBEARER sends what `token` returns, a signed JWT that names the user, and is refused without
+    TLS too; `token` is called at every login, so that a new one is at hand when the old one ends. It
+    must not wait.
 
     Raises:
-        InvalidConfig: there is no such mechanism, or the name or password is empty.
+        InvalidConfig: there is no such mechanism, or what it needs is missing.
     """
 
-    username: str
-    password: str
+    username: str = ""
+    password: str = ""
     mechanism: str = "SCRAM-SHA-512"
+    token: Callable[[], str] | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise InvalidConfig(
                 f"mechanism {self.mechanism!r} is not known", hint=f"use {', '.join(MECHANISMS)}"
             )
+        if (self.mechanism == OAUTHBEARER) != (self.token is not None):
+            raise InvalidConfig(
+                "a token goes with the mechanism OAUTHBEARER, and that with a token"
+            )
+        if self.token is not None:
+            return
         if not self.username or not self.password:
             raise InvalidConfig("a login needs a user's name and a password")
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
 
-from odradek_broker.listeners.grpc_callers import Authorization, Callers
+from odradek_broker.listeners.grpc_authorization import Authorization
+from odradek_broker.listeners.grpc_callers import Callers
 from odradek_broker.listeners.servicers import auth_servicer
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.security.authorizer import Authorizer
@@ -35,6 +36,10 @@ from odradek_runtime.tls import TlsFiles, peer_identity
 
 _REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
 AddServicers = Callable[[grpc.aio.Server], list[str]]
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
+
 _audit = event_log("odradek_broker.audit")
 
 
@@ -84,6 +89,7 @@ class GrpcListeners:
         authorizer: Authorizer,
         quotas: Quotas,
         credentials: Credentials,
+        tokens: TokenVerifier | None,
         is_registered: Callable[[BrokerId], bool],
     ) -> None:
         self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
@@ -92,6 +98,7 @@ class GrpcListeners:
         self._authorizer = authorizer
         self._quotas = quotas
         self._credentials = credentials
+        self._tokens = tokens
         self._is_registered = is_registered
         self._clients: dict[str, grpc.aio.Server] = {}
         self._replication: grpc.aio.Server | None = None
@@ -137,6 +144,7 @@ class GrpcListeners:
                 mechanisms=self._settings.mechanisms_of(name),
                 credentials=self._credentials,
                 sessions=self.sessions,
+                tokens=self._tokens,
             )
             services = [*to_clients(server), auth_servicer.add_to(server, login)]
             enable_reflection(server, services)

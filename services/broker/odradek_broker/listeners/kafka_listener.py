@@ -18,12 +18,11 @@ from odradek_broker.kafka_api.request import ClientSession, CloseConnection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
-from odradek_broker.security.sasl import OAUTHBEARER, SaslExchange
+from odradek_broker.security.sasl import SaslExchange
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.server_tls import server_context
-from odradek_runtime.settings import SettingsError
 from odradek_runtime.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -55,16 +54,10 @@ def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) ->
 class KafkaListeners:
     """See above."""
 
-    def __init__(self, settings: BrokerSettings, tls: TlsFiles | None) -> None:
-        """Raises SettingsError for keys of OAUTHBEARER that cannot be read."""
-        self._tokens: TokenVerifier | None = None
-        if OAUTHBEARER in settings.sasl_mechanisms:
-            from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier
-
-            try:
-                self._tokens = TokenVerifier(settings.token_rules())
-            except JwksRefused as refused:
-                raise SettingsError(f"sasl.oauthbearer.jwks.location: {refused}") from None
+    def __init__(
+        self, settings: BrokerSettings, tls: TlsFiles | None, *, tokens: TokenVerifier | None = None
+    ) -> None:
+        self._tokens = tokens
         self._settings = settings
         self._tls = tls
         self.counters = KafkaCounters()

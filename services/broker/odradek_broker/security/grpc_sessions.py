@@ -2,7 +2,8 @@
 
 A login by SASL ends with a session, a random name that later calls carry. It holds on this broker
 alone, for `lifetime_ms` at most, and no longer than the credential that it was proved with: a user
-who is deleted, or gets another password, is out at once, streams included. Sessions live in memory
+who is deleted, or gets another password, is out at once, streams included; who came with a signed
+token is out when that ends. Sessions live in memory
 as digests, so neither a dump of it nor the time of a look-up tells one; a broker that restarts has
 none, and clients log in again.
 
@@ -32,12 +33,17 @@ _NAME_BYTES: Final = 32
 class GrpcSession:
     """One login. `streams` are the tasks of calls that go on for as long as it holds."""
 
-    principal: str
-    credential: UserScramCredential
+    user: str
+    credential: UserScramCredential | None  # None: proved by a token
     ends_at_ms: int
     digest: bytes
     streams: set[asyncio.Task[object]] = field(default_factory=set)
     is_ended: bool = False
+
+    @property
+    def principal(self) -> str:
+        """Who logged in."""
+        return f"User:{self.user}"
 
 
 class GrpcSessions:
@@ -59,9 +65,8 @@ class GrpcSessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, credential: UserScramCredential) -> str:
-        """The name of a new session of the credential's user."""
-        user = credential.user
+    def open(self, user: str, credential: UserScramCredential | None, *, lifetime_ms: int) -> str:
+        """The name of a new session, proved with the credential; None: with a token, for its lifetime."""
         own = self._of_user.get(user, {})
         if len(own) >= SESSIONS_PER_USER_MAX:
             self._end(self._open[next(iter(own))])
@@ -69,9 +74,9 @@ class GrpcSessions:
             self._end(next(iter(self._open.values())))
         name = secrets.token_urlsafe(_NAME_BYTES)
         session = GrpcSession(
-            principal=f"User:{user}",
+            user=user,
             credential=credential,
-            ends_at_ms=self._clock_ms() + self.lifetime_ms,
+            ends_at_ms=self._clock_ms() + lifetime_ms,
             digest=_digest(name),
         )
         self._open[session.digest] = session
@@ -97,15 +102,18 @@ class GrpcSessions:
 
     def _is_proved(self, session: GrpcSession) -> bool:
         credential = session.credential
-        return self._credentials().get((credential.user, credential.mechanism)) == credential
+        return (
+            credential is None
+            or self._credentials().get((credential.user, credential.mechanism)) == credential
+        )
 
     def _end(self, session: GrpcSession) -> None:
         session.is_ended = True
         self._open.pop(session.digest, None)
-        own = self._of_user.get(session.credential.user, {})
+        own = self._of_user.get(session.user, {})
         own.pop(session.digest, None)
         if not own:
-            self._of_user.pop(session.credential.user, None)
+            self._of_user.pop(session.user, None)
         for task in session.streams:
             task.cancel()
 

@@ -126,7 +126,7 @@ class BrokerSettings(OAuthSettings):
     sasl_mechanisms: tuple[str, ...] = setting(
         "sasl.enabled.mechanisms",
         "How clients of SASL listeners log in: SCRAM-SHA-256, SCRAM-SHA-512; PLAIN and OAUTHBEARER under TLS"
-        " only, OAUTHBEARER on Kafka's listeners only.",
+        " only.",
         default=(),
     )
     authorizer: str = setting(
@@ -387,12 +387,7 @@ class BrokerSettings(OAuthSettings):
     def mechanisms_of(self, name: str) -> tuple[str, ...]:
         """What a SASL listener offers."""
         is_encrypted = self.security_protocol(name).endswith("SSL")
-        return tuple(
-            one
-            for one in self.sasl_mechanisms
-            if (is_encrypted or one not in _TLS_ONLY)
-            and (one != "OAUTHBEARER" or is_kafka_listener(name))
-        )
+        return tuple(one for one in self.sasl_mechanisms if is_encrypted or one not in _TLS_ONLY)
 
     def _check_protocol(self, name: str) -> None:
         protocol = self.security_protocol(name)
@@ -405,8 +400,7 @@ class BrokerSettings(OAuthSettings):
         if not self.mechanisms_of(name):
             raise SettingsError(
                 f"listener {name} is {protocol}, and {' and '.join(self.sasl_mechanisms)} is offered"
-                f" under TLS only (OAUTHBEARER by Kafka's listeners only): use SASL_SSL, or enable"
-                f" SCRAM-SHA-256"
+                f" under TLS only: use SASL_SSL, or enable SCRAM-SHA-256"
             )
 
 

@@ -1,4 +1,4 @@
-"""The settings of OAUTHBEARER: which tokens log a Kafka client in. Kafka's names, but for the file of keys."""
+"""The settings of OAUTHBEARER: which tokens log a client in. Kafka's names, but for the file of keys."""
 
 from __future__ import annotations
 

@@ -16,10 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from odradek.errors import AuthenticationFailed, BrokersUnavailable, InvalidConfig, OdradekError
-from odradek.transports.methods import AUTHENTICATE
-from odradek.transports.sasl_login import log_in
+from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.security import SaslCredentials
-from odradek.transports.transport import Transport
 
 PROOFS_MAX: Final = 8
 CACHED_MAX: Final = 10_000
@@ -31,7 +29,7 @@ class BasicLogins:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: GrpcTransport,
         endpoints: Sequence[str],
         *,
         mechanism: str,
@@ -97,9 +95,7 @@ class BasicLogins:
                 self._next = (self._next + 1) % len(self._endpoints)
                 endpoint = self._endpoints[self._next]
                 try:
-                    await log_in(
-                        self._transport.open(endpoint, AUTHENTICATE), endpoint, credentials
-                    )
+                    await self._transport.log_in(endpoint, credentials)
                     return
                 except AuthenticationFailed:
                     raise
