@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +64,7 @@ async def table_of(
     leader: BrokerId = OTHER,
     settings: ReplicaSettings | None = None,
     proposals: Any = None,
+    on_offline: Callable[[str], None] = pytest.fail,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
     """The replicas of a directory, and what the controller was told of its room."""
     told: list[bool] = []
@@ -75,7 +76,7 @@ async def table_of(
         settings=settings or ReplicaSettings(),
         pool=pool,
         proposals=proposals,
-        on_offline=pytest.fail,
+        on_offline=on_offline,
     )
     links: Any = NoLinks()
     table.links = links

@@ -1,4 +1,4 @@
-"""The shell around one replica: what it does about its log's syncs."""
+"""The shell around one replica: what it does about its log's syncs and cuts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from odradek_broker.log.log_config import Durability
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_protocol.identity import LeaderEpoch, PartitionEpoch
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import TOPIC_ID, batch, memory_broker
@@ -68,3 +70,33 @@ async def test_durability_may_change_while_a_sync_is_under_way() -> None:
         await table.pool.idle()
         assert outcomes == [ErrorCode.NONE] * 2
         assert host.log.durable_end_offset == 2
+
+
+@pytest.mark.parametrize(("end_offset", "is_possible"), [(3, True), (4, False), (5, True)])
+async def test_a_log_that_was_not_cut_where_its_replica_asked_is_not_used(
+    end_offset: int, is_possible: bool
+) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    broker.append(2)  # offset 4 is in the middle of it
+    told: list[str] = []
+    async with table_of(broker, 1, on_offline=told.append) as (table, _):
+        host = table.by_id[TOPIC_ID, 0]
+        host.step(ev.SessionReady(session_id=1, leader=OTHER))
+        host.step(
+            ev.DivergedReceived(
+                session_id=1,
+                attach_seq=1,
+                leader_epoch=LeaderEpoch(0),
+                for_log_end=Offset(5),
+                for_last_epoch=LeaderEpoch(0),
+                epoch=LeaderEpoch(0),
+                end_offset=Offset(end_offset),
+            )
+        )
+        await table.pool.idle()
+        if is_possible:
+            assert (told, host.replica.log_end) == ([], end_offset)
+        else:
+            (reason,) = told
+            assert "cut at 3, not at 4" in reason

@@ -14,6 +14,7 @@ from odradek_broker.log.partition_log import PartitionLog, StorageJob
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.host_ports import Surroundings
+from odradek_protocol.identity import Offset
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost
@@ -45,8 +46,8 @@ class LogWork:
 
         self._shared.pool.run(job.run, done)
 
-    def cut(self, begin: Callable[[], StorageJob], done: ev.Event) -> None:
-        """Let the pool cut or reset the log; the replica hears `done`."""
+    def cut(self, begin: Callable[[], StorageJob], done: ev.Event, *, end_offset: Offset) -> None:
+        """Let the pool cut or reset the log, to end at `end_offset`; the replica hears `done`."""
         try:
             job = begin()
         except StorageFailed as failure:
@@ -60,8 +61,14 @@ class LogWork:
                 self._shared.storage_failed(failure)
                 self._host.failed(str(failure))
                 return
-            if not self._host.is_removed:
-                self._host.step(done)
+            if self._host.is_removed:
+                return
+            if self._log.log_end_offset != end_offset:  # a batch lies across it
+                self._shared.storage_failed(
+                    f"{self._host}: cut at {self._log.log_end_offset}, not at {end_offset}"
+                )
+                return
+            self._host.step(done)
 
         self._shared.pool.run(job.run, finish)
 

@@ -328,7 +328,11 @@ class PartitionHost:
             log_end_offset=self.log.log_end_offset,
         )
         self._visible.cut()
-        self.work.cut(lambda: self.log.begin_truncate(effect.end_offset), ev.Truncated())
+        self.work.cut(
+            lambda: self.log.begin_truncate(effect.end_offset),
+            ev.Truncated(),
+            end_offset=effect.end_offset,
+        )
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
@@ -338,7 +342,11 @@ class PartitionHost:
             log_end_offset=self.log.log_end_offset,
         )
         self._visible.cut()
-        self.work.cut(lambda: self.log.begin_reset(effect.start_offset), ev.LogReset())
+        self.work.cut(
+            lambda: self.log.begin_reset(effect.start_offset),
+            ev.LogReset(),
+            end_offset=effect.start_offset,
+        )
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
         self.log.assign_epoch(effect.leader_epoch)
