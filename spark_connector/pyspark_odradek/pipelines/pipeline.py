@@ -85,7 +85,7 @@ def run(pipeline: Pipeline, settings: Namespace) -> int:
             return _run_batch(pipeline, spark, settings, stopping)
         return _follow(pipeline.start(spark, settings), stopping)
     except Exception as error:  # the root of the process
-        print(f"{pipeline.name} failed: {error}", file=sys.stderr)
+        print(f"{pipeline.name} failed: {reason_of(error)}", file=sys.stderr)
         _say("failed")
         return 1
     finally:
@@ -143,9 +143,17 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
         error = query.exception()
         if error is not None:
             failed = True
-            print(f"{query.name or query.id} failed: {error}", file=sys.stderr)
+            print(f"{query.name or query.id} failed: {reason_of(error)}", file=sys.stderr)
     _say("stopped" if stopping.is_set() else "failed" if failed else "done")
     return 1 if failed else 0
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in a line. Spark's messages carry tracebacks and plans, which its log has too."""
+    lines = str(error).splitlines() or [repr(error)]
+    begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    after = lines[begins[-1] + 1 :] if begins else []
+    return next((line for line in after if line and not line[0].isspace()), lines[0])
 
 
 def _last_batch(query: StreamingQuery) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_odradek import spark_session
 from pyspark_odradek.pipelines.__main__ import PIPELINES, load, main
-from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, run
+from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, reason_of, run
 
 HERE = ("--bootstrap", "127.0.0.1:1")
 SINCE = ("--since", "2013-06-01T00:00")
@@ -139,6 +139,28 @@ def test_each_pipeline_says_its_plan_and_its_arguments(capsys: pytest.CaptureFix
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"  {name} " in listed for name in PIPELINES)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "[PATH_NOT_FOUND] No path: /in.;\n'Project [value#1]\n",
+            "[PATH_NOT_FOUND] No path: /in.;",
+        ),
+        (
+            "[STREAM_FAILED] Failed: Traceback (most recent call last):\n  File x, line 1\n    f()\n"
+            "ValueError: first\n\nDuring handling of the above exception, another exception occurred:\n\n"
+            "Traceback (most recent call last):\n  File y, line 2\n    ^^^\n"
+            "odradek.errors.UnknownTopic: topic 't' does not exist\n\n SQLSTATE: 38000\n=== Query ===\n",
+            "odradek.errors.UnknownTopic: topic 't' does not exist",
+        ),
+        ("Traceback (most recent call last):\n  cut", "Traceback (most recent call last):"),
+        ("", "RuntimeError('')"),
+    ],
+)
+def test_a_failure_is_told_in_a_line(message: str, reason: str) -> None:
+    assert reason_of(RuntimeError(message)) == reason
 
 
 def test_a_pipeline_that_cannot_start_ends_with_a_sentence(
