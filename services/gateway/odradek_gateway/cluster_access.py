@@ -14,9 +14,11 @@ from odradek.client import Client
 from odradek.producer.producer import Producer
 from odradek.transports.security import TlsOptions
 from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.lifecycle import bounded
 
 REGISTRY_TOPIC: Final = "__rest_consumers"
 """Who serves which consumer instance; see `consumers.instance_registry`."""
+_CLOSE_S_MAX: Final = 5.0
 INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 
 
@@ -49,8 +51,8 @@ class ClusterAccess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.producer.close(5.0)
-        await self.client.close()
+        await self.producer.close(_CLOSE_S_MAX)
+        await bounded(self.client.close(), _CLOSE_S_MAX, "the client to close")
 
     @property
     def admin(self) -> Admin:

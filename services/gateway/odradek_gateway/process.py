@@ -22,12 +22,13 @@ from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
-from odradek_runtime.lifecycle import StopRequest, announce_ready
+from odradek_runtime.lifecycle import StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import ListenerAddress, open_port
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
 _CONNECTIONS_MAX = 20_000
+_CLOSE_S_MAX = 10.0
 
 
 class GatewayProcess:
@@ -105,7 +106,7 @@ class GatewayProcess:
             server.should_exit = True
             stopping.cancel()
             await serving
-            await instances.close()
+            await bounded(instances.close(), _CLOSE_S_MAX, "the consumer instances to end")
             _log.info("Stopped", reason=stop.reason)
 
 

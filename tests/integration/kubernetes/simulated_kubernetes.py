@@ -125,7 +125,7 @@ class SimulatedKubernetes:
     ) -> None:
         """A rolling update; `after_each` is told the pod that is ready again."""
         for pod in reversed(self.pod_names(name)):
-            self.stop(pod)
+            assert self.stop(pod), f"{pod} did not end within its grace period"
             self.start(pod)
             self.wait_ready(pod)
             after_each(pod)
@@ -136,7 +136,7 @@ class SimulatedKubernetes:
             new = self.new_pod_name(name)
             self.start(new)
             self.wait_ready(new)
-            self.stop(old)
+            assert self.stop(old), f"{old} did not end within its grace period"
 
     def run_job(self, name: str, *, timeout_s: float = READY_S_MAX) -> str:
         """Run it to its end; what it said. Raises AssertionError when it failed."""

@@ -133,8 +133,7 @@ def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
     def url(index: int) -> str:
         return f"https://{cluster.pods_of('gateway')[index].address}:8082"
 
-    brief = httpx.Limits(max_keepalive_connections=0)  # a gateway that stops waits for open ones
-    with httpx.Client(timeout=30, verify=cluster.client_tls(), limits=brief) as client:
+    with httpx.Client(timeout=30, verify=cluster.client_tls()) as client:
         made = client.post(f"{url(0)}/v3/clusters/odradek/topics", json={"topic_name": "by-rest"})
         assert made.status_code == 201, made.text
         body = {"records": [{"value": number} for number in range(10)]}
@@ -219,8 +218,7 @@ def test_the_spark_job_reads_and_writes_the_cluster(cluster: SimulatedKubernetes
         pytest.skip(problem)
     url = f"https://{cluster.pods_of('gateway')[0].address}:8082"
     v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}
-    brief = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(timeout=60, verify=cluster.client_tls(), limits=brief) as client:
+    with httpx.Client(timeout=60, verify=cluster.client_tls()) as client:
         records = [{"key": f"k{number % 3}", "value": number} for number in range(30)]
         sent = client.post(f"{url}/topics/hello", json={"records": records}, headers=v2)
         assert sent.status_code == 200, sent.text
