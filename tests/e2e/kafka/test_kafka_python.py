@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +23,7 @@ from tests.e2e.kafka.access import (
     static_members,
 )
 from tests.e2e.kafka.conftest import Guarded
+from tests.e2e.kafka.group_shares import assert_shared_and_taken_over
 
 TIMEOUT_S = 20
 
@@ -100,24 +100,9 @@ class Polled:
         assert not self._thread.is_alive()
 
 
-def until_owned(members: list[Polled], shares: list[int]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while (owned := sorted(member.owned for member in members)) != shares:
-        assert time.monotonic() < deadline, owned
-        time.sleep(0.05)  # another thread's state
-
-
 @pytest.mark.scenario("kafka-python", "rebalance")
 def test_members_share_the_partitions_and_take_over(bootstrap: str, topic: str) -> None:
-    make_topic(AdminClient({"bootstrap.servers": bootstrap}), topic, 4)
-    members = [Polled(bootstrap, topic) for _ in range(2)]
-    try:
-        until_owned(members, [2, 2])
-        members.pop().close()
-        until_owned(members, [4])
-    finally:
-        for member in members:
-            member.close()
+    assert_shared_and_taken_over(bootstrap, topic, Polled)
 
 
 @pytest.mark.scenario("kafka-python", "static member")

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import uuid
 
 import pytest
@@ -21,6 +20,7 @@ from tests.e2e.kafka.access import (
     static_members,
 )
 from tests.e2e.kafka.conftest import Guarded
+from tests.e2e.kafka.group_shares import assert_shared_and_taken_over
 
 TIMEOUT_S = 20
 
@@ -100,22 +100,7 @@ class GroupMember:
 
 @pytest.mark.scenario("kcat", "rebalance")
 def test_members_share_the_partitions_and_take_over(bootstrap: str, topic: str) -> None:
-    make_topic(AdminClient({"bootstrap.servers": bootstrap}), topic, 4)
-    members = [GroupMember(bootstrap, topic) for _ in range(2)]
-    try:
-        until_owned(members, [2, 2])
-        members.pop().close()
-        until_owned(members, [4])
-    finally:
-        for member in members:
-            member.close()
-
-
-def until_owned(members: list[GroupMember], shares: list[int]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while (owned := sorted(member.owned for member in members)) != shares:
-        assert time.monotonic() < deadline, owned
-        time.sleep(0.05)  # another process's state
+    assert_shared_and_taken_over(bootstrap, topic, GroupMember)
 
 
 @pytest.mark.scenario("kcat", "static member")
