@@ -1,0 +1,35 @@
+"""Records with numbers as values: written, read, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek import Client, Consumer, ConsumerRecord
+
+
+async def fill(
+    client: Client, count: int, topic: str = "t", partition: int | None = 0, first: int = 0
+) -> None:
+    """Numbers from `first` on, a batch of ten each."""
+    async with client.producer() as producer:
+        for number in range(first, first + count):
+            await producer.send(
+                topic, b"%d" % number, partition=partition, timestamp_ms=1_000 + number
+            )
+            if number % 10 == 9:
+                await producer.flush(10)
+
+
+def numbers(records: Sequence[ConsumerRecord]) -> list[int]:
+    """Their values."""
+    return [int(record.value) for record in records]
+
+
+async def read(consumer: Consumer, count: int, **arguments: int) -> list[ConsumerRecord]:
+    """At least so many, soon."""
+    records: list[ConsumerRecord] = []
+    while len(records) < count:
+        more = await consumer.getmany(5_000, **arguments)
+        assert more, f"only {len(records)} of {count} came"
+        records += more
+    return records

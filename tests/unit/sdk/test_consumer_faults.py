@@ -1,0 +1,151 @@
+"""The consumer while leaders move, brokers die and records are damaged, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from odradek import Client, TopicPartition
+from odradek.errors import (
+    AuthorizationFailed,
+    CorruptRecords,
+    LogTruncated,
+    UnknownTopic,
+)
+from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.sdk.numbered_records import fill, numbers, read
+
+T0 = TopicPartition("t", 0)
+
+
+async def test_it_follows_leaders_through_a_rolling_restart_without_a_gap(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        sent = 0
+        for broker in (1, 2, 3, 1, 2, 3):
+            async with client.producer() as producer:
+                for _ in range(30):
+                    await producer.send("t", b"%d" % sent, partition=sent % 3)
+                    sent += 1
+            cluster.kill(broker)
+            for record in await read(consumer, 30):
+                seen[record.partition].append(record.offset)
+            cluster.start(broker)
+    assert seen == {p: list(range(60)) for p in range(3)}
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_leader_that_moves_is_followed(
+    cluster: MemoryCluster, client: Client, is_told: bool
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 5)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert numbers(await read(consumer, 5)) == list(range(5))
+        cluster.move_leader("t", 0, 3, tell=is_told)
+        cluster.wake()
+        await fill(client, 5, first=5)
+        assert numbers(await read(consumer, 5)) == list(range(5, 10))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
+async def test_errors_that_may_pass_are_not_the_users(
+    cluster: MemoryCluster, client: Client, code: ErrorCode
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 5)
+    cluster.fail_next("fetch", "t", 0, code, code, code)
+    cluster.fail_next("offsets", "t", 0, ErrorCode.OFFSET_NOT_AVAILABLE)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert numbers(await read(consumer, 5)) == list(range(5))
+
+
+async def test_errors_that_will_not_pass_are_raised(cluster: MemoryCluster, client: Client) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("fetch", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        with pytest.raises(AuthorizationFailed, match="t-0"):
+            await consumer.getmany(5_000)
+
+
+async def test_an_unclean_election_that_took_read_records_back_is_noticed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 30)
+    async with client.consumer(auto_offset_reset="error") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        await read(consumer, 30)
+        cluster.lose_records("t", 0, 20)
+        async with client.producer() as other:
+            for number in range(200, 215):
+                await other.send("t", b"%d" % number)
+        with pytest.raises(LogTruncated, match="truncated to offset 20") as caught:
+            await read(consumer, 5)
+        assert caught.value.truncated_to == 20
+        assert numbers(await read(consumer, 15)) == list(range(200, 215))
+
+
+async def test_a_damaged_batch_is_reported_and_read_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 20)
+    log = cluster.log("t")
+    good = log.batches[1].data
+    log.batches[1].data = good[:-1] + bytes([good[-1] ^ 1])
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert numbers(await read(consumer, 10)) == list(range(10))
+        with pytest.raises(CorruptRecords, match="t-0: a batch at or after offset 10"):
+            await consumer.getmany(5_000)
+        log.batches[1].data = good
+        async with asyncio.timeout(10):
+            seen: list[int] = []
+            while len(seen) < 10:
+                try:
+                    seen += numbers(await consumer.getmany(1_000))
+                except CorruptRecords:
+                    continue  # what was fetched before it was repaired
+    assert seen == list(range(10, 20))
+
+
+async def test_a_topic_that_does_not_exist_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.1)
+    with pytest.raises(UnknownTopic, match="'nowhere'"):
+        async with client.consumer("nowhere"):
+            pass
+    async with client.consumer() as consumer:
+        consumer.assign([("nowhere", 0)])
+        with pytest.raises(UnknownTopic, match="'nowhere'"):
+            await consumer.getmany(5_000)
+
+
+async def test_partitions_that_are_added_are_read_from_their_beginning(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.consumer("t", auto_offset_reset="latest") as consumer:
+        await consumer.position(T0)
+        cluster.add_partitions("t", 1)
+        async with client.producer() as producer:
+            await producer.send_and_wait("t", b"1", partition=1)
+        assert numbers(await read(consumer, 1)) == [1]
+        assert consumer.assignment() == [("t", 0), ("t", 1)]

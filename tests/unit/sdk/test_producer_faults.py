@@ -1,0 +1,256 @@
+"""The producer while brokers die, hang, refuse and come back, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from odradek import Client, LinkState, Producer
+from odradek.errors import (
+    AdvertisedNameUnresolvable,
+    AuthorizationFailed,
+    ClientClosed,
+    OdradekError,
+    UnknownTopic,
+)
+from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_reader import decode_batch
+
+
+def values(cluster: MemoryCluster, topic: str, partition: int = 0) -> list[bytes | None]:
+    log = cluster.log(topic, partition)
+    return [record.value for batch in log.batches for record in decode_batch(batch.data)]
+
+
+async def test_a_dead_leaders_records_go_to_the_next_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    async with client.producer() as producer:
+        futures = []
+        for number in range(300):
+            futures.append(await producer.send("t", b"%d" % number, partition=number % 3))
+            if number in (100, 200):
+                await asyncio.sleep(0)
+                cluster.kill(number // 100)
+        offsets = [(await future).offset for future in futures]
+    assert sorted(offsets) == sorted([*range(100)] * 3)
+
+
+async def test_every_broker_restarts_in_turn_and_nothing_is_lost_or_doubled(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 3)
+    async with client.producer() as producer:
+        sent = 0
+        for broker in (1, 2, 3, 1, 2, 3):
+            for _ in range(50):
+                await producer.send("t", b"%d" % sent, partition=sent % 3)
+                sent += 1
+            cluster.kill(broker)
+            await producer.flush(10)
+            cluster.start(broker)
+    for partition in range(3):
+        assert [int(v or b"") for v in values(cluster, "t", partition)] == list(
+            range(partition, sent, 3)
+        )
+
+
+async def test_a_leader_that_hangs_is_left_when_another_one_is_elected(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.freeze(1)
+        future = await producer.send("t", b"1")
+        await asyncio.sleep(0)
+        cluster.move_leader("t", 0, 2)
+        assert (await asyncio.wait_for(future, 15)).offset == 1
+        cluster.thaw(1)
+        await producer.send_and_wait("t", b"2")
+    assert values(cluster, "t") == [b"0", b"1", b"2"]
+
+
+async def test_a_leader_that_nobody_announced_is_found_by_the_hint_of_the_old_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.move_leader("t", 0, 3, tell=False)
+        began_s = time.monotonic()
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+        assert time.monotonic() - began_s < 1
+
+
+async def test_an_answer_that_never_comes_breaks_the_connection_after_the_request_timeout(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(request_timeout_ms=200, delivery_timeout_ms=10_000) as producer:
+        await producer.send_and_wait("t", b"0")
+        cluster.freeze(1)
+        future = await producer.send("t", b"1")
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.5, cluster.thaw, 1)
+        assert (await future).offset == 1
+    assert cluster.requests.count("Produce") > 1
+    assert values(cluster, "t") == [b"0", b"1"]
+
+
+async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"old")
+        cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+        future = await producer.send("t", b"caught")
+        await asyncio.sleep(0)
+        cluster.delete_topic("t")
+        with pytest.raises(UnknownTopic, match="was deleted"):
+            await asyncio.wait_for(future, 5)
+        cluster._faults.clear()
+        cluster.create_topic("t", 2)
+        assert (await producer.send_and_wait("t", b"new", partition=1)).offset == 0
+
+
+async def test_a_refusal_fails_the_record_and_keeps_its_code(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    async with client.producer() as producer:
+        with pytest.raises(AuthorizationFailed, match="ACL") as caught:
+            await producer.send_and_wait("t", b"x")
+    assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not caught.value.retriable
+
+
+async def test_failures_that_nobody_waits_for_are_logged(
+    cluster: MemoryCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with caplog.at_level(logging.WARNING):
+        async with client.producer() as producer:
+            await producer.send("t", b"x")
+    assert "1 records for t-0 failed" in caplog.text
+
+
+async def test_acks_0_is_done_when_it_is_sent_and_1_when_the_leader_has_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(acks=0) as producer:
+        assert (await producer.send_and_wait("t", b"0")).offset == -1
+    async with client.producer(acks=1) as producer:
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+
+
+async def test_a_callback_that_raises_is_reported_and_harms_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    reported: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    async with client.producer() as producer:
+        future = await producer.send("t", b"x")
+        future.add_done_callback(lambda _: 1 / 0)
+        other = await producer.send("t", b"y")
+        assert (await other).offset == 1
+    assert reported == ["a delivery callback failed"]
+
+
+async def test_a_producer_stands_on_its_own(cluster: MemoryCluster) -> None:
+    from odradek.cluster.connect import connect
+
+    cluster.create_topic("t")
+    link = connect(cluster.bootstrap, transport=cluster.transport())
+    async with Producer(cluster=link) as producer:
+        await producer.send_and_wait("t", b"x")
+        assert await producer.partitions_for("t") == 1
+    await link.close()
+
+
+async def test_the_links_state_is_told(cluster: MemoryCluster) -> None:
+    states: list[str] = []
+    lost = asyncio.Event()
+
+    def on_state(state: LinkState) -> None:
+        states.append(state.value)
+        if state is LinkState.DISCONNECTED:
+            lost.set()
+
+    client = Client(cluster.bootstrap, transport=cluster.transport(), on_state=on_state)
+    async with client:
+        await client.connect(5)
+        for broker in (1, 2, 3):
+            cluster.kill(broker)
+        await asyncio.wait_for(lost.wait(), 5)
+        cluster.start(2)
+        await client.connect(5)
+    assert states == ["connected", "disconnected", "connected", "closed"]
+    with pytest.raises(OdradekError):
+        await client.connect(1)
+
+
+def test_unresolvable_names_have_an_error_of_their_own() -> None:
+    error = AdvertisedNameUnresolvable(2, "broker-2.local:9090", "no address")
+    assert "broker 2 advertises" in str(error)
+    assert "advertised.listeners" in str(error)
+
+
+async def test_closing_the_client_first_fails_what_is_left_at_once(cluster: MemoryCluster) -> None:
+    cluster.create_topic("t")
+    client = cluster.client()
+    producer = client.producer()
+    await producer.send_and_wait("t", b"before")
+    cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+    future = await producer.send("t", b"left")
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(future, 5)
+    began_s = time.monotonic()
+    await producer.close()
+    assert time.monotonic() - began_s < 1
+
+
+async def test_records_with_keys_gather_into_batches_too(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Letting the sender run after each record would send batches of one."""
+    cluster.create_topic("t", 8)
+    async with client.producer() as producer:
+        for number in range(20_000):
+            await producer.send("t", b"x" * 50, key=b"%d" % (number % 100))
+    batches = sum(len(cluster.log("t", partition).batches) for partition in range(8))
+    assert batches < 20_000 / 40
+
+
+async def test_a_tight_loop_of_sends_lets_other_tasks_run(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 8)
+    turns = 0
+    is_over = False
+
+    async def other() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with client.producer() as producer, asyncio.TaskGroup() as tasks:
+        await producer.send_and_wait("t", b"first")
+        tasks.create_task(other())
+        for number in range(10_000):
+            await producer.send("t", b"", partition=number % 8)
+        is_over = True
+    assert turns >= 10_000 / 500 - 1
