@@ -1,14 +1,12 @@
 """A broker's settings."""
 
-from odradek_broker.settings.broker_settings import (
-    ENV_PREFIX,
+from odradek_broker.settings.broker_settings import ENV_PREFIX, BrokerSettings, settings_text
+from odradek_broker.settings.listener_settings import (
     GRPC,
     KAFKA,
     REPLICATION,
-    BrokerSettings,
     is_grpc_listener,
     is_kafka_listener,
-    settings_text,
 )
 
 __all__ = [
