@@ -31,7 +31,7 @@ class Cluster:
 
     def __init__(self, *errors: Exception) -> None:
         self.admin = Admin()
-        self.reads = 0
+        self.was_read = asyncio.Event()
         self._errors = list(errors)
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ class Cluster:
         return []
 
     def positions(self) -> dict[Any, int]:
-        self.reads += 1
+        self.was_read.set()
         return {}
 
 
@@ -89,7 +89,6 @@ async def test_it_is_read_again_when_brokers_are_back(monkeypatch: pytest.Monkey
     read = registry(cluster, failures)
     async with asyncio.timeout(DEADLINE_S):
         await read.start()
-        while not cluster.reads:
-            await asyncio.sleep(0)
+        await cluster.was_read.wait()
         await read.close()
     assert failures.empty()
