@@ -2,7 +2,7 @@
 
 shapes            answers, for openapi.json
 resources         URLs and resource names
-parameters        names and numbers in paths
+concurrently      one question for each of many things
 configs           what configs of anything have in common; topic_configs, broker_configs
 clusters, brokers, topics, partitions, groups, lags, access, records: the routes
 """

@@ -10,6 +10,7 @@ from odradek.admin.descriptions import ConfigResource, ConfigResourceType, Confi
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.parameters import BrokerId, Cluster
 from odradek_gateway.rest.v3.brokers import require_broker
+from odradek_gateway.rest.v3.concurrently import ask_for_each
 from odradek_gateway.rest.v3.configs import ConfigOwner, add_routes
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BrokerConfigResource, ClusterConfigResource, Collection
@@ -20,11 +21,10 @@ router = APIRouter(prefix=PREFIX, tags=["v3 brokers"])
 @router.get("/brokers/-/configs", response_model=Collection[BrokerConfigResource], responses=ERRORS)
 async def list_configs_of_all(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """Configs of every live broker."""
-    data = [
-        described
-        for broker in await cluster.admin.list_brokers()
-        for described in await _of_broker(names, broker.broker_id, cluster).describe_all()
-    ]
+    brokers = await cluster.admin.list_brokers()
+    owners = [_of_broker(names, broker.broker_id, cluster) for broker in brokers]
+    found = await ask_for_each(owners, ConfigOwner.describe_all)
+    data = [config for configs in found for config in configs]
     return names.collection("BrokerConfig", data, "brokers", "-", "configs")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
@@ -12,6 +11,7 @@ from odradek.admin.group_admin import GroupDescription, GroupMember
 from odradek.partitions import TopicPartition
 from odradek_gateway.rest.errors import GROUP_NOT_FOUND, RestError
 from odradek_gateway.rest.parameters import Cluster, GroupName, MemberId, PartitionId, TopicName
+from odradek_gateway.rest.v3.concurrently import ask_for_each
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import (
     Collection,
@@ -22,7 +22,6 @@ from odradek_gateway.rest.v3.shapes import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
-_AT_ONCE: Final = 16
 
 
 async def group_in_path(group: GroupName, cluster: Cluster) -> GroupDescription:
@@ -52,20 +51,10 @@ MemberInPath = Annotated[GroupMember, Depends(member_in_path)]
 @router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
 async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """All groups."""
-    listed = await cluster.admin.list_groups()
-    at_once = asyncio.Semaphore(_AT_ONCE)
-
-    async def describe(group: str) -> dict[str, Any] | None:
-        async with at_once:
-            try:
-                return _group(names, await group_in_path(group, cluster))
-            except RestError as error:
-                if error.error_code != GROUP_NOT_FOUND:
-                    raise
-                return None  # it was deleted meanwhile
-
-    described = await asyncio.gather(*(describe(one.group) for one in listed))
-    return names.collection("ConsumerGroup", [one for one in described if one], "consumer-groups")
+    listed = [one.group for one in await cluster.admin.list_groups()]
+    groups = await ask_for_each(listed, lambda group: group_in_path(group, cluster))
+    data = [_group(names, group) for group in groups]
+    return names.collection("ConsumerGroup", data, "consumer-groups")
 
 
 @router.get("/consumer-groups/{group}", response_model=GroupResource, responses=ERRORS)

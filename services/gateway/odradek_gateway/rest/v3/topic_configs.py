@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from odradek.admin.descriptions import ConfigResource, ConfigResourceType
 from odradek_gateway.rest.parameters import Cluster, TopicName
+from odradek_gateway.rest.v3.concurrently import ask_for_each
 from odradek_gateway.rest.v3.configs import ConfigOwner, add_routes
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster
 from odradek_gateway.rest.v3.shapes import Collection, TopicConfigResource
@@ -18,11 +19,9 @@ router = APIRouter(prefix=PREFIX, tags=["v3 topics"])
 @router.get("/topics/-/configs", response_model=Collection[TopicConfigResource], responses=ERRORS)
 async def list_configs_of_all(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """Configs of every topic."""
-    data = [
-        described
-        for topic in await cluster.topics()
-        for described in await (await _owner(names, topic.name, cluster)).describe_all()
-    ]
+    owners = [await _owner(names, topic.name, cluster) for topic in await cluster.topics()]
+    found = await ask_for_each(owners, ConfigOwner.describe_all)
+    data = [config for configs in found for config in configs]
     return names.collection("TopicConfig", data, "topics", "-", "configs")
 
 
