@@ -68,11 +68,6 @@ class EmbeddedCluster:
         if missing := what_is_missing("a cluster", "server"):
             raise ChildProcessFailed(missing)
         self.plan = plan
-        self._is_temporary = plan.data_dir is None
-        self.data_dir = (
-            Path(tempfile.mkdtemp(prefix="odradek-")) if plan.data_dir is None else plan.data_dir
-        )
-        self.data_dir.mkdir(parents=True, exist_ok=True)
         ports = iter(
             free_ports(
                 plan.controllers * _PORTS_A_CONTROLLER
@@ -81,6 +76,11 @@ class EmbeddedCluster:
                 base_port=plan.base_port,
             )
         )
+        self._is_temporary = plan.data_dir is None
+        self.data_dir = (
+            Path(tempfile.mkdtemp(prefix="odradek-")) if plan.data_dir is None else plan.data_dir
+        )
+        self.data_dir.mkdir(parents=True, exist_ok=True)
         self.cluster_id = self._stored_cluster_id()
         self._controller_ports = {i: _take(ports, 3) for i in range(1, plan.controllers + 1)}
         self._broker_ports = {i: _take(ports, 4) for i in range(1, plan.brokers + 1)}
