@@ -1,8 +1,8 @@
 """The configs of a topic: Kafka's names, types, ranges and defaults, and our own `durability`.
 
-`broker_name` is the name of the same config as the cluster's default. A config is listed only if
-something obeys it: Kafka's names for things that do not exist here (tiered storage, message format
-versions) are unknown, and the error says so.
+`broker_name` is the name of the same config as the cluster's default. Kafka's names for things that do
+not exist here (tiered storage, message format versions) are unknown, and the error says so. A few that
+programs set by habit are taken WITHOUT_EFFECT, which their documentation says; all others are obeyed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from odradek_protocol.metadata.config_definition import LONG_MAX, ConfigDefiniti
 
 _COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS: Final = 3_600_000
+WITHOUT_EFFECT: Final = "Without effect here"
 
 
 def _topic(
@@ -40,7 +41,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "compression.type",
             ConfigType.STRING,
             "producer",
-            "Codec that batches are stored with; producer keeps what the producer chose.",
+            f"{WITHOUT_EFFECT}: batches are stored as their producer compressed them.",
             choices=_COMPRESSIONS,
             broker_name="compression.type",
         ),
@@ -73,7 +74,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.messages",
             ConfigType.LONG,
             LONG_MAX,
-            "Sync a partition after this many records.",
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
             minimum=1,
             broker_name="log.flush.interval.messages",
         ),
@@ -81,7 +82,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "Sync a partition this long after its first record that is not synced, in ms.",
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
             minimum=0,
             broker_name="log.flush.interval.ms",
         ),
@@ -164,7 +165,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "preallocate",
             ConfigType.BOOLEAN,
             False,
-            "Allocate a segment's file whole when it is created.",
+            f"{WITHOUT_EFFECT}: a segment's file grows as it is written.",
         ),
         _topic(
             "retention.bytes",
@@ -199,7 +200,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "segment.jitter.ms",
             ConfigType.LONG,
             0,
-            "Random time taken off segment.ms, so that not all partitions roll at once, in ms.",
+            f"{WITHOUT_EFFECT}: segments roll by segment.ms and segment.bytes alone.",
             minimum=0,
             broker_name="log.roll.jitter.ms",
         ),

@@ -1,0 +1,27 @@
+"""What a log does about each config of its topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_protocol.metadata.configs import TOPIC_CONFIGS
+from odradek_protocol.metadata.topic_configs import WITHOUT_EFFECT
+
+OTHER_VALUES = {
+    "cleanup.policy": "compact",
+    "durability": "fsync",
+    "message.timestamp.type": "LogAppendTime",
+    "compression.type": "lz4",
+    "preallocate": "true",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+OF_THE_CONTROLLER = {"min.insync.replicas", "unclean.leader.election.enable"}
+
+
+@pytest.mark.parametrize("name", sorted(TOPIC_CONFIGS.keys() - OF_THE_CONTROLLER))
+def test_a_config_is_obeyed_or_says_that_it_is_not(name: str) -> None:
+    value = OTHER_VALUES.get(name, "12345")
+    TOPIC_CONFIGS[name].parse(value)
+    is_obeyed = LogConfig.from_topic_configs({name: value}) != LogConfig.from_topic_configs({})
+    assert is_obeyed != TOPIC_CONFIGS[name].documentation.startswith(WITHOUT_EFFECT)
