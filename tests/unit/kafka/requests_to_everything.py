@@ -9,8 +9,8 @@ from odradek_protocol.identity import NO_TOPIC_ID, TopicName
 from odradek_protocol.kafka import fetch, messages, produce
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from tests.unit.kafka.fake_broker import TOPICS
+from tests.unit.security.acl_entries import Right
 
-Right = tuple[Operation, ResourceType, str]
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 FREE: list[Right] = []  # anybody may ask this; it tells nothing that needs a right
 

@@ -12,13 +12,12 @@ import pytest
 from odradek_broker.kafka_api.registry import Registry, load_handlers
 from odradek_broker.kafka_api.request import Encoded
 from odradek_broker.security.authorizer import AclAuthorizer
-from odradek_broker.security.rights import PatternType, Permission
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import AccessControlEntry
 from tests.unit.kafka import fake_broker
-from tests.unit.kafka.requests_to_everything import FREE, HIGHEST, RIGHTS, Right, message_of
+from tests.unit.kafka.requests_to_everything import FREE, HIGHEST, RIGHTS, message_of
+from tests.unit.security.acl_entries import Right, entries_for
 
 REFUSALS = {
     int(one)
@@ -33,28 +32,12 @@ REFUSALS = {
 GUARDED = [key for key, rights in RIGHTS.items() if rights != FREE]
 
 
-def acls(rights: Iterable[Right]) -> dict[bytes, AccessControlEntry]:
-    return {
-        bytes([number]) * 16: AccessControlEntry(
-            acl_id=bytes([number]) * 16,
-            resource_type=kind,
-            resource_name=name,
-            pattern_type=PatternType.LITERAL,
-            principal="User:alice",
-            host="*",
-            operation=operation,
-            permission_type=Permission.ALLOW,
-        )
-        for number, (operation, kind, name) in enumerate(rights)
-    }
-
-
 async def ask(
     key: ApiKey, rights: Iterable[Right], version: int | None = None
 ) -> tuple[set[int], Any]:
     """All error codes of the answer, and the broker that was asked."""
     authorizer = AclAuthorizer()
-    authorizer.entries_changed(acls(rights))
+    authorizer.entries_changed(entries_for("User:alice", rights))
     served = fake_broker.services(authorizer)
     Registry(served)
     version = HIGHEST[key] if version is None else version
@@ -139,7 +122,7 @@ async def test_fetch_of_a_topic_that_may_only_be_described(version: int) -> None
 
 async def test_metadata_of_all_topics_leaves_out_what_may_not_be_described() -> None:
     authorizer = AclAuthorizer()
-    authorizer.entries_changed(acls(RIGHTS[ApiKey.METADATA]))
+    authorizer.entries_changed(entries_for("User:alice", RIGHTS[ApiKey.METADATA]))
     served = fake_broker.services(authorizer)
     message = messages.MetadataRequest(version=12, topics=None)
     request = fake_broker.request(served, ApiKey.METADATA, 12, message)

@@ -24,18 +24,15 @@ from odradek_broker.security.grpc_sessions import GrpcSessions
 from odradek_broker.security.rights import (
     CLUSTER_NAME,
     Operation,
-    PatternType,
-    Permission,
     ResourceType,
 )
-from odradek_protocol.metadata.records import AccessControlEntry
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2,
     broker_service_pb2,
     group_service_pb2,
 )
+from tests.unit.security.acl_entries import Right, entries_for
 
-Right = tuple[Operation, ResourceType, str]
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 SERVICES = [
     module.DESCRIPTOR.services_by_name[name]
@@ -133,22 +130,6 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
 GUARDED: Final = [name for name, (_, rights) in MATRIX.items() if rights]
 
 
-def entries(rights: list[Right]) -> dict[bytes, AccessControlEntry]:
-    return {
-        bytes([number]) * 16: AccessControlEntry(
-            acl_id=bytes([number]) * 16,
-            resource_type=kind,
-            resource_name=name,
-            pattern_type=PatternType.LITERAL,
-            principal="User:ANONYMOUS",
-            host="*",
-            operation=operation,
-            permission_type=Permission.ALLOW,
-        )
-        for number, (operation, kind, name) in enumerate(rights)
-    }
-
-
 @dataclass
 class Everything:
     """A server with every unary RPC; `answers` says what it tells instead of an empty message."""
@@ -171,7 +152,7 @@ class Everything:
             return await call(request, timeout=10)
 
     async def is_refused(self, name: str, rights: list[Right]) -> bool:
-        self.authorizer.entries_changed(entries(rights))
+        self.authorizer.entries_changed(entries_for("User:ANONYMOUS", rights))
         try:
             await self.ask(name, **MATRIX[name][0])
         except grpc.aio.AioRpcError as error:
@@ -264,13 +245,13 @@ async def test_what_may_not_be_described_is_left_out_of_lists(server: Everything
         offsets=[{"partition": PARTITION}, {"partition": {"topic": "secret"}}]
     )
     server.authorizer.entries_changed(
-        entries([*group(Operation.DESCRIBE), *topic(Operation.DESCRIBE)])
+        entries_for("User:ANONYMOUS", [*group(Operation.DESCRIBE), *topic(Operation.DESCRIBE)])
     )
     listed = await server.ask("ListGroups")
     assert [one.group_id for one in listed.groups] == ["group"]
     offsets = await server.ask("FetchOffsets", group_id="group")
     assert [one.partition.topic for one in offsets.offsets] == ["orders"]
-    server.authorizer.entries_changed(entries(cluster(Operation.DESCRIBE)))
+    server.authorizer.entries_changed(entries_for("User:ANONYMOUS", cluster(Operation.DESCRIBE)))
     assert len((await server.ask("ListGroups")).groups) == 2
 
 
