@@ -121,13 +121,22 @@ def existing(gateway: Gateway) -> dict[str, str]:
     }
 
 
+BRIEFLY = {
+    "any": ("--phases", "fuzzing,stateful", "--max-examples", "2"),
+    "existing": ("--phases", "coverage,stateful", "--mode", "positive", "--max-examples", "2"),
+}
+AT_LENGTH = {  # wrong path parameters of the coverage phase would give way to existing names, which are right
+    "any": ("--max-examples", LONG_EXAMPLES),
+    "existing": ("--phases", "fuzzing,stateful", "--max-examples", LONG_EXAMPLES),
+}
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("names", ["any", "existing"])
 def test_the_gateway_does_what_openapi_says(
     gateway: Gateway, existing: dict[str, str], tmp_path: Path, names: str
 ) -> None:
-    pinned = existing if names == "existing" else {}
-    run(gateway, tmp_path, pinned, "--phases", "fuzzing,stateful", "--max-examples", "2")
+    run(gateway, tmp_path, existing if names == "existing" else {}, *BRIEFLY[names])
 
 
 @pytest.mark.long
@@ -136,5 +145,4 @@ def test_the_gateway_does_what_openapi_says(
 def test_the_gateway_does_what_openapi_says_at_length(
     gateway: Gateway, existing: dict[str, str], tmp_path: Path, names: str
 ) -> None:
-    pinned = existing if names == "existing" else {}
-    run(gateway, tmp_path, pinned, "--max-examples", LONG_EXAMPLES)
+    run(gateway, tmp_path, existing if names == "existing" else {}, *AT_LENGTH[names])
