@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.partition import follower, leader
+from odradek_broker.partition import follower, leader, replica
 from odradek_broker.partition.effects import Role
+from odradek_broker.partition.events import IsrChangeAnswered
 from odradek_broker.partition.follower_progress import FollowerProgress
 from odradek_broker.partition.isr import Isr
 from odradek_broker.partition.leader import Leader
@@ -215,7 +217,8 @@ def _refused_proposal_forgotten(stack: ExitStack) -> None:
             self._advance(effects)
         return effects
 
-    replace_in(stack, Leader, "on_isr_answered", on_isr_answered)
+    handlers = {IsrChangeAnswered: replica._of_leader(on_isr_answered)}
+    stack.enter_context(patch.dict(replica._HANDLERS, handlers))
 
 
 BUGS = {

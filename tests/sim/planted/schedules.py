@@ -123,7 +123,8 @@ def expansion_that_is_refused_for_now() -> None:
 
 
 def _attached(stage: Stage) -> FollowerSession | None:
-    return stage.leading(1)._followers[3].session
+    follower = stage.leading(1)._followers.get(3)
+    return follower.session if follower is not None else None
 
 
 def cut_to_the_epochs_end() -> None:

@@ -28,8 +28,8 @@ from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.tls import TlsFiles
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import cluster
-from tests.unit.kafka.test_every_api_is_guarded import acls
 from tests.unit.kafka.wire_client import WireClient, listening
+from tests.unit.security.acl_entries import entries_for
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_a_certificate_is_a_principal(tls: dict[str, TlsFiles]) -> None:
 
 async def test_plain_within_tls(tls: dict[str, TlsFiles]) -> None:
     authorizer = AclAuthorizer()
-    authorizer.entries_changed(acls(cluster(Operation.ALTER)))
+    authorizer.entries_changed(entries_for("User:alice", cluster(Operation.ALTER)))
     served = fake_broker.services(authorizer)
     salted = hashlib.pbkdf2_hmac("sha512", b"secret", b"s" * 16, 4096)
     served.image.scram["alice", ScramMechanism.SHA_512] = credential_of(
