@@ -136,7 +136,9 @@ class Coordinator:
             offsets={TopicPartition("a", 0): CommittedOffset(offset=1)},
         )
         self.take(
-            self.shard.handle_commit(request_id, commit, now_ms=self.now_ms, wall_ms=self.now_ms)
+            self.shard.handle_commit(
+                request_id, commit, CATALOG, now_ms=self.now_ms, wall_ms=self.now_ms
+            )
         )
         told = self.answers[request_id]
         return told.error or told.partitions[TopicPartition("a", 0)]

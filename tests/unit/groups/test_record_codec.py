@@ -47,6 +47,7 @@ RECORDS = st.one_of(
             offset=int64,
             leader_epoch=st.integers(-1, 2**31 - 1),
             metadata=st.text(max_size=30),
+            topic_id=topic_ids,
             commit_timestamp_ms=int64,
         ),
     ),
@@ -151,16 +152,36 @@ def test_an_offset_commit_has_the_bytes_that_kafka_writes() -> None:
     record = OffsetCommitRecord(
         group_id="g",
         partition=TopicPartition("t", 7),
-        committed=CommittedOffset(offset=5, leader_epoch=2, metadata="m", commit_timestamp_ms=9),
+        committed=CommittedOffset(
+            offset=5, leader_epoch=2, metadata="m", topic_id=b"i" * 16, commit_timestamp_ms=9
+        ),
     )
     key, value = encode(record)
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x07"
     assert value == (
+        b"\x00\x04"
+        + (5).to_bytes(8, "big")
+        + (2).to_bytes(4, "big")
+        + b"\x02m"
+        + (9).to_bytes(8, "big")
+        + b"\x01\x00\x10"  # one tag, number 0, 16 bytes
+        + b"i" * 16
+    )
+
+
+def test_an_offset_commit_of_before_topic_ids_is_read() -> None:
+    value = (
         b"\x00\x03"
         + (5).to_bytes(8, "big")
         + (2).to_bytes(4, "big")
         + b"\x00\x01m"
         + (9).to_bytes(8, "big")
+    )
+    record = decode(b"\x00\x01" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x07", value)
+    assert record == OffsetCommitRecord(
+        group_id="g",
+        partition=TopicPartition("t", 7),
+        committed=CommittedOffset(offset=5, leader_epoch=2, metadata="m", commit_timestamp_ms=9),
     )
 
 

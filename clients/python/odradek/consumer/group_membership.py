@@ -149,7 +149,7 @@ class GroupMembership:
                     if self.options.auto_commit:
                         if is_processed:
                             self.read_begins()
-                        await self._commit_new(self._committable)
+                        await self._commit_gone(list(self.owned))
                     await _call(self.options.on_revoke, list(self.owned))
                     static = self.options.instance_id is not None
                     request = self._request(_LEAVE_STATIC if static else _LEAVE)

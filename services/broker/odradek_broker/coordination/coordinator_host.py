@@ -45,8 +45,8 @@ class ShardKind(Protocol[Shard]):
     def replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log."""
 
-    def loaded(self, shard: Shard) -> None:
-        """The log is replayed; timers begin."""
+    def loaded(self, shard: Shard) -> DecidedStep:
+        """The log is replayed; timers begin. What is to be written at once."""
 
     def tick(self, shard: Shard) -> DecidedStep:
         """What time brings."""
@@ -159,8 +159,9 @@ class CoordinatorHost(Generic[Shard]):
             hosted = await self._loads.get()
             while hosted.state is ShardState.LOADING:
                 if await self._load(hosted):
-                    self._kind.loaded(hosted.shard)
+                    step = self._kind.loaded(hosted.shard)
                     hosted.state = ShardState.ACTIVE
+                    hosted.take(step)
                     break
                 hosted.shard = self._kind.create()
                 await asyncio.sleep(_LOAD_RETRY_S)

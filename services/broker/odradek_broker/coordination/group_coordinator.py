@@ -47,7 +47,7 @@ from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage
 from odradek_runtime.clock import monotonic_ms, wall_ms
 from odradek_runtime.logs import event_log
 
@@ -78,11 +78,11 @@ class GroupCoordinator:
         self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
             topic=OFFSETS_TOPIC,
             partitions=partitions,
-            kind=GroupKind(group_settings(settings), now_ms, now_wall_ms),
+            kind=GroupKind(group_settings(settings), self.catalog, now_ms, now_wall_ms),
             now_wall_ms=now_wall_ms,
         )
         self._catalog: TopicCatalog | None = None
-        self._catalog_version = 0
+        self._catalog_offset = NO_METADATA_OFFSET
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -192,16 +192,18 @@ class GroupCoordinator:
 
     async def commit(self, request: CommitOffsets) -> OffsetsAnswer:
         """OffsetCommit."""
+        catalog = self.catalog()
         told: OffsetsAnswer = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_commit(
-                i, request, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
+                i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return told
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """OffsetFetch of one group."""
+        self.catalog()  # what is committed of deleted topics goes first
         fetched: FetchedOffsets = await self._ask(
             request.group_id, lambda shard, i: shard.handle_fetch_offsets(i, request)
         )
@@ -246,27 +248,33 @@ class GroupCoordinator:
 
     # --- topics ------------------------------------------------------------------------------------
 
-    def catalog(self) -> TopicCatalog:
-        """The topics that may be subscribed to; made again only when the image changed."""
-        if self._catalog is None:
-            self._catalog = self._read_catalog(self._partitions.image)
-        return self._catalog
-
     def _image_changed(self, image: MetadataImage) -> None:
-        fresh = self._read_catalog(image)
-        if self._catalog is None or fresh.topics != self._catalog.topics:
-            self._catalog_version += 1
-            self._catalog = self._read_catalog(image)
+        self.catalog()
 
-    def _read_catalog(self, image: MetadataImage) -> TopicCatalog:
+    def catalog(self) -> TopicCatalog:
+        """The topics of the present image, those that may be subscribed to; another one only when they changed."""
+        image, known = self._partitions.image, self._catalog
+        if known is not None and image.offset == self._catalog_offset:
+            return known
+        self._catalog_offset = image.offset
         topics = {
             topic.name: (topic.topic_id, len(topic.partitions))
             for topic in image.topics.values()
             if topic.partitions
         }
-        return TopicCatalog(
-            version=self._catalog_version, topics=topics, matching=_Patterns(frozenset(topics))
+        if known is not None and known.topics == topics:
+            return known
+        catalog = self._catalog = TopicCatalog(
+            version=0 if known is None else known.version + 1,
+            topics=topics,
+            matching=_Patterns(frozenset(topics)),
         )
+        if known is not None and any(
+            topic_id != topics.get(name, (None, 0))[0]
+            for name, (topic_id, _) in known.topics.items()
+        ):
+            self._host.take_all(lambda shard: shard.forget_deleted_topics(catalog))
+        return catalog
 
 
 class _Patterns:

@@ -10,13 +10,15 @@ from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.step import Step
+from odradek_broker.groups.topic_catalog import TopicCatalog
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """A ShardKind. The clocks are the caller's: ms, monotonic and wall."""
+    """A ShardKind. The clocks are the caller's: ms, monotonic and wall; `catalog` gives the topics as they are now."""
 
     settings: GroupSettings
+    catalog: Callable[[], TopicCatalog]
     now_ms: Callable[[], int]
     now_wall_ms: Callable[[], int]
 
@@ -30,9 +32,14 @@ class GroupKind:
         if record is not None:
             shard.replay(record, now_ms=self.now_ms())
 
-    def loaded(self, shard: GroupShard) -> None:
-        """Sessions begin."""
+    def loaded(self, shard: GroupShard) -> Step:
+        """Sessions begin; topics may have gone while nobody coordinated.
+
+        A broker learns of its leadership from the image that it is in. So its topics are not older than those that an
+        earlier leader's commits were decided on: what is not among them was deleted, not created since.
+        """
         shard.loaded(now_ms=self.now_ms())
+        return shard.forget_deleted_topics(self.catalog())
 
     def tick(self, shard: GroupShard) -> Step:
         """Sessions and rebalances whose time is up."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from odradek_protocol.identity import (
+    NO_TOPIC_ID,
     GroupId,
     LeaderEpoch,
     MemberId,
@@ -161,6 +162,7 @@ class CommittedOffset:
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     metadata: str = ""
+    topic_id: TopicId = NO_TOPIC_ID  # told by the coordinator; NO_TOPIC_ID: by one that did not yet
     commit_timestamp_ms: int = -1
     expire_timestamp_ms: int = (
         -1

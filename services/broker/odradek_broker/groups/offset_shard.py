@@ -18,7 +18,7 @@ from odradek_broker.groups.messages import (
 from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord
 from odradek_broker.groups.step import Answer, RequestId, Step, answer
 from odradek_broker.groups.topic_catalog import TopicCatalog
-from odradek_protocol.identity import GroupId, TopicPartition
+from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -27,15 +27,25 @@ class OffsetShard(GroupTable):
     """The offsets' part of a shard. `now_ms` is the monotonic clock, `wall_ms` the one that stands in records."""
 
     def handle_commit(
-        self, request_id: RequestId, commit: CommitOffsets, *, now_ms: int, wall_ms: int
+        self,
+        request_id: RequestId,
+        commit: CommitOffsets,
+        catalog: TopicCatalog,
+        *,
+        now_ms: int,
+        wall_ms: int,
     ) -> Step:
-        """OffsetCommit: all partitions of the request in one batch."""
+        """OffsetCommit: all partitions of the request that are there, in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
             return answer(request_id, OffsetsAnswer(error=error))
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[GroupRecord] = []
         for partition, committed in commit.offsets.items():
+            topic_id = catalog.id_of(partition)
+            if topic_id is None:
+                results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
             if len(committed.metadata.encode()) > self.settings.offset_metadata_bytes_max:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
@@ -43,7 +53,7 @@ class OffsetShard(GroupTable):
             record = OffsetCommitRecord(
                 group_id=commit.group_id,
                 partition=partition,
-                committed=replace(committed, commit_timestamp_ms=wall_ms),
+                committed=replace(committed, topic_id=topic_id, commit_timestamp_ms=wall_ms),
             )
             self.offsets.replay(record)
             records.append(record)
@@ -90,13 +100,35 @@ class OffsetShard(GroupTable):
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if p.topic in subscribed else ErrorCode.NONE
             for p in partitions
         }
-        records = self.offsets.forget(
+        records = self._forget(
             group_id, [p for p, error in results.items() if error is ErrorCode.NONE]
         )
-        for record in records:
-            self.offsets.replay(record)
         told = OffsetsAnswer(partitions=results)
         return Step(tuple(records), (Answer(request_id, told),))
+
+    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step:
+        """Forget what was committed in partitions that are no more, though a topic may have the name again.
+
+        `catalog` must not be older than any that a commit in the log was decided on.
+        """
+        records: list[GroupRecord] = []
+        for group_id in list(self.offsets.groups()):
+            gone = [
+                partition
+                for partition, committed in self.offsets.of(group_id).items()
+                if (topic_id := catalog.id_of(partition)) is None
+                or committed.topic_id not in (NO_TOPIC_ID, topic_id)
+            ]
+            records += self._forget(group_id, gone)
+        return Step(tuple(records))
+
+    def _forget(
+        self, group_id: GroupId, partitions: Sequence[TopicPartition]
+    ) -> list[OffsetCommitRecord]:
+        records = self.offsets.forget(group_id, partitions)
+        for record in records:
+            self.offsets.replay(record)
+        return records
 
     def expire_offsets(self, catalog: TopicCatalog, *, wall_ms: int) -> Step:
         """Forget offsets past their retention, and empty groups without any. Call it every few minutes."""
@@ -111,9 +143,7 @@ class OffsetShard(GroupTable):
                 empty_since_ms=self._empty_since_ms.get(group_id) if is_empty else None,
                 subscribed=() if is_empty else self._subscribed(group_id, catalog),
             )
-            for record in self.offsets.forget(group_id, list(gone)):
-                self.offsets.replay(record)
-                records.append(record)
+            records += self._forget(group_id, list(gone))
         for group_id, group in list(self.groups.items()):
             if not group.members and not self.offsets.of(group_id):
                 if isinstance(group, ClassicGroup) and group.state is not ClassicState.EMPTY:

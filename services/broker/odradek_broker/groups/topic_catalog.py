@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from odradek_protocol.identity import TopicId, TopicName
+from odradek_protocol.identity import TopicId, TopicName, TopicPartition
 
 
 class InvalidPattern(ValueError):
@@ -20,3 +20,8 @@ class TopicCatalog:
     version: int
     topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count
     matching: Callable[[str], frozenset[TopicName]]
+
+    def id_of(self, partition: TopicPartition) -> TopicId | None:
+        """The id of its topic; None where there is no such partition."""
+        topic_id, count = self.topics.get(partition.topic, (None, 0))
+        return topic_id if 0 <= partition.partition < count else None

@@ -2,8 +2,8 @@
 ConsumerGroup*.json), so that Kafka's tools read the topic.
 
 A key begins with an int16 that tells its type, a value with an int16 that tells its version. Written: offset commits
-and classic groups at version 3, which Kafka has read since 2.1; the others at version 0. Unknown types are skipped, as
-they come from a newer release.
+at version 4 with the topic's id in tag 0, as Kafka 4.1 and later do, classic groups at version 3, the others at version
+0. Unknown types are skipped, as they come from a newer release.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from odradek_broker.groups.records import (
     TargetMemberRecord,
 )
 from odradek_protocol.identity import (
+    NO_TOPIC_ID,
     GroupId,
     LeaderEpoch,
     MemberId,
     Offset,
     PartitionIndex,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -51,7 +53,9 @@ from odradek_protocol.primitives.fields import (
     read_string,
     write_array_count,
     write_bytes,
+    write_compact_string,
     write_string,
+    write_tagged_fields,
 )
 from odradek_protocol.primitives.varint import Malformed
 
@@ -64,7 +68,8 @@ CONSUMER_MEMBER_KEY: Final = 5
 TARGET_EPOCH_KEY: Final = 6
 TARGET_MEMBER_KEY: Final = 7
 CURRENT_MEMBER_KEY: Final = 8
-_OFFSET_COMMIT_VERSION: Final = 3
+_OFFSET_COMMIT_VERSION: Final = 4
+_TOPIC_ID_TAG: Final = 0
 _CLASSIC_GROUP_VERSION: Final = 3
 
 
@@ -167,8 +172,11 @@ def _offset_value(committed: CommittedOffset) -> bytearray:
         return out + INT64.pack(committed.expire_timestamp_ms)
     out = bytearray(INT16.pack(_OFFSET_COMMIT_VERSION))
     out += INT64.pack(committed.offset) + INT32.pack(committed.leader_epoch)
-    write_string(out, committed.metadata)
-    return out + INT64.pack(committed.commit_timestamp_ms)
+    write_compact_string(out, committed.metadata)
+    out += INT64.pack(committed.commit_timestamp_ms)
+    known = committed.topic_id != NO_TOPIC_ID
+    write_tagged_fields(out, {_TOPIC_ID_TAG: committed.topic_id} if known else None)
+    return out
 
 
 def _read_offset(body: RecordReader) -> CommittedOffset:
@@ -177,12 +185,17 @@ def _read_offset(body: RecordReader) -> CommittedOffset:
     leader_epoch = LeaderEpoch(body.number(INT32)) if version >= 3 else LeaderEpoch(-1)
     metadata = body.text(read_compact_string if version >= 4 else read_string)
     commit_timestamp_ms = body.number(INT64)
+    expire_timestamp_ms = body.number(INT64) if version == 1 else -1
+    topic_id = body.tags().get(_TOPIC_ID_TAG, NO_TOPIC_ID) if version >= 4 else NO_TOPIC_ID
+    if len(topic_id) != len(NO_TOPIC_ID):
+        raise Malformed(f"a topic id of {len(topic_id)} bytes")
     return CommittedOffset(
         offset=offset,
         leader_epoch=leader_epoch,
         metadata=metadata,
+        topic_id=TopicId(topic_id),
         commit_timestamp_ms=commit_timestamp_ms,
-        expire_timestamp_ms=body.number(INT64) if version == 1 else -1,
+        expire_timestamp_ms=expire_timestamp_ms,
     )
 
 

@@ -1,4 +1,4 @@
-"""OffsetCommit: where a group goes on. Topics that are not there, or may not be read, are refused one by one."""
+"""OffsetCommit: where a group goes on. Topics that may not be read are refused one by one."""
 
 from __future__ import annotations
 
@@ -40,14 +40,11 @@ async def offset_commit(request: Request) -> Message:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     retention_ms = message.retention_time_ms if request.version <= 4 else -1
     for topic in message.topics:
-        code = _check_topic(request, topic.name)
-        count = _partition_count(request, topic.name)
+        is_allowed = request.allows_topic(Operation.READ, topic.name)
         for one in topic.partitions:
             partition = TopicPartition(TopicName(topic.name), PartitionIndex(one.partition_index))
-            if code is not ErrorCode.NONE:
-                refused[partition] = code
-            elif not 0 <= one.partition_index < count:
-                refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not is_allowed:
+                refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             else:
                 epoch = one.committed_leader_epoch if request.version >= 6 else NO_LEADER_EPOCH
                 offsets[partition] = CommittedOffset(
@@ -70,19 +67,6 @@ async def offset_commit(request: Request) -> Message:
     if told.error is not ErrorCode.NONE:
         return _all(request, _as_version(request, told.error))
     return _response(request, {**told.partitions, **refused})
-
-
-def _check_topic(request: Request, topic: str) -> ErrorCode:
-    if not request.allows_topic(Operation.READ, topic):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if _partition_count(request, topic) == 0:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE
-
-
-def _partition_count(request: Request, topic: str) -> int:
-    found = request.services.image.topic(topic)
-    return 0 if found is None else len(found.partitions)
 
 
 def _as_version(request: Request, code: ErrorCode) -> ErrorCode:

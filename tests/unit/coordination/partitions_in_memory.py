@@ -1,0 +1,174 @@
+"""PartitionService as coordinators use it: `__consumer_offsets` as a list of batches, an image that tests change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
+from odradek_broker.groups.formats.record_codec import decode
+from odradek_broker.groups.records import GroupRecord
+from odradek_broker.replication.outcomes import (
+    FetchWant,
+    LeaderNow,
+    OffsetOutcome,
+    ProduceOutcome,
+    ReadOutcome,
+)
+from odradek_broker.replication.partition_service import OFFSET_EARLIEST, LeadershipWatcher
+from odradek_protocol.identity import (
+    BrokerId,
+    LeaderEpoch,
+    MetadataOffset,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import Partition, RemoveTopic, Topic
+from odradek_protocol.records import decode_batch, iter_headers
+from odradek_protocol.records.batch_header import stamp
+
+ME = BrokerId(1)
+EPOCH = LeaderEpoch(3)
+
+
+@dataclass(slots=True)
+class Write:
+    """One call of produce."""
+
+    base_offset: int
+    data: bytes
+    on_done: Callable[[ProduceOutcome], None]
+    leader_epoch: int
+
+
+class PartitionsInMemory:
+    """One partition of `__consumer_offsets`, led here."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.create(OFFSETS_TOPIC, TopicId(b"_" * 16))
+        self.writes: list[Write] = []
+        self.log: list[Write] = []
+        self.log_end_offset = 0
+        self.refuses: ErrorCode = ErrorCode.NONE
+        self.holds = False
+        self.batch_bytes_max = 1 << 20
+        self.before_read: Callable[[], None] = lambda: None
+        self.watcher: LeadershipWatcher | None = None  # the latest
+        self.watchers: asyncio.Queue[LeadershipWatcher] = asyncio.Queue()
+        self._image_watchers: set[Callable[[MetadataImage], None]] = set()
+
+    # --- the test's ------------------------------------------------------------------------------
+
+    def create(self, name: str, topic_id: TopicId, partitions: int = 1) -> None:
+        """A topic is created."""
+        self._change(Topic(topic_id=topic_id, name=TopicName(name)))
+        for index in range(partitions):
+            self._change(
+                Partition(
+                    topic_id=topic_id,
+                    partition=PartitionIndex(index),
+                    replicas=(ME,),
+                    isr=(ME,),
+                    leader=ME,
+                )
+            )
+
+    def delete(self, topic_id: TopicId) -> None:
+        """A topic is deleted."""
+        self._change(RemoveTopic(topic_id=topic_id))
+
+    def _change(self, record: Any) -> None:
+        self.image.replay(MetadataOffset(self.image.offset + 1), 1, record)
+
+    def tell_image(self) -> None:
+        """The broker's watchers hear of the image."""
+        for watcher in tuple(self._image_watchers):
+            watcher(self.image)
+
+    def records(self) -> list[GroupRecord]:
+        """All that is in the log."""
+        found = []
+        for write in self.log:
+            for position, _ in iter_headers(write.data):
+                for record in decode_batch(write.data, position):
+                    assert record.key is not None
+                    decoded = decode(record.key, record.value)
+                    assert decoded is not None
+                    found.append(decoded)
+        return found
+
+    # --- PartitionService ------------------------------------------------------------------------
+
+    def watch_leadership(self, topic: str, watcher: LeadershipWatcher) -> None:
+        self.watcher = watcher
+        self.watchers.put_nowait(watcher)
+
+    def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
+        self._image_watchers.add(watcher)
+        return lambda: self._image_watchers.discard(watcher)
+
+    def leader_of(self, topic: str, partition: PartitionIndex) -> LeaderNow:
+        return LeaderNow(ME, EPOCH)
+
+    def may_answer(self, topic: str, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> bool:
+        return True
+
+    def log_end(self, topic: str, partition: PartitionIndex) -> Offset:
+        return Offset(self.log_end_offset)
+
+    def produce(
+        self,
+        topic: str,
+        partition: PartitionIndex,
+        records: bytes,
+        *,
+        on_done: Callable[[ProduceOutcome], None],
+        expected_leader_epoch: LeaderEpoch,
+        **_: Any,
+    ) -> None:
+        write = Write(self.log_end_offset, b"", on_done, expected_leader_epoch)
+        self.writes.append(write)
+        sizes = [header.size_bytes for _, header in iter_headers(records)]
+        if self.refuses is not ErrorCode.NONE:
+            on_done(ProduceOutcome(self.refuses))
+            return
+        if max(sizes) > self.batch_bytes_max:
+            on_done(ProduceOutcome(ErrorCode.MESSAGE_TOO_LARGE))
+            return
+        buffer = bytearray(records)
+        for position, header in iter_headers(bytes(buffer)):
+            stamp(buffer, position, self.log_end_offset, expected_leader_epoch)
+            self.log_end_offset += header.record_count
+        write.data = bytes(buffer)
+        self.log.append(write)
+        if not self.holds:
+            on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
+
+    async def list_offsets(
+        self, topic: str, partition: PartitionIndex, timestamp_ms: int
+    ) -> OffsetOutcome:
+        at = 0 if timestamp_ms == OFFSET_EARLIEST else self.log_end_offset
+        return OffsetOutcome(ErrorCode.NONE, Offset(at))
+
+    async def fetch(self, wants: Sequence[FetchWant], **_: Any) -> list[ReadOutcome]:
+        self.before_read()
+        (want,) = wants
+        found = next(w for w in self.log if w.base_offset >= want.offset)
+        count = sum(header.record_count for _, header in iter_headers(found.data))
+        return [
+            ReadOutcome(
+                ErrorCode.NONE,
+                records=[found.data],
+                size_bytes=len(found.data),
+                next_offset=Offset(found.base_offset + count),
+                high_watermark=Offset(self.log_end_offset),
+                leader_epoch=EPOCH,
+            )
+        ]
