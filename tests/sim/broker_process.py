@@ -65,6 +65,7 @@ class BrokerProcess:
         self.is_ready = False  # logs open, image past the registration
         self.has_opened_logs = False
         self.want_shutdown = False
+        self.broken: set[TopicIdPartition] = set()  # ended by a bug
         self.lease_until_ms = -1
         self.lease_sent_us = -10 * SECOND  # when the heartbeat that it rests on was sent
         self.link = ControllerLink(self)
@@ -115,10 +116,16 @@ class BrokerProcess:
         for effect in effects:
             self.cluster.invariants.before_effect(self, hosted, effect)
             if type(effect) is PartitionFailed:
-                self.fail_directory()
+                self._failed(hosted, effect)
             elif not self.replication.carry_out(hosted, event, effect):
                 self.clients.carry_out(hosted, effect)
         self.cluster.invariants.after_step(self, hosted)
+
+    def _failed(self, hosted: Hosted, effect: PartitionFailed) -> None:
+        if effect.is_bug:
+            self.broken.add(hosted.partition)
+        else:
+            self.fail_directory()
 
     # --- the feed --------------------------------------------------------------------------------
 
@@ -272,6 +279,7 @@ class BrokerProcess:
         self.replication.removed(hosted)
         self.step(hosted, events.PartitionRemoved())
         del self.hosted[hosted.partition]
+        self.broken.discard(hosted.partition)
         if self.groups is not None:
             self.groups.role_changed(hosted)
         self.node.disk.remove_log(hosted.partition)

@@ -155,6 +155,7 @@ class ControllerLink:
                 want_fence=not self._broker.is_ready,
                 want_shutdown=self._broker.want_shutdown,
                 offline_directory_ids=offline,
+                broken_partitions=frozenset(self._broker.broken),
             ),
         )
 

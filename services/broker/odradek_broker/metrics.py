@@ -81,6 +81,7 @@ class BrokerMetrics:
             ("isr_expands", "Proposals to expand an ISR", counters.isr_expands),
             ("role_changes", "Changes of a replica's role", counters.leader_changes),
             ("truncations", "Logs cut at their leader's word", counters.truncations),
+            ("partition_bugs", "Bugs, each of which ended a replica", counters.partition_bugs),
         ):
             yield CounterMetricFamily(PREFIX + name, doc, value=value)
 
@@ -112,7 +113,7 @@ class BrokerMetrics:
         for name, doc, value in (
             ("partitions", "Replicas on this broker", sum(roles.values())),
             ("leader_partitions", "Partitions that this broker leads", roles[Role.LEADER]),
-            ("failed_partitions", "Replicas whose storage failed", roles[Role.FAILED]),
+            ("failed_partitions", "Replicas that a failed disk or a bug ended", roles[Role.FAILED]),
             ("under_replicated_partitions", "Led here, ISR incomplete", under_replicated),
             ("partitions_under_min_isr", "Led here, ISR below the minimum", under_min_isr),
             ("offline_partitions", "Partitions of the cluster without a leader", offline),

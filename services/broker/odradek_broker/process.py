@@ -139,6 +139,7 @@ class BrokerProcess:
             pool=self._pool,
             proposals=self._proposals,
             on_offline=lambda reason: self._membership.directory_offline(reason),
+            on_broken=lambda broken: self._membership.partitions_broken(broken),
         )
         self._partitions = LocalPartitions(
             self._table,

@@ -149,6 +149,9 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
                             offline_directory_ids=tuple(
                                 DirectoryId(one) for one in request.offline_directories
                             ),
+                            broken_partitions=frozenset(
+                                _partition(p) for p in request.broken_partitions
+                            ),
                         ),
                         _now_ms(),
                     )

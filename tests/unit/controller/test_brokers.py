@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from odradek_metadata_quorum.controller import ControllerSettings
-from odradek_metadata_quorum.controller.requests import RegisterRequest
-from odradek_protocol.identity import BrokerId, DirectoryId, IncarnationId
+from odradek_metadata_quorum.controller.requests import AlterPartitionResult, RegisterRequest
+from odradek_protocol.identity import (
+    BrokerId,
+    DirectoryId,
+    IncarnationId,
+    PartitionIndex,
+    TopicIdPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import (
     NO_LEADER,
@@ -286,6 +292,39 @@ def test_a_broker_that_cannot_write_leads_only_what_nobody_else_can_until_it_can
     assert found.image.brokers[BrokerId(1)].is_live
     found.kill(2, 3)
     assert found.state(name="shared").leader in (-1, 2, 3), "it has not caught up yet"
+
+
+def test_others_lead_what_a_bug_ended_until_that_broker_restarts() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3), (1, 2, 3)), min_insync_replicas="2")
+    broken = TopicIdPartition(found.state().topic_id, PartitionIndex(0))
+    found.heartbeat(1, broken_partitions=frozenset({broken}))
+    assert (found.state(0).leader, found.state(0).isr) == (2, (2, 3))
+    assert (found.state(1).leader, found.state(1).isr) == (1, (1, 2, 3)), "the others it leads on"
+    refused = found.alter_partition((1, 2, 3), sender=2)
+    assert isinstance(refused, AlterPartitionResult)
+    assert refused.error is ErrorCode.INELIGIBLE_REPLICA
+    found.kill(3, 2)
+    found.heartbeat(1, broken_partitions=frozenset({broken}))
+    assert (found.state(0).leader, found.state(0).isr) == (2, (2,))
+    found.register(1, RestartClass.PROCESS)
+    found.beat(1, 2)
+    taken = found.alter_partition((1, 2), sender=2)
+    assert isinstance(taken, AlterPartitionResult)
+    assert taken.error is ErrorCode.NONE
+
+
+def test_the_last_copy_of_what_a_bug_ended_keeps_its_claim() -> None:
+    found = cluster()
+    found.create(assignments=((1,),))
+    broken = TopicIdPartition(found.state().topic_id, PartitionIndex(0))
+    for _ in range(2):
+        found.heartbeat(1, broken_partitions=frozenset({broken}))
+        assert (found.state().leader, found.state().isr, found.state().elr) == (-1, (), (1,))
+        found.tick()
+    found.register(1, RestartClass.PROCESS)
+    found.beat(1)
+    assert (found.state().leader, found.state().isr, found.state().lost) == (1, (1,), ())
 
 
 def test_a_broker_that_does_not_hear_does_not_hold_up_a_shutdown_for_long() -> None:

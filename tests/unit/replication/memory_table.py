@@ -16,7 +16,13 @@ from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.full_disk import FullDisk
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_protocol.identity import BrokerId, MetadataOffset, PartitionIndex, TopicName
+from odradek_protocol.identity import (
+    BrokerId,
+    MetadataOffset,
+    PartitionIndex,
+    TopicIdPartition,
+    TopicName,
+)
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import Partition, Topic
@@ -65,6 +71,9 @@ async def table_of(
     settings: ReplicaSettings | None = None,
     proposals: Any = None,
     on_offline: Callable[[str], None] = pytest.fail,
+    on_broken: Callable[[tuple[TopicIdPartition, ...]], None] = lambda broken: pytest.fail(
+        f"bugs ended {broken}"
+    ),
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
     """The replicas of a directory, and what the controller was told of its room."""
     told: list[bool] = []
@@ -77,6 +86,7 @@ async def table_of(
         pool=pool,
         proposals=proposals,
         on_offline=on_offline,
+        on_broken=on_broken,
     )
     links: Any = NoLinks()
     table.links = links

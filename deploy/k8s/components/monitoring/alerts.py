@@ -97,11 +97,19 @@ ALERTS = (
     ),
     Alert(
         name="OdradekLogDirectoryOffline",
-        expr=f"{BROKER}log_directory_offline == 1 or {BROKER}failed_partitions > 0",
+        expr=f"{BROKER}log_directory_offline == 1",
         lasts="0m",
         severity="critical",
         summary="{{ $labels.instance }} had a disk error",
         action="Replace the volume; the broker copies its partitions again.",
+    ),
+    Alert(
+        name="OdradekPartitionBug",
+        expr=f"increase({BROKER}partition_bugs_total[10m]) > 0",
+        lasts="0m",
+        severity="critical",
+        summary="a bug ended a replica of {{ $labels.instance }}; others lead its partition",
+        action="Report the logged exception with its values; a restart of the broker brings the replica back.",
     ),
     Alert(
         name="OdradekRunningOutOfSpace",

@@ -23,6 +23,7 @@ import grpc
 from odradek_broker.cluster.lease import Lease
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
@@ -96,6 +97,7 @@ class Heartbeat:
         self.want_shutdown = False
         self.cannot_write = False
         self.offline_directories: tuple[bytes, ...] = ()
+        self.broken_partitions: tuple[common_pb2.TopicIdPartition, ...] = ()
         self.active_controller: ControllerId | None = None
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -149,6 +151,7 @@ class Heartbeat:
                     cannot_write=self.cannot_write,
                     loop_age_ms=loop_age_ms,
                     offline_directories=self.offline_directories,
+                    broken_partitions=self.broken_partitions,
                 )
                 for stream in self._streams:
                     stream.send(request)

@@ -247,6 +247,15 @@ class Membership:
             self._heartbeat.offline_directories = (self._directory.directory_id,)
             self._heartbeat.beat_now()
 
+    def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
+        """Tell the controller which replicas bugs have ended, all of them."""
+        if self._heartbeat is not None:
+            self._heartbeat.broken_partitions = tuple(
+                common_pb2.TopicIdPartition(topic_id=one.topic_id, partition=one.partition)
+                for one in broken
+            )
+            self._heartbeat.beat_now()
+
     # --- leaving -----------------------------------------------------------------------------------
 
     async def leave(self, timeout_s: float) -> bool:

@@ -39,7 +39,7 @@ class StorageJob:
     directory: Path
     lock: threading.Lock
     is_current: Callable[[], bool]
-    error: OSError | None = None
+    error: Exception | None = None  # an OSError, or a bug
 
     def run(self) -> None:
         """Do it, in any thread, once. Errors are kept for `finish`."""
@@ -54,8 +54,8 @@ class StorageJob:
             self.error = error
         except CorruptBatch as error:
             self.error = OSError(errno.EIO, str(error))
-        except Exception as error:  # a bug: `finish` must not apply what was not done
-            self.error = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+        except Exception as error:  # `finish` must not apply what was not done
+            self.error = error
         finally:
             self.discard()
 

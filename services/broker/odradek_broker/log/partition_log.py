@@ -56,8 +56,7 @@ __all__ = ["OffsetOutOfRange", "PartitionLog", "ReadPlan", "ReadResult", "Storag
 
 
 class PartitionLog:
-    """The log of one partition of one broker. Attributes are for reading, but for `config` and
-    `on_sync_finished`, which may be set."""
+    """One partition's log; set `config`, `is_trusted` and `on_sync_finished`, and read the rest."""
 
     __slots__ = (
         "_generation",
@@ -77,6 +76,7 @@ class PartitionLog:
         "high_watermark",
         "id",
         "is_intact",
+        "is_trusted",
         "log_end_offset",
         "log_start_offset",
         "on_sync_finished",
@@ -133,6 +133,7 @@ class PartitionLog:
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.on_sync_finished: Callable[[PartitionLog], None] | None = None
         self.is_intact = True  # false: a full disk stopped a cut half-way; it must be opened anew
+        self.is_trusted = True  # false: a bug was met; the files alone tell the next start
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -184,13 +185,12 @@ class PartitionLog:
         """Write the batches in runs that each go into one segment."""
         if len(headers) > 1:
             data = memoryview(data)
-        config = self.config
         run: list[Header] = []
         run_start = run_bytes = 0
         for header in headers:
             active = self._segments.active
             first_ms = run[0].max_timestamp_ms if run else -1
-            if not active.has_room(header, run_bytes, first_ms, config) and (
+            if not active.has_room(header, run_bytes, first_ms, self.config) and (
                 active.size_bytes or run
             ):
                 self._write_run(data, run, run_start, run_bytes)
@@ -288,13 +288,15 @@ class PartitionLog:
         return job
 
     def finish(self, job: StorageJob) -> None:
-        """Apply a job that ran. Raises StorageFailed if it failed, and nothing is applied then."""
+        """Apply a job that ran. Raises StorageFailed, or a bug, if it failed: then nothing is."""
         is_sync = isinstance(job, SyncJob)
         if is_sync:
             self._progress.is_under_way = False
         else:
             self._is_cutting = False
         if job.error is not None:
+            if not isinstance(job.error, OSError):
+                raise job.error
             fail = self._health.fail if is_sync else self._health.fail_to_write
             self.is_intact &= is_sync  # nobody knows how far a cut came
             raise fail(f"syncing {self.directory}", job.error) from job.error
@@ -315,10 +317,10 @@ class PartitionLog:
     def sync_at_close(self) -> bool:
         """Sync in full here, also while a sync is under way that nobody will finish any more.
 
-        False if a cut is under way (what the log holds then, only the next start can tell), and if
-        there was no room for all of it.
+        False if there was no room for all of it, while a cut is under way, or after a bug: what the
+        log holds then, only the next start can tell.
         """
-        if self._is_cutting:
+        if self._is_cutting or not self.is_trusted:
             return False
         self.on_sync_finished = None
         self._progress.is_under_way = False
@@ -453,8 +455,7 @@ class PartitionLog:
     def advance_log_start(self, offset: Offset) -> None:
         """DeleteRecords, or what a leader told. Never falls; above the log end, reset instead.
 
-        The next checkpoint remembers it; segments wholly below it go with the next retention.
-        """
+        The next checkpoint remembers it; the next retention takes the segments wholly below it."""
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         if offset > self.log_start_offset:
             self.log_start_offset = offset

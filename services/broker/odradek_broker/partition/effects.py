@@ -28,7 +28,7 @@ class Role(Enum):
     IDLE = "idle"  # no leader known, or no replica here any more
     LEADER = "leader"
     FOLLOWER = "follower"
-    FAILED = "failed"  # its storage failed; for the rest of this process's life
+    FAILED = "failed"  # its storage failed, or a bug did; for the rest of this process's life
 
 
 # --- for the log ---------------------------------------------------------------------------------
@@ -204,9 +204,11 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFailed:
-    """Take the directory offline, and say so in the heartbeat (R11)."""
+    """Take the directory offline, and say so in the heartbeat (R11). After a bug: say of this
+    partition alone that another replica is to lead, in each heartbeat from now on."""
 
     reason: str
+    is_bug: bool
 
 
 Effect: TypeAlias = (

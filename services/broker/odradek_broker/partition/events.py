@@ -133,7 +133,14 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """A write, sync, truncation or CRC check of our own bytes failed, or an assertion did (R11)."""
+    """A write, sync, truncation or CRC check of our own bytes failed (R11)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BugFound:
+    """An assertion failed in this replica's work, or something was raised that nobody expected."""
 
     reason: str
 
@@ -319,6 +326,7 @@ Event: TypeAlias = (
     | LogReset
     | LogStartAdvanced
     | StorageFailed
+    | BugFound
     | AppendRefused
     | AttachReceived
     | DetachReceived

@@ -1,7 +1,7 @@
 """One replica of one partition: what its broker decides about it.
 
     IDLE <--> LEADER <--> FOLLOWER <--> IDLE      whenever the image's leader epoch rises
-    any of them -- StorageFailed --> FAILED       for the rest of the process's life
+    any of them -- StorageFailed, BugFound --> FAILED      for the rest of the process's life
     any of them -- PartitionRemoved --> IDLE      for good: the topic is gone
 
 The image decides the role, in feed order; a state of a lower partition epoch is ignored (I8). Only
@@ -134,7 +134,7 @@ class Replica:
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event; the effects are to be done in order before the next one.
 
-        `now_ms` never falls. An AssertionError is a bug: hand in StorageFailed, which stops this
+        `now_ms` never falls. An AssertionError is a bug: hand in BugFound, which stops this
         partition and no other.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
@@ -357,8 +357,13 @@ class Replica:
         self._change_role(effects, Role.IDLE)
         return effects
 
-    def _on_storage_failed(self, event: events.StorageFailed, now_ms: int) -> Sequence[Effect]:
-        """R11: nothing is acknowledged any more, nothing of it pushed."""
+    def _on_failed(
+        self, event: events.StorageFailed | events.BugFound, now_ms: int
+    ) -> Sequence[Effect]:
+        """R11: nothing is acknowledged any more, nothing of it pushed.
+
+        After a bug what the log holds is not in doubt, so the claim to the ISR is not lost with it.
+        """
         if self.role is Role.FAILED:
             return ()
         effects: list[Effect] = []
@@ -369,7 +374,8 @@ class Replica:
         effects.extend(self._resign(ErrorCode.KAFKA_STORAGE_ERROR))
         self._parked = None
         self._change_role(effects, Role.FAILED)
-        effects.append(PartitionFailed(reason=event.reason))
+        is_bug = isinstance(event, events.BugFound)
+        effects.append(PartitionFailed(reason=event.reason, is_bug=is_bug))
         return effects
 
     # --- clients and the log ---------------------------------------------------------------------
@@ -482,7 +488,8 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     PartitionChanged: Replica._on_partition_changed,
     events.BrokerChanged: Replica._on_broker_changed,
     events.PartitionRemoved: Replica._on_removed,
-    events.StorageFailed: Replica._on_storage_failed,
+    events.StorageFailed: Replica._on_failed,
+    events.BugFound: Replica._on_failed,
     events.Tick: Replica._on_tick,
     # clients and the log
     events.ProduceRequested: Replica._on_produce,

@@ -18,6 +18,7 @@ class Counters:
         "isr_expands",
         "isr_shrinks",
         "leader_changes",
+        "partition_bugs",
         "produce_errors",
         "produce_latencies",
         "produce_requests",
@@ -37,6 +38,7 @@ class Counters:
         self.isr_expands = 0
         self.isr_shrinks = 0
         self.leader_changes = 0
+        self.partition_bugs = 0  # each of them ended a replica
         self.produce_errors = 0
         self.produce_requests = 0
         self.replication_bytes_in = 0

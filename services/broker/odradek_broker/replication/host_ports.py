@@ -65,6 +65,9 @@ class Surroundings(Protocol):
     def storage_failed(self, failure: Exception | str) -> None:
         """Take the directory offline, unless it is only full; tells the hosts in a later turn of the loop."""
 
+    def partition_broke(self, host: PartitionHost, reason: str) -> None:
+        """A bug ended this replica: tell the controller, so that another one leads."""
+
     @property
     def storage_problem(self) -> str:
         """Why nothing can be written here; "" while it can."""

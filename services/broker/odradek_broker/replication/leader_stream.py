@@ -207,6 +207,9 @@ class LeaderStream:
         except StorageFailed as failure:
             self._shared.storage_failed(str(failure))
             return None
+        except Exception as error:  # the stream has other partitions too
+            host.found_bug(error)
+            return None
         self._read_cold(host, plan, due)
         return None
 
@@ -214,17 +217,22 @@ class LeaderStream:
         self._reading.add(host)
         found: list[ReadResult] = []
         failures: list[StorageFailed] = []
+        bugs: list[Exception] = []
 
         def work() -> None:
             try:
                 found.append(plan.run())
             except StorageFailed as failure:
                 failures.append(failure)
+            except Exception as error:
+                bugs.append(error)
 
         def done() -> None:
             self._reading.discard(host)
             if failures:
                 self._shared.storage_failed(str(failures[0]))
+            elif bugs:
+                host.found_bug(bugs[0])
             elif found and not self.is_closed and host in self.hosts:
                 self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, found[0])
                 self.mark_due(host)

@@ -41,7 +41,8 @@ class LogWork:
         began = perf_counter()
 
         def done() -> None:
-            self._finish_sync(job, perf_counter() - began)
+            with self._host.guard():
+                self._finish_sync(job, perf_counter() - began)
             on_done()
 
         self._shared.pool.run(job.run, done)
@@ -55,22 +56,23 @@ class LogWork:
             return
 
         def finish() -> None:
-            try:
-                self._log.finish(job)
-            except StorageFailed as failure:
-                self._shared.storage_failed(failure)
-                self._host.failed(str(failure))
-                return
-            if self._host.is_removed:
-                return
-            if self._log.log_end_offset != end_offset:  # a batch lies across it
-                self._shared.storage_failed(
-                    f"{self._host}: cut at {self._log.log_end_offset}, not at {end_offset}"
-                )
-                return
-            self._host.step(done)
+            with self._host.guard():
+                self._finish_cut(job, done, end_offset)
 
         self._shared.pool.run(job.run, finish)
+
+    def _finish_cut(self, job: StorageJob, done: ev.Event, end_offset: Offset) -> None:
+        try:
+            self._log.finish(job)
+        except StorageFailed as failure:
+            self._shared.storage_failed(failure)
+            self._host.failed(str(failure))
+            return
+        if self._host.is_removed:
+            return
+        log_end = self._log.log_end_offset
+        assert log_end == end_offset, f"cut at {log_end}, not at {end_offset}"  # across a batch
+        self._host.step(done)
 
     def _begin_sync(self) -> None:
         log = self._log

@@ -12,7 +12,8 @@ lock per partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -160,15 +161,53 @@ class PartitionHost:
         if self._is_stepping:
             return
         self._is_stepping = True
+        bug: Exception | None = None
         try:
             while self._events:
                 self._do(self.replica.step(self._events.popleft(), boottime_ms()))
-        except AssertionError as error:
-            self._events.clear()
-            _log.error("A partition broke a rule of its own", exc=error, partition=str(self))
-            self._shared.storage_failed(f"{self}: {error}")
+        except (LogFailed, OSError) as failure:
+            self._shared.storage_failed(failure)
+        except Exception as error:
+            bug = error
         finally:
             self._is_stepping = False
+        if bug is not None:
+            self.found_bug(bug)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """For work on this partition's log alone: a bug in it ends this replica, and does not
+        reach who works for others too. Storage's failures pass."""
+        try:
+            yield
+        except (LogFailed, OSError):
+            raise
+        except Exception as error:
+            self.found_bug(error)
+
+    def found_bug(self, error: Exception) -> None:
+        """Something that cannot be has happened to this partition: it ends here, the others go on.
+
+        Its log is left as it is: the next start reads it as after a kill.
+        """
+        if self.is_failed:
+            _log.error("A failed partition broke a rule", exc=error, partition=str(self))
+            return
+        replica = self.replica
+        _log.error(
+            "A bug ended a replica: the others serve on, this one until the broker restarts not",
+            exc=error,
+            partition=str(self),
+            role=replica.role.value,
+            leader_epoch=replica.leader_epoch,
+            log_start_offset=replica.log_start,
+            high_watermark=replica.high_watermark,
+            log_end_offset=replica.log_end,
+            stored_end_offset=self.log.log_end_offset,
+        )
+        self._shared.counters.partition_bugs += 1
+        self.log.is_trusted = False
+        self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
 
     def produce(
         self,
@@ -257,13 +296,18 @@ class PartitionHost:
 
     def failed(self, reason: str) -> None:
         """The directory is offline."""
-        if self.is_failed:
-            return
+        if not self.is_failed:
+            self._end(ev.StorageFailed(reason=reason))
+
+    def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
+        """Each effect for itself: whatever broke, who waits is told, and the controller is."""
         self.is_failed = True
-        try:
-            self._do(self.replica.step(ev.StorageFailed(reason=reason), boottime_ms()))
-        except AssertionError as error:
-            _log.error("A failed partition broke a rule", exc=error, partition=str(self))
+        self._events.clear()
+        for effect in self.replica.step(event, boottime_ms()):
+            try:
+                self._do((effect,))
+            except Exception as error:
+                _log.error("A failed partition broke a rule", exc=error, partition=str(self))
         self._notify()
 
     @property
@@ -393,16 +437,18 @@ class PartitionHost:
             self._shared.counters.produce_errors += 1
         is_storage_error = effect.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         self._shared.counters.produce_latencies.observe(perf_counter() - produce.began_s)
-        produce.on_done(
-            ProduceOutcome(
-                effect.error_code,
-                effect.base_offset,
-                produce.log_append_time_ms if effect.error_code is ErrorCode.NONE else -1,
-                self.log.log_start_offset,
-                effect.leader_epoch,
-                self._shared.storage_problem if is_storage_error else "",
-            )
+        outcome = ProduceOutcome(
+            effect.error_code,
+            effect.base_offset,
+            produce.log_append_time_ms if effect.error_code is ErrorCode.NONE else -1,
+            self.log.log_start_offset,
+            effect.leader_epoch,
+            self._shared.storage_problem if is_storage_error else "",
         )
+        try:
+            produce.on_done(outcome)
+        except Exception as error:  # of who asked: it is none of this partition's
+            _log.error("What follows a produce failed", exc=error, partition=str(self))
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         self.log.set_high_watermark(effect.high_watermark)
@@ -420,7 +466,9 @@ class PartitionHost:
         self._notify()
 
     def _partition_failed(self, effect: fx.PartitionFailed) -> None:
-        if self.log.is_intact:  # else the disk is full, and this replica is made again
+        if effect.is_bug:
+            self._shared.partition_broke(self, effect.reason)
+        elif self.log.is_intact:  # else the disk is full, and this replica is made again
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

@@ -50,6 +50,7 @@ from odradek_runtime.logs import event_log
 TICK_MS: Final = 100
 _TICK_SLICES: Final = 10
 STALL_MS: Final = 500
+BROKEN_MAX: Final = 100  # replicas that bugs ended, as told in each heartbeat
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
 
@@ -67,8 +68,10 @@ class PartitionTable:
         pool: DiskPool,
         proposals: IsrProposals,
         on_offline: Callable[[str], None],
+        on_broken: Callable[[tuple[TopicIdPartition, ...]], None],
     ) -> None:
-        """`on_offline` is called once, when the directory fails."""
+        """`on_offline` is called once, when the directory fails; `on_broken` with all replicas that
+        bugs ended, whenever that changes."""
         self.pool = pool
         self.counters = Counters()
         self.image = MetadataImage()
@@ -84,6 +87,8 @@ class PartitionTable:
         self._settings = settings
         self._proposals = proposals
         self._on_offline = on_offline
+        self._on_broken = on_broken
+        self._broken: dict[TopicIdPartition, None] = {}
         self._attach_seqs = itertools.count(1)
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._loop = asyncio.get_running_loop()
@@ -282,6 +287,14 @@ class PartitionTable:
         self._on_offline(reason)
         self._loop.call_soon(self._fail_all, reason)
 
+    def partition_broke(self, host: PartitionHost, reason: str) -> None:
+        """A bug ended a replica: others lead. What ends so many is no bug of one partition."""
+        self._broken[host.partition] = None
+        if len(self._broken) > BROKEN_MAX:
+            self.storage_failed(f"bugs ended {len(self._broken)} replicas, the last one {reason}")
+        else:
+            self._on_broken(tuple(self._broken))
+
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self._loop.call_soon_threadsafe(self.storage_failed, failure)
@@ -312,6 +325,8 @@ class PartitionTable:
         self.links.follow(host, NO_BROKER)
         was_leader = host.is_leader
         host.removed()
+        if self._broken.pop(host.partition, host) is None:
+            self._on_broken(tuple(self._broken))
         if was_leader:
             self._resigned(host)
 
@@ -380,9 +395,12 @@ class PartitionTable:
         for host in list(self.by_id.values()):
             if self.offline_reason:
                 return
+            if host.is_failed:
+                continue
             before = host.log.log_start_offset
             try:
-                host.log.apply_retention(now_ms=now_ms)
+                with host.guard():
+                    host.log.apply_retention(now_ms=now_ms)
             except StorageFailed as failure:
                 self.storage_failed(failure)
                 return

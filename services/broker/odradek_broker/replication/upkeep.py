@@ -50,10 +50,12 @@ class Upkeep:
             # one after the other: readers want the pool's threads too
             for log in self._directory.due_flushes(now_ms=wall_ms()):
                 host = self._table.by_id.get((log.topic_id, log.partition))
-                if host is None:
+                if host is None or host.is_failed:
                     continue  # deleted meanwhile
+                job = None
                 try:
-                    job = log.begin_sync(full=True)
+                    with host.guard():
+                        job = log.begin_sync(full=True)
                 except StorageFailed as failure:
                     self._table.storage_failed(failure)
                     return
@@ -106,9 +108,10 @@ class Upkeep:
         while self._directory.failure is None:
             await asyncio.sleep(self._compact_interval_s)
             for host in list(self._table.by_id.values()):
-                if host.log.config.cleanup_compact and not host.is_removed:
+                if host.log.config.cleanup_compact and not (host.is_removed or host.is_failed):
                     try:
-                        await self._compact(host)
+                        with host.guard():
+                            await self._compact(host)
                     except StorageFailed as failure:
                         self._table.storage_failed(failure)
 
@@ -116,7 +119,7 @@ class Upkeep:
         job = host.log.begin_compaction(now_ms=wall_ms())
         while job is not None and not host.is_removed:
             await self._table.pool.call(job.run_slice)
-            if host.is_removed:
+            if host.is_removed or host.is_failed:
                 return
             host.log.install_compacted(job, now_ms=wall_ms())
             if job.is_done:

@@ -75,6 +75,7 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
     work.write(*_registration_changes(work, request, restart_class))
     memory = work.memory(request.broker_id)
     memory.image_offset, memory.shutdown_offset = -1, None
+    work.broken.pop(request.broker_id, None)
     if before is not None and not before.fenced:
         _note_fencing(work, request.broker_id, now_ms)
     work.liveness.unwatch(request.broker_id)
@@ -193,6 +194,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
     memory.image_offset = max(memory.image_offset, request.image_offset)
     broker = work.image.brokers[request.broker_id]
     _note_offline_directories(work, broker, request)
+    _note_broken_partitions(work, request)
     broker = work.image.brokers[request.broker_id]
     leaves = request.want_shutdown or request.cannot_write
     if not broker.fenced and leaves and not broker.in_shutdown:
@@ -250,6 +252,17 @@ def _note_offline_directories(
             change = work.settled(state, (broker.broker_id,))
             if change is not None:
                 work.write(change)
+
+
+def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
+    """Others lead what a bug ended there; its copies stay as good as they were."""
+    if not request.broken_partitions:
+        work.broken.pop(request.broker_id, None)
+        return
+    work.broken[request.broker_id] = request.broken_partitions
+    told = sorted(request.broken_partitions, key=lambda one: (one.topic_id, one.partition))
+    states = [state for one in told if (state := work.state_of(one)) is not None]
+    work.settle_all(states, changes_max=work.settings.partitions_per_batch_max)
 
 
 def fence(work: Workspace, broker_ids: Iterable[BrokerId]) -> None:
@@ -376,7 +389,8 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
 
 
 def _can_move(work: Workspace, state: PartitionState) -> bool:
-    return any(work.standing_of(b) >= Standing.LIVE for b in state.isr if b != state.leader)
+    standing_of = work.standing_in(state)
+    return any(standing_of(b) >= Standing.LIVE for b in state.isr if b != state.leader)
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
@@ -387,10 +401,11 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
     """
     if leaving not in state.isr:
         return False
-    others = sum(work.standing_of(b) >= Standing.LIVE for b in state.isr if b != leaving)
+    standing_of = work.standing_in(state)
+    others = sum(standing_of(b) >= Standing.LIVE for b in state.isr if b != leaving)
     if others >= work.image.min_insync_replicas(state):
         return False
-    return any(work.standing_of(b) >= Standing.LIVE for b in {*state.replicas} - {*state.isr})
+    return any(standing_of(b) >= Standing.LIVE for b in {*state.replicas} - {*state.isr})
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:

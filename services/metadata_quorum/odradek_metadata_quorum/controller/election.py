@@ -8,7 +8,8 @@ new controller finishes what an old one began by settling everything.
 
 What a replica can be, worst first:
 
-    FENCED      not registered, or fenced      leaves the ISR; below the minimum it enters the ELR
+    FENCED      not registered, or fenced,     leaves the ISR; below the minimum it enters the ELR
+                or a bug ended its replica
     LEAVING     in controlled shutdown         leads only if nobody else can; leaves an ISR that
                                                stays at its minimum without it
     LIVE        may lead

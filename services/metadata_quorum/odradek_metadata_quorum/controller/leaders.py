@@ -69,7 +69,7 @@ def _elect_preferred(work: Workspace, state: PartitionState) -> Outcome:
             error=ErrorCode.ELECTION_NOT_NEEDED,
             message=f"broker {state.leader} is the preferred leader and leads",
         )
-    change = elect_preferred(state, work.standing_of)
+    change = elect_preferred(state, work.standing_in(state))
     if change is None:
         return Outcome(
             error=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -86,7 +86,8 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if clean is not None and clean.leader not in (None, NO_LEADER):
         work.write(clean)
         return GOOD
-    live = [b for b in state.replicas if work.standing_of(b) >= Standing.LIVE]
+    standing_of = work.standing_in(state)
+    live = [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
     if not live:
         return Outcome(
             error=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -116,7 +117,7 @@ def rebalance(work: Workspace, *, now_ms: int) -> None:
         preferred = state.replicas[0]
         preferred_counts[preferred] += 1
         if state.leader != preferred and is_calm(work, preferred, now_ms=now_ms):
-            change = elect_preferred(state, work.standing_of)
+            change = elect_preferred(state, work.standing_in(state))
             if change is not None:
                 wanted.setdefault(preferred, []).append(change)
     changes = [

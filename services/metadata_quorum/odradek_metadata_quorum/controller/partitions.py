@@ -72,11 +72,12 @@ def _refusal(
         return ErrorCode.INVALID_REQUEST
     if item.recovering and (len(isr) > 1 or not state.recovering):
         return ErrorCode.INVALID_REQUEST
+    standing_of = work.standing_in(state)
     for member, broker_epoch in item.isr:
         known = work.image.brokers.get(member)
         if known is None or known.broker_epoch != broker_epoch:
             return ErrorCode.INELIGIBLE_REPLICA
-        if member not in state.isr and work.standing_of(member) < Standing.LIVE:
+        if member not in state.isr and standing_of(member) < Standing.LIVE:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

@@ -106,11 +106,10 @@ def _finished(
     replicas = tuple(b for b in moving.replicas if b not in removing)
     isr = tuple(b for b in moving.isr if b in replicas)
     leader = state.leader if state.leader in isr else NO_LEADER
+    standing_of = work.standing_in(state)
     for wanted in (Standing.STREAMING, Standing.LIVE):
         if leader == NO_LEADER:
-            leader = next(
-                (b for b in replicas if b in isr and work.standing_of(b) >= wanted), NO_LEADER
-            )
+            leader = next((b for b in replicas if b in isr and standing_of(b) >= wanted), NO_LEADER)
     minimum = min(work.image.min_insync_replicas(state), len(replicas))
     elr = tuple(b for b in elr_after(state, isr, minimum) if b in replicas)
     return PartitionChange(

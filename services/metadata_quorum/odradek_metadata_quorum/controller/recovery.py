@@ -54,7 +54,7 @@ def pursue(work: Workspace, *, now_ms: int) -> None:
         inquiry = work.inquiries.setdefault(key, Inquiry(leaderless_since_ms=now_ms))
         if elected == work.settings.partitions_per_batch_max:
             break
-        if clean_candidate_exists(state, work.standing_of):
+        if clean_candidate_exists(state, work.standing_in(state)):
             work.is_repair_due = True
             continue
         leader = _pursue_one(work, state, inquiry, now_ms)

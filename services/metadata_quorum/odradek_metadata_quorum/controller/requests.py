@@ -61,6 +61,7 @@ class HeartbeatRequest:
     want_shutdown: bool = False
     cannot_write: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
+    broken_partitions: frozenset[TopicIdPartition] = frozenset()  # a bug ended the replica there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

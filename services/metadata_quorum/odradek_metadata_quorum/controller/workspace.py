@@ -12,8 +12,8 @@ image is exactly what the committed one will be, unless this controller is depos
 working image is thrown away, whole (`Controller.resigned`). A decision lands at the offset that
 `next_offset` says; `Controller.replay` asserts it, because a broker's epoch is that offset.
 
-Soft state (who is connected, how far brokers have read, who flapped, who told which log end) is not
-in the log: a new active controller begins without it, and each rule says what that means.
+Soft state (who is connected, how far brokers have read, who flapped, whose replica a bug ended, who
+told which log end) is not in the log: a new active controller begins without it, and each rule says what that means.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from odradek_metadata_quorum.controller.decision import ControllerSettings, Draws
-from odradek_metadata_quorum.controller.election import Standing, settle
+from odradek_metadata_quorum.controller.election import Standing, StandingOf, settle
 from odradek_metadata_quorum.controller.liveness import Liveness
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -70,6 +70,7 @@ class Workspace:
     next_offset: MetadataOffset
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
     inquiries: dict[tuple[TopicId, PartitionIndex], Inquiry] = field(default_factory=dict)
+    broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)  # where any
     is_repair_due: bool = True  # some partition may not be settled
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
@@ -102,6 +103,23 @@ class Workspace:
             return Standing.LEAVING
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
+    def standing_in(self, state: PartitionState) -> StandingOf:
+        """What each broker is good for as a replica of this partition: FENCED where a bug ended it.
+
+        It tells so with each heartbeat until it restarts. A new controller may elect it before it
+        hears of that: it serves nobody then, and is replaced.
+        """
+        if not self.broken:
+            return self.standing_of
+        partition = TopicIdPartition(state.topic_id, state.partition)
+
+        def standing_of(broker_id: BrokerId) -> Standing:
+            if partition in self.broken.get(broker_id, ()):
+                return Standing.FENCED
+            return self.standing_of(broker_id)
+
+        return standing_of
+
     def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
         """NONE if this is the present life of a registered broker."""
         broker = self.image.brokers.get(broker_id)
@@ -121,7 +139,7 @@ class Workspace:
         """What a partition must become with its brokers as they are now (election.py)."""
         return settle(
             state,
-            standing_of=self.standing_of,
+            standing_of=self.standing_in(state),
             min_insync_replicas=self.image.min_insync_replicas(state),
             lost=lost,
         )

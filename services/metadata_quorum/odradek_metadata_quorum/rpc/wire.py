@@ -80,6 +80,7 @@ def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
         want_shutdown=message.want_shutdown,
         cannot_write=message.cannot_write,
         offline_directory_ids=tuple(map(DirectoryId, message.offline_directories)),
+        broken_partitions=frozenset(map(partition, message.broken_partitions)),
     )
 
 
