@@ -70,7 +70,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
             self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
         await self._server.start()
         for decision in self.core.became_active(1, _now_ms()):
-            self._commit(decision)
+            self.commit(decision)
         self._ticker = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -86,10 +86,10 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def _tick(self) -> None:
         while True:
             for decision in self.core.tick(_now_ms()):
-                self._commit(decision)
+                self.commit(decision)
             await asyncio.sleep(_TICK_S)
 
-    def _commit(self, decision: Decision[Any]) -> Any:
+    def commit(self, decision: Decision[Any]) -> Any:
         if decision.records:
             offset = self.core.committed.offset + 1
             for record in decision.records:
@@ -104,7 +104,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     # --- ControllerService -----------------------------------------------------------------------
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        response = self._commit(
+        response = self.commit(
             self.core.handle_register(
                 rq.RegisterRequest(
                     cluster_id=request.cluster_id,
@@ -137,7 +137,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         try:
             async for request in requests:
                 broker_id = BrokerId(request.broker_id)
-                answer = self._commit(
+                answer = self.commit(
                     self.core.handle_heartbeat(
                         rq.HeartbeatRequest(
                             broker_id=broker_id,
@@ -172,7 +172,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Any
     ) -> pb.AlterPartitionResponse:
-        response = self._commit(
+        response = self.commit(
             self.core.handle_alter_partition(
                 rq.AlterPartitionRequest(
                     broker_id=BrokerId(request.broker_id),
@@ -219,7 +219,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Any
     ) -> pb.AllocateProducerIdsResponse:
-        response = self._commit(
+        response = self.commit(
             self.core.handle_allocate_producer_ids(
                 rq.AllocateProducerIdsRequest(
                     broker_id=BrokerId(request.broker_id),
@@ -238,7 +238,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def CreateTopics(
         self, request: admin_pb.CreateTopicsRequest, context: Any
     ) -> admin_pb.CreateTopicsResponse:
-        results = self._commit(
+        results = self.commit(
             self.core.handle_create_topics(
                 rq.CreateTopicsRequest(
                     topics=tuple(
@@ -262,7 +262,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def DeleteTopics(
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
-        results = self._commit(
+        results = self.commit(
             self.core.handle_delete_topics(rq.DeleteTopicsRequest(names=tuple(request.names)))
         )
         return admin_pb.DeleteTopicsResponse(topics=[_topic_result(one) for one in results])
@@ -270,7 +270,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AlterConfigs(
         self, request: admin_pb.AlterConfigsRequest, context: Any
     ) -> admin_pb.AlterConfigsResponse:
-        outcomes = self._commit(
+        outcomes = self.commit(
             self.core.handle_alter_configs(
                 cf.AlterConfigsRequest(
                     resources=tuple(
@@ -301,7 +301,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AlterQuotas(
         self, request: admin_pb.AlterQuotasRequest, context: Any
     ) -> admin_pb.AlterQuotasResponse:
-        outcomes = self._commit(
+        outcomes = self.commit(
             self.core.handle_alter_quotas(
                 tuple(
                     QuotaAlteration(

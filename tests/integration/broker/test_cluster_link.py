@@ -240,3 +240,18 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
     assert beating.lease.until_ms == 0
     beating.heartbeat.stop()
     beating.tick.stop()
+
+
+async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryController) -> None:
+    """Nothing else would ever end it: it would beat for ever and serve nobody."""
+    epoch = await _registered(controller)
+    outcome = controller.commit(controller.core.handle_unregister_broker(BrokerId(4)))
+    assert outcome.is_good
+    beating = _Beating(controller.port, epoch)
+    beating.tick.start()
+    beating.heartbeat.start()
+    async with asyncio.timeout(10):
+        await beating.stale.wait()
+    assert beating.lease.until_ms == 0
+    beating.heartbeat.stop()
+    beating.tick.stop()

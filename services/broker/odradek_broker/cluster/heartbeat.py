@@ -38,6 +38,7 @@ _SHUTDOWN_INTERVAL_S: Final = 0.02
 _RECONNECT_MIN_S: Final = 0.05
 _RECONNECT_MAX_S: Final = 0.5
 _SENT_TIMES_MAX: Final = 64
+_LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 _log = event_log(__name__)
 
 
@@ -163,7 +164,7 @@ class Heartbeat:
     ) -> None:
         if not answer.is_active or self._stopping.is_set():
             return
-        if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
+        if answer.error_code in _LIFE_IS_OVER:
             self._lease.end()
             self._tell(self._on_stale)
             return

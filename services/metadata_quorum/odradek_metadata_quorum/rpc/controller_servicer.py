@@ -23,6 +23,7 @@ from odradek_runtime.logs import event_log
 
 T = TypeVar("T")
 PARTITIONS_MAX: Final = 10_000
+_LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 _log = event_log(__name__)
 
 
@@ -75,7 +76,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
                     )
                 response = self._host.heartbeat(wire.heartbeat_request(message))
                 await context.write(wire.heartbeat_response(response, self._active_id()))
-                if response.error is ErrorCode.STALE_BROKER_EPOCH:
+                if response.error in _LIFE_IS_OVER:
                     return  # an earlier life: it must not count as the present one's stream
         finally:
             if broker_id is not None:
