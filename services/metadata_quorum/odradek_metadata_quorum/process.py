@@ -24,7 +24,7 @@ from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
 from odradek_metadata_quorum.rpc.peers import Peers
-from odradek_metadata_quorum.settings import CONTROLLER, QuorumProcessSettings
+from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
     controller_service_pb2_grpc,
@@ -34,7 +34,12 @@ from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
-from odradek_runtime.listeners import ListenerAddress, host_port, refuse_open_without_tls
+from odradek_runtime.listeners import (
+    ListenerAddress,
+    host_port,
+    open_port,
+    refuse_open_without_tls,
+)
 from odradek_runtime.logs import event_log
 from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
@@ -153,6 +158,7 @@ class QuorumProcess:
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
         settings = self._settings
+        open_port(settings.listener(RAFT)).close()  # a taken port is named, with the way out
         try:
             await self._quorum.start()
         except (StorageMismatch, CorruptStorage) as error:

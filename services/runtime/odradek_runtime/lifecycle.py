@@ -47,11 +47,6 @@ class StopRequest:
         self.reason = ""
         self.failure: BaseException | None = None
 
-    @property
-    def is_set(self) -> bool:
-        """Whether the process is to stop."""
-        return self._event.is_set()
-
     def set(self, reason: str, *, failure: BaseException | None = None) -> None:
         """Ask for a stop; a `failure` is raised at the end. The first reason counts."""
         if not self._event.is_set():
@@ -96,10 +91,13 @@ async def _supervise(
 ) -> int:
     stop = StopRequest()
     loop = asyncio.get_running_loop()
+    is_second = False
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set:
+        nonlocal is_second
+        if is_second:
             os._exit(128 + number)
+        is_second = True
         stop.set(f"signal {number.name}")
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import grpc.aio
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
+from odradek_metadata_quorum.quorum import format_storage
+from odradek_metadata_quorum.quorum.storage.vote_file import VOTE_FILE_NAME
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
@@ -215,26 +220,84 @@ async def test_with_tls_peers_are_who_their_certificates_say(tmp_path: Path) -> 
 # --- the command line
 
 
+def command_line(found: Controllers, directory: Path, *flags: str) -> list[str]:
+    given = {
+        "node.id": 0,
+        "cluster.id": "c",
+        "log.dirs": directory,
+        "controller.quorum.voters": f"0@127.0.0.1:{found.raft_ports[0]}",
+        "listeners": f"RAFT://127.0.0.1:{found.raft_ports[0]},"
+        f"CONTROLLER://127.0.0.1:{found.rpc_ports[0]}",
+        "storage.format.if.empty": "true",
+    }
+    assignments = [one for name, value in given.items() for one in ("--set", f"{name}={value}")]
+    return [sys.executable, "-m", "odradek_metadata_quorum", *flags, *assignments]
+
+
+def damage_the_vote(directory: Path, _found: Controllers) -> None:
+    format_storage(directory, cluster_id="c", node_id=0, voters=[0])
+    (directory / VOTE_FILE_NAME).write_bytes(bytes(8192))
+
+
+def lose_the_log(directory: Path, _found: Controllers) -> None:
+    format_storage(directory, cluster_id="c", node_id=0, voters=[0])
+    for segment in directory.glob("log-*"):
+        segment.unlink()
+
+
+@contextmanager
+def taken_raft_port(found: Controllers) -> Iterator[None]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", found.raft_ports[0]))
+        taken.listen()
+        yield
+
+
+async def complaint(found: Controllers, directory: Path) -> str:
+    """What a controller that cannot start says; nothing but one line."""
+    process = await asyncio.create_subprocess_exec(
+        *command_line(found, directory),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(20):
+            _, told = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 1
+    assert b"Traceback" not in told, told.decode()
+    return told.decode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_the_vote, "vote: both slots are damaged"),
+        (lose_the_log, "the log has no segment although the directory is formatted"),
+    ],
+)
+async def test_damaged_storage_is_told_in_a_line(
+    tmp_path: Path, damage: Callable[[Path, Controllers], None], said: str
+) -> None:
+    found = Controllers(tmp_path)
+    damage(tmp_path / "data", found)
+    assert said in await complaint(found, tmp_path / "data")
+
+
+async def test_a_taken_raft_port_is_told_in_a_line(tmp_path: Path) -> None:
+    found = Controllers(tmp_path)
+    with taken_raft_port(found):
+        told = await complaint(found, tmp_path / "data")
+    assert f"port {found.raft_ports[0]} on 127.0.0.1 is in use (listener RAFT)" in told
+
+
 async def test_the_process_tells_when_it_is_ready_and_ends_with_its_parent(tmp_path: Path) -> None:
     found = Controllers(tmp_path)
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "odradek_metadata_quorum",
-        "--exit-with-parent",
-        "--set",
-        "node.id=0",
-        "--set",
-        "cluster.id=c",
-        "--set",
-        f"log.dirs={tmp_path / 'data'}",
-        "--set",
-        f"controller.quorum.voters=0@127.0.0.1:{found.raft_ports[0]}",
-        "--set",
-        f"listeners=RAFT://127.0.0.1:{found.raft_ports[0]},"
-        f"CONTROLLER://127.0.0.1:{found.rpc_ports[0]}",
-        "--set",
-        "storage.format.if.empty=true",
+        *command_line(found, tmp_path / "data", "--exit-with-parent"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -56,6 +56,7 @@ class Quorum:
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._voter = Voter(settings, state_machine, events=_Relay(self), fatal=fatal)
         self._held: deque[HeldProposal] | None = None  # while leadership is being handed over
+        self._started = False
         self._stopping = False
 
     async def start(self) -> None:
@@ -65,10 +66,14 @@ class Quorum:
         """
         self._loop = asyncio.get_running_loop()
         await self._voter.open()
+        self._started = True
 
     async def stop(self) -> None:
-        """Hand leadership over if held (bounded), fail what is pending as unknown, close all."""
-        if self._stopping:
+        """Hand leadership over if held (bounded), fail what is pending as unknown, close all.
+
+        Nothing happens where `start` failed: it has closed what it had opened.
+        """
+        if self._stopping or not self._started:
             return
         if self._voter.node.is_leader and len(self._settings.voters) > 1:
             await self.transfer_leadership(_STOP_TRANSFER_S)
@@ -144,9 +149,9 @@ class Quorum:
         Proposals wait meanwhile, in their order, so that the peer can come to have the whole log;
         after it they are appended, or refused because another leads.
         """
-        node = self._voter.node
-        if not node.is_leader or self._held is not None:
+        if not self._started or not self._voter.node.is_leader or self._held is not None:
             return False
+        node = self._voter.node
         held = self._held = deque()
         try:
             end_s = self._loop.time() + timeout_s

@@ -1,0 +1,62 @@
+"""When a process stops in order, and when at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_PROGRAM = """
+import asyncio, os, signal, sys
+from odradek_runtime.lifecycle import StopRequest, run_process
+
+async def main(stop: StopRequest) -> None:
+    seen = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, seen.set)
+    print("up", flush=True)
+    await stop.wait()
+    os.kill(os.getpid(), signal.SIGTERM)  # while it stops; the next signal tells that it was seen
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await seen.wait()
+    print(stop.reason, flush=True)
+
+sys.exit(run_process(main, program="test", exit_with_parent=True))
+"""
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _PROGRAM,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(20):
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"up\n"
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_signal_to_a_process_that_stops_for_another_reason_leaves_it_its_time() -> None:
+    """Who ends a child closes its standard input and sends SIGTERM, in whatever order."""
+    async with _running() as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        assert await process.wait() == 0
+        assert await process.stdout.read() == b"the parent is gone\n"
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with _running() as process:
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 128 + signal.SIGTERM
