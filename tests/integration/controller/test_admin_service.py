@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from odradek_metadata_quorum.rpc.admin_servicer import DESCRIBED_MAX, ITEMS_MAX
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import common_pb2
@@ -36,15 +37,14 @@ async def test_configs_are_described_with_their_sources(tmp_path: Path) -> None:
                         ],
                     ),
                     admin.AlterConfigsResource(
-                        type=admin.CONFIG_RESOURCE_TYPE_TOPIC,
-                        name="t",
-                        operations=[admin.AlterConfigsOperation(name="segmnt.ms", value="9")],
+                        type=admin.CONFIG_RESOURCE_TYPE_BROKER,
+                        operations=[admin.AlterConfigsOperation(name="num.partition", value="9")],
                     ),
                 ]
             )
         )
         assert [r.error_code for r in altered.resources] == [0, ErrorCode.INVALID_CONFIG]
-        assert "did you mean segment.ms?" in altered.resources[1].error_message
+        assert "did you mean num.partitions?" in altered.resources[1].error_message
         described = await service.DescribeConfigs(
             admin.DescribeConfigsRequest(
                 resources=[
@@ -169,3 +169,13 @@ async def test_nonsense_on_the_wire_is_told_apart_from_failure(tmp_path: Path) -
         with pytest.raises(grpc.aio.AioRpcError) as elsewhere:
             await service.DeleteRecords(admin.DeleteRecordsRequest())
         assert elsewhere.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        for call in (
+            service.DeleteTopics(admin.DeleteTopicsRequest(names=["t"] * (ITEMS_MAX + 1))),
+            service.DescribeConfigs(
+                admin.DescribeConfigsRequest(
+                    resources=[admin.ConfigResource(type=2, name="t")] * (DESCRIBED_MAX + 1)
+                )
+            ),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="split it"):
+                await call

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from odradek_metadata_quorum.controller.administration import access
 from odradek_metadata_quorum.controller.administration.access import AclEntry, find_acls
 from odradek_metadata_quorum.controller.administration.configs import (
     AlterConfigsRequest,
@@ -43,6 +47,14 @@ def cluster() -> Cluster:
     found.start(1, 2, 3)
     found.create(assignments=((1, 2, 3),))
     return found
+
+
+@contextmanager
+def no_longer_than_a_lease() -> Iterator[None]:
+    """What takes longer keeps heartbeats unanswered until the brokers stop serving."""
+    began_s = time.process_time()
+    yield
+    assert time.process_time() - began_s < 2.0
 
 
 # --- configs
@@ -118,6 +130,8 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
         ),
         ({"name": "x"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic x"),
         ({"resource_type": BROKER, "name": "9"}, ErrorCode.INVALID_REQUEST, "no broker 9"),
+        ({"resource_type": BROKER, "name": "01"}, ErrorCode.INVALID_REQUEST, "no broker 01"),
+        ({"resource_type": BROKER, "name": "9" * 5000}, ErrorCode.INVALID_REQUEST, "no broker 9"),
         ({"resource_type": BROKER, "name": "b"}, ErrorCode.INVALID_REQUEST, "is no broker"),
         (
             {
@@ -139,6 +153,21 @@ def test_config_changes_that_are_refused(
     outcome = alter(found, *operations, **change)
     assert outcome.error is error
     assert said in outcome.message
+
+
+def test_a_resource_is_changed_once_in_a_request() -> None:
+    found = cluster()
+    one, other = (
+        AlterConfigsResource(
+            resource_type=TOPIC, resource_name="t", operations=(operation("segment.ms", value),)
+        )
+        for value in ("100", "200")
+    )
+    outcomes = found.commit(
+        found.controller.handle_alter_configs(AlterConfigsRequest(resources=(one, other)))
+    )
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    assert found.image.config_of(TOPIC, "t") == {}
 
 
 def test_a_single_brokers_limit_is_its_own() -> None:
@@ -287,6 +316,45 @@ def test_entries_are_added_once_found_and_deleted() -> None:
     assert not found.image.acls
 
 
+def test_many_entries_are_deleted_by_their_names_without_a_look_at_all_of_them() -> None:
+    found = cluster()
+    entries = tuple(acl(resource_name=f"topic-{number}") for number in range(5_000))
+    found.commit(found.controller.handle_create_acls(entries))
+    with no_longer_than_a_lease():
+        results = found.commit(found.controller.handle_delete_acls(entries))
+    assert [gone for _, gone in results] == [(entry,) for entry in entries]
+    assert not found.image.acls
+
+
+def test_filters_that_look_at_all_entries_are_so_many_in_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access, "LOOKS_MAX", 5)
+    found = cluster()
+    found.commit(found.controller.handle_create_acls((acl(), acl(principal="User:bob"))))
+    bobs = AclEntry(
+        resource_type=1,
+        resource_name="",
+        pattern_type=1,
+        principal="User:bob",
+        host="",
+        operation=1,
+        permission_type=1,
+    )
+    nobodys = acl(resource_name="", principal="User:nobody")
+    results = found.commit(
+        found.controller.handle_delete_acls((nobodys, nobodys, bobs, acl(), ANYTHING))
+    )
+    assert [outcome.error for outcome, _ in results] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.NONE,  # names its one entry: that is no look
+        ErrorCode.NONE,
+    ]
+    assert [gone for _, gone in results][3:] == [(acl(),), (acl(principal="User:bob"),)]
+
+
 @pytest.mark.parametrize(
     ("stored", "finds"),
     [
@@ -376,6 +444,15 @@ def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -
     )
     assert outcome.error is error
     assert not found.image.scram
+
+
+def test_thousands_of_users_at_once_do_not_stop_the_controller() -> None:
+    found = cluster()
+    given = tuple(upsertion(user=f"user-{number}") for number in range(6_000))
+    with no_longer_than_a_lease():
+        outcomes = found.commit(found.controller.handle_alter_scram_users((*given, given[0]), ()))
+    assert sum(outcome.is_good for _, outcome in outcomes) == len(given) - 1
+    assert dict(outcomes)["user-0"].error is ErrorCode.DUPLICATE_RESOURCE
 
 
 def test_a_user_with_one_bad_change_is_not_changed_at_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.controller.requests import AlterPartitionResult, RegisterRequest
 from odradek_protocol.identity import (
     BrokerId,
@@ -521,3 +522,37 @@ def test_a_silent_broker_is_fenced_by_a_slow_controller_too() -> None:
     while 2 not in fenced(found):
         found.pass_ms(600, 1, 3, step_ms=600)
         assert found.now_ms - silent_ms <= 5_400, "the silent broker leads on"
+
+
+def test_a_registration_that_fails_leaves_the_old_life_watched() -> None:
+    """Nobody else would fence it: its partitions would keep a dead leader for ever."""
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, batch_bytes_max=3_000))
+    found.start(1, 2)
+    found.create(partitions=20, replicas=2)
+    with pytest.raises(BatchTooLarge):
+        found.register(1, rack="r" * 4_000)
+    found.break_stream(1)
+    found.pass_ms(found.settings.session_ms + 100, 2)
+    assert found.image.brokers[BrokerId(1)].fenced
+    assert {state.leader for state in found.image.partitions()} == {2}
+
+
+def test_a_broker_of_many_partitions_loses_its_directory_piece_by_piece() -> None:
+    settings = ControllerSettings(cluster_id=CLUSTER_ID, registration_changes_max=4)
+    found = Cluster(settings=settings)
+    found.start(1, 2)
+    found.create(partitions=10, replicas=2)
+    directory = found.image.brokers[BrokerId(1)].directory_ids
+    batches = len(found.log)
+    for _ in range(4):
+        found.beat(1, offline_directory_ids=directory)
+        assert found.image.brokers[BrokerId(1)].fenced
+        found.beat(2)
+    changes = [
+        sum(isinstance(record, PartitionChange) for record in records)
+        for _, _, records in found.log[batches:]
+    ]
+    assert changes == [4, 4, 2]
+    assert found.image.brokers[BrokerId(1)].offline_directory_ids == directory
+    for state in found.image.partitions():
+        assert (state.leader, state.isr, state.elr, state.lost) == (2, (2,), (), (1,))

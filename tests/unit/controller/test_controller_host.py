@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from odradek_metadata_quorum.controller import Controller, ControllerSettings
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic, TopicResult
+from odradek_metadata_quorum.quorum import QuorumSettings
 from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown, QuorumOverloaded
 from odradek_metadata_quorum.rpc import controller_host
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
@@ -31,10 +33,14 @@ class Log:
         self.machine: MetadataStateMachine | None = None
         self.offset = 0
         self.moved = asyncio.Event()
+        self.bytes_max = 1 << 30
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         if self.refusal is not None:
             raise self.refusal
+        pending = self.appended[self.committed :]
+        if sum(len(one) for one, _, _ in pending) + len(payload) > self.bytes_max:
+            raise QuorumOverloaded("full")
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.appended.append((payload, epoch, future))
         self.moved.set()
@@ -105,8 +111,8 @@ def prepare_broker(setup: Setup) -> None:
         setup.log.machine.apply(setup.log.offset, epoch, payload)
 
 
-async def create(setup: Setup, name: str) -> TopicResult:
-    request = CreateTopicsRequest(topics=(NewTopic(name=name),))
+async def create(setup: Setup, name: str, *, partitions: int = -1) -> TopicResult:
+    request = CreateTopicsRequest(topics=(NewTopic(name=name, partition_count=partitions),))
     (result,) = await setup.host.decide(lambda c, _: c.handle_create_topics(request))
     return result
 
@@ -206,6 +212,36 @@ async def test_too_much_in_flight_is_refused_before_it_is_decided(
         later = asyncio.create_task(create(setup, "c"))
         await setup.log.commit()
         assert (await later).outcome.is_good
+
+
+async def test_large_decisions_in_flight_never_overload_the_quorum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the quorum refuses of an active controller ends the process: so it is never asked."""
+    monkeypatch.setattr(controller_host, "IN_FLIGHT_BYTES_MAX", 1_000, raising=False)
+    async with running() as setup:
+        prepare_broker(setup)
+        setup.log.bytes_max = 3_000
+        await setup.open(2)
+        asked = [asyncio.create_task(create(setup, f"{n}", partitions=15)) for n in range(9)]
+        await setup.log.until(3)
+        finished, waiting = await asyncio.wait(asked, timeout=0.05)
+        assert setup.failures == []
+        assert finished
+        assert all(isinstance(task.exception(), Overloaded) for task in finished)
+        await setup.log.commit(len(waiting))
+        assert all([(await task).outcome.is_good for task in waiting])
+        later = asyncio.create_task(create(setup, "later"))
+        await setup.log.commit()
+        assert (await later).outcome.is_good
+
+
+def test_the_quorum_takes_all_that_the_host_lets_into_flight() -> None:
+    largest = ControllerSettings(cluster_id="c").batch_bytes_max
+    quorum = QuorumSettings(node_id=0, cluster_id="c", voters={0: ("", 0)}, data_dir=Path())
+    # One more than the bound may be decided, and what ticks and heartbeats decide is not refused.
+    assert controller_host.IN_FLIGHT_BYTES_MAX + 8 * largest <= quorum.pending_bytes_max
+    assert quorum.pending_proposals_max >= controller_host.IN_FLIGHT_MAX * 2
 
 
 async def test_a_batch_of_another_epoch_than_its_entry_is_void() -> None:

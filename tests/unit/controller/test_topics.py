@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -198,6 +199,59 @@ def test_many_topics_of_one_partition_spread_their_leaders() -> None:
         found.create(f"t{number}", partitions=1, replicas=2)
     leaders = Counter(state.leader for state in found.image.partitions())
     assert set(leaders.values()) == {5}
+
+
+def test_thousands_of_topics_at_once_do_not_stop_the_controller() -> None:
+    found = cluster(3)
+    for part in range(3):
+        topics = tuple(
+            NewTopic(name=f"topic_{part}_{number}", partition_count=1, replication_factor=3)
+            for number in range(3_000)
+        )
+        began_s = time.process_time()
+        results = found.commit(
+            found.controller.handle_create_topics(CreateTopicsRequest(topics=topics))
+        )
+        assert time.process_time() - began_s < 2.0, "heartbeats wait meanwhile"
+        assert all(result.outcome.is_good for result in results)
+    leaders = Counter(state.leader for state in found.image.partitions())
+    assert set(leaders.values()) == {3_000}
+
+
+def test_what_one_request_makes_collides_and_counts_within_it() -> None:
+    found = Cluster(
+        settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_request_max=3)
+    )
+    found.start(1)
+    request = CreateTopicsRequest(
+        topics=(
+            NewTopic(name="a.b", partition_count=1),
+            NewTopic(name="a_b", partition_count=1),
+            NewTopic(name="c", partition_count=3),
+            NewTopic(name="d", partition_count=2),
+        )
+    )
+    results = found.commit(found.controller.handle_create_topics(request))
+    assert [result.outcome.error for result in results] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.NONE,
+    ]
+    grown = found.commit(
+        found.controller.handle_create_partitions(
+            CreatePartitionsRequest(
+                topics=(
+                    NewPartitions(name="a.b", total_count=3),
+                    NewPartitions(name="d", total_count=4),
+                )
+            )
+        )
+    )
+    assert [result.outcome.error for result in grown] == [
+        ErrorCode.NONE,
+        ErrorCode.POLICY_VIOLATION,
+    ]
 
 
 def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody() -> None:

@@ -29,7 +29,7 @@ from odradek_metadata_quorum.controller.requests import (
     RegisterResponse,
 )
 from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_protocol.identity import BrokerEpoch, BrokerId, TopicIdPartition
+from odradek_protocol.identity import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, PartitionState
 from odradek_protocol.metadata.records import (
@@ -113,11 +113,7 @@ def _fits_one_batch(
     if len(work.partitions_of(request.broker_id)) <= changes_max:
         return True
     if not before.fenced:
-        work.write(
-            BrokerRegistrationChange(
-                broker_id=before.broker_id, broker_epoch=before.broker_epoch, fenced=True
-            )
-        )
+        work.write(_registration_change(before, fenced=True))
         work.liveness.unwatch(before.broker_id)
     changes = _registration_changes(work, request, restart_class)
     if len(changes) <= changes_max:
@@ -232,26 +228,41 @@ def _heartbeat_response(
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """R11: a broker without a directory that works is fenced and its copies count as lost."""
+    """R11: a broker without a directory that works is fenced and its copies count as lost.
+
+    What does not fit into this batch follows with its next heartbeats, which say it again.
+    """
     offline = {*broker.offline_directory_ids, *request.offline_directory_ids}
     offline &= {*broker.directory_ids}
     if offline == {*broker.offline_directory_ids}:
         return
-    is_useless = offline == {*broker.directory_ids}
-    work.write(
-        BrokerRegistrationChange(
-            broker_id=broker.broker_id,
-            broker_epoch=broker.broker_epoch,
-            fenced=True if is_useless and not broker.fenced else None,
-            offline_directory_ids=tuple(sorted(offline)),
-        )
-    )
-    if is_useless:
+    if offline != {*broker.directory_ids}:
+        work.write(_registration_change(broker, offline_directory_ids=tuple(sorted(offline))))
+        return
+    if not broker.fenced:
+        work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker.broker_id)
-        for state in work.partitions_of(broker.broker_id):
-            change = work.settled(state, (broker.broker_id,))
-            if change is not None:
-                work.write(change)
+    settled = (work.settled(s, (broker.broker_id,)) for s in work.partitions_of(broker.broker_id))
+    changes = [change for change in settled if change is not None]
+    work.write(*changes[: work.settings.registration_changes_max])
+    if len(changes) <= work.settings.registration_changes_max:
+        work.write(_registration_change(broker, offline_directory_ids=tuple(sorted(offline))))
+
+
+def _registration_change(
+    broker: BrokerState,
+    *,
+    fenced: bool | None = None,
+    in_shutdown: bool | None = None,
+    offline_directory_ids: tuple[DirectoryId, ...] | None = None,
+) -> BrokerRegistrationChange:
+    return BrokerRegistrationChange(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=fenced,
+        in_shutdown=in_shutdown,
+        offline_directory_ids=offline_directory_ids,
+    )
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
@@ -270,11 +281,7 @@ def fence(work: Workspace, broker_ids: Iterable[BrokerId]) -> None:
     fenced = set(broker_ids)
     for broker_id in sorted(fenced):
         broker = work.image.brokers[broker_id]
-        work.write(
-            BrokerRegistrationChange(
-                broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True
-            )
-        )
+        work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker_id)
     states = [state for state in work.image.partitions() if not fenced.isdisjoint(state.replicas)]
     work.settle_all(states, changes_max=work.settings.partitions_per_batch_max)
@@ -318,7 +325,7 @@ def _may_unfence(
         return False
     if request.image_offset < broker.broker_epoch:
         return False
-    if {*broker.offline_directory_ids} == {*broker.directory_ids}:
+    if {*broker.offline_directory_ids, *request.offline_directory_ids} >= {*broker.directory_ids}:
         return False
     fenced_at_ms = work.memory(broker.broker_id).fenced_at_ms
     delay_ms = _unfence_delay_ms(work, broker.broker_id, now_ms)
@@ -326,22 +333,14 @@ def _may_unfence(
 
 
 def _unfence(work: Workspace, broker: BrokerState, now_ms: int) -> None:
-    work.write(
-        BrokerRegistrationChange(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
-        )
-    )
+    work.write(_registration_change(broker, fenced=False))
     work.liveness.watch(broker.broker_id, now_ms=now_ms)
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
     work.settle_all(leaderless, changes_max=work.settings.partitions_per_batch_max)
 
 
 def _begin_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> None:
-    work.write(
-        BrokerRegistrationChange(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_shutdown=True
-        )
-    )
+    work.write(_registration_change(broker, in_shutdown=True))
     work.settle_all(
         work.partitions_of(broker.broker_id),
         changes_max=work.settings.partitions_per_batch_max,
@@ -352,11 +351,7 @@ def _begin_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> None:
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
     """A broker that could not write can again."""
-    work.write(
-        BrokerRegistrationChange(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_shutdown=False
-        )
-    )
+    work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
     work.settle_all(leaderless, changes_max=work.settings.partitions_per_batch_max)

@@ -216,6 +216,8 @@ class Controller:
         if work is None:
             return []
         decisions: list[Decision[None]] = []
+        unfenced = [b.broker_id for b in work.image.brokers.values() if not b.fenced]
+        self._liveness.keep_watching(unfenced, now_ms=now_ms)
         fences = self._liveness.tick(now_ms=now_ms)
         if fences:
             dead = [fence.broker_id for fence in fences]

@@ -15,7 +15,8 @@ before its time (R24). While active, each broker that the image says is unfenced
 is, has a deadline: `session_ms` after its last heartbeat while connected, `grace_ms` after its
 break. At activation: a grace for the broken, a session for all others.
 
-Invariants: only watched brokers are fenced, and a fenced one is watched no longer; nothing is
+Invariants: only watched brokers are fenced, and a fenced one is watched no longer; a decision that
+was undone leaves nobody unfenced and unwatched for longer than a tick (`keep_watching`); nothing is
 fenced because this controller itself was stalled (a stall moves every deadline by its length, but
 of stalls shorter than a session only one a session: a controller that is slow all the time would
 fence nobody ever, and the dead would keep their places until their leaders find them lagging); if
@@ -91,6 +92,12 @@ class Liveness:
         known = self._known(broker_id)
         broken = known.connection is Connection.BROKEN
         known.deadline_ms = now_ms + (self.grace_ms if broken else self.session_ms)
+
+    def keep_watching(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
+        """Watch those that are not: what unfenced brokers must be, whatever came of a decision."""
+        for broker_id in unfenced:
+            if self._known(broker_id).deadline_ms is None:
+                self.watch(broker_id, now_ms=now_ms)
 
     def unwatch(self, broker_id: BrokerId) -> None:
         """Stop to watch a broker that is fenced."""

@@ -58,28 +58,101 @@ class _Refused(Exception):
         self.outcome = Outcome(error=error, message=message)
 
 
+class _Survey:
+    """What the topics of one request are judged by, counted once for all of them.
+
+    Counting anew for each topic made the loop stand still for seconds: 1,000 more topics on 10,000.
+    """
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+        self._partitions_added = 0
+        self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
+        self._led = Counter(state.replicas[0] for state in work.image.partitions())
+        self._by_metric_name: dict[str, str] | None = None  # made when a name needs it
+
+    def check_count(self, name: str, count: int) -> None:
+        """Refuse more partitions than one request may add, or a cluster have."""
+        settings = self._work.settings
+        if self._partitions_added + count > settings.partitions_per_request_max:
+            raise _Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name}: {count} more partitions are too many, one request may add "
+                f"{settings.partitions_per_request_max}",
+            )
+        if self._partitions + count > settings.partitions_max:
+            raise _Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name}: the cluster has {self._partitions} partitions, it may have "
+                f"{settings.partitions_max}",
+            )
+
+    def collision(self, name: str) -> str | None:
+        """A topic whose name is the same in the names of metrics."""
+        if "." not in name and "_" not in name:
+            return None
+        if self._by_metric_name is None:
+            self._by_metric_name = {
+                _metric_name(other): other for other in self._work.image.topic_ids
+            }
+        return self._by_metric_name.get(_metric_name(name))
+
+    def placed(self, partition_count: int, replication_factor: int) -> Assignments:
+        """Replicas for new partitions, by how many each broker is preferred to lead by now."""
+        candidates = [
+            Candidate(
+                broker_id=broker.broker_id,
+                rack=broker.rack,
+                is_live=broker.is_live,
+                leader_count=self._led[broker.broker_id],
+            )
+            for broker in self._work.image.brokers.values()
+        ]
+        draw = self._work.draws.randrange(1 << 30)
+        try:
+            return place(partition_count, replication_factor, candidates, draw=draw)
+        except PlacementError as error:
+            raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
+
+    def accept(self, name: str, assignments: Assignments, *, validate_only: bool) -> None:
+        """A topic has these partitions more; if only asked about, they count for this request."""
+        self._partitions_added += len(assignments)
+        if validate_only:
+            return
+        self._partitions += len(assignments)
+        self._led.update(replicas[0] for replicas in assignments)
+        if self._by_metric_name is not None:
+            self._by_metric_name[_metric_name(name)] = name
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
+
+
 def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicResult, ...]:
     """Create topics, each for itself, those that are good in one batch."""
     names = Counter(topic.name for topic in request.topics)
-    budget = work.settings.partitions_per_request_max
+    survey = _Survey(work)
     results = []
     for topic in request.topics:
         try:
             if names[topic.name] > 1:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is twice in this request")
-            result = _create(work, topic, budget, validate_only=request.validate_only)
-            budget -= result.partition_count
+            result = _create(work, survey, topic, validate_only=request.validate_only)
         except _Refused as refused:
             result = TopicResult(name=TopicName(topic.name), outcome=refused.outcome)
         results.append(result)
     return tuple(results)
 
 
-def _create(work: Workspace, topic: NewTopic, budget: int, *, validate_only: bool) -> TopicResult:
-    _check_name(work, topic.name)
-    assignments = _assignments(work, topic, budget)
+def _create(
+    work: Workspace, survey: _Survey, topic: NewTopic, *, validate_only: bool
+) -> TopicResult:
+    _check_name(work, survey, topic.name)
+    assignments = _assignments(work, survey, topic)
     configs = _check_configs(topic)
     name = TopicName(topic.name)
+    survey.accept(name, assignments, validate_only=validate_only)
     topic_id = NO_TOPIC_ID
     if not validate_only:
         topic_id = _new_topic_id(work)
@@ -115,31 +188,27 @@ def name_refusal(name: str) -> str | None:
     return None
 
 
-def _check_name(work: Workspace, name: str) -> None:
+def _check_name(work: Workspace, survey: _Survey, name: str) -> None:
     refusal = name_refusal(name)
     if refusal is not None:
         raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, refusal)
     if work.image.topic(name) is not None:
         raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    if "." in name or "_" in name:
-        collided = name.replace(".", "_")
-        for other in work.image.topic_ids:
-            if other.replace(".", "_") == collided:
-                raise _Refused(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"{name} collides with topic {other}: '.' and '_' are the same in the names "
-                    "of metrics",
-                )
+    if (other := survey.collision(name)) is not None:
+        raise _Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name} collides with topic {other}: '.' and '_' are the same in the names of metrics",
+        )
 
 
-def _assignments(work: Workspace, topic: NewTopic, budget: int) -> Assignments:
+def _assignments(work: Workspace, survey: _Survey, topic: NewTopic) -> Assignments:
     if topic.assignments:
         if topic.partition_count != -1 or topic.replication_factor != -1:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,
                 f"{topic.name}: with assignments by hand both counts must be -1",
             )
-        _check_count(work, topic.name, len(topic.assignments), budget)
+        survey.check_count(topic.name, len(topic.assignments))
         return _by_hand(work, topic.name, topic.assignments)
     partitions = _default(work, topic.partition_count, "num.partitions")
     replicas = _default(work, topic.replication_factor, "default.replication.factor")
@@ -152,8 +221,8 @@ def _assignments(work: Workspace, topic: NewTopic, budget: int) -> Assignments:
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{topic.name}: the replication factor is 1 or more",
         )
-    _check_count(work, topic.name, partitions, budget)
-    return _placed(work, partitions, replicas)
+    survey.check_count(topic.name, partitions)
+    return survey.placed(partitions, replicas)
 
 
 def _default(work: Workspace, count: int, config: str) -> int:
@@ -162,22 +231,6 @@ def _default(work: Workspace, count: int, config: str) -> int:
     value = work.config(config)
     assert isinstance(value, int)
     return value
-
-
-def _check_count(work: Workspace, name: str, count: int, budget: int) -> None:
-    if count > budget:
-        raise _Refused(
-            ErrorCode.POLICY_VIOLATION,
-            f"{name}: {count} more partitions are too many, one request may add "
-            f"{work.settings.partitions_per_request_max}",
-        )
-    present = sum(len(topic.partitions) for topic in work.image.topics.values())
-    if present + count > work.settings.partitions_max:
-        raise _Refused(
-            ErrorCode.POLICY_VIOLATION,
-            f"{name}: the cluster has {present} partitions, it may have "
-            f"{work.settings.partitions_max}",
-        )
 
 
 def _by_hand(
@@ -198,24 +251,6 @@ def _by_hand(
                 f"{name}: none of the brokers {list(replicas)} is live",
             )
     return list(assignments)
-
-
-def _placed(work: Workspace, partition_count: int, replication_factor: int) -> Assignments:
-    led = Counter(state.replicas[0] for state in work.image.partitions())
-    candidates = [
-        Candidate(
-            broker_id=broker.broker_id,
-            rack=broker.rack,
-            is_live=broker.is_live,
-            leader_count=led[broker.broker_id],
-        )
-        for broker in work.image.brokers.values()
-    ]
-    draw = work.draws.randrange(1 << 30)
-    try:
-        return place(partition_count, replication_factor, candidates, draw=draw)
-    except PlacementError as error:
-        raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
 
 def _check_configs(topic: NewTopic) -> dict[str, str]:
@@ -256,11 +291,11 @@ def _write_partitions(
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
     """Add partitions; those that are there keep their replicas."""
-    budget = work.settings.partitions_per_request_max
+    survey = _Survey(work)
     results = []
     for wanted in request.topics:
         try:
-            result = _grow(work, wanted, budget, validate_only=request.validate_only)
+            result = _grow(work, survey, wanted, validate_only=request.validate_only)
         except _Refused as refused:
             result = TopicResult(name=TopicName(wanted.name), outcome=refused.outcome)
         results.append(result)
@@ -268,7 +303,7 @@ def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tupl
 
 
 def _grow(
-    work: Workspace, wanted: NewPartitions, budget: int, *, validate_only: bool
+    work: Workspace, survey: _Survey, wanted: NewPartitions, *, validate_only: bool
 ) -> TopicResult:
     topic = work.image.topic(wanted.name)
     if topic is None:
@@ -280,7 +315,7 @@ def _grow(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {wanted.name} has {present} partitions, {wanted.total_count} are not more",
         )
-    _check_count(work, wanted.name, more, budget)
+    survey.check_count(wanted.name, more)
     replication_factor = len(topic.partitions[0].replicas)
     if wanted.assignments:
         if len(wanted.assignments) != more:
@@ -290,7 +325,8 @@ def _grow(
             )
         assignments = _by_hand(work, wanted.name, wanted.assignments)
     else:
-        assignments = _placed(work, more, replication_factor)
+        assignments = survey.placed(more, replication_factor)
+    survey.accept(wanted.name, assignments, validate_only=validate_only)
     if not validate_only:
         _write_partitions(work, topic.topic_id, present, assignments)
     return TopicResult(

@@ -27,7 +27,8 @@ from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 
 T = TypeVar("T")
-ITEMS_MAX: Final = 20_000
+ITEMS_MAX: Final = 20_000  # of one request: the loop stands still while it is decided
+DESCRIBED_MAX: Final = 2_000  # resources whose configs one answer tells, some 5 KB each
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
@@ -52,6 +53,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.CreateTopicsRequest, context: Context
     ) -> pb.CreateTopicsResponse:
         """Answer once they are committed; brokers learn of them from the feed."""
+        await self._bounded(context, len(request.topics))
         wanted = wire.create_topics_request(request)
         results = await self._decide(context, lambda c, _: c.handle_create_topics(wanted))
         return pb.CreateTopicsResponse(topics=map(wire.topic_result, results))
@@ -60,6 +62,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
         """Answer once it is committed."""
+        await self._bounded(context, len(request.names) + len(request.topic_ids))
         wanted = wire.delete_topics_request(request)
         results = await self._decide(context, lambda c, _: c.handle_delete_topics(wanted))
         return pb.DeleteTopicsResponse(topics=map(wire.topic_result, results))
@@ -68,6 +71,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
         """Answer once they are committed."""
+        await self._bounded(context, len(request.topics))
         wanted = wire.create_partitions_request(request)
         results = await self._decide(context, lambda c, _: c.handle_create_partitions(wanted))
         return pb.CreatePartitionsResponse(topics=map(wire.topic_result, results))
@@ -76,6 +80,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.ElectLeadersRequest, context: Context
     ) -> pb.ElectLeadersResponse:
         """Answer once the elections are committed."""
+        await self._bounded(context, len(request.partitions))
         wanted = await self._parsed(context, lambda: wire.elect_leaders_request(request))
         results = await self._decide(context, lambda c, _: c.handle_elect_leaders(wanted))
         return pb.ElectLeadersResponse(partitions=map(wire.partition_result, results))
@@ -84,6 +89,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
         """Answer once the moves have begun."""
+        await self._bounded(context, len(request.reassignments))
         wanted = wire.reassignments(request)
         results = await self._decide(context, lambda c, _: c.handle_alter_reassignments(wanted))
         return pb.AlterPartitionReassignmentsResponse(
@@ -102,6 +108,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.DescribeConfigsRequest, context: Context
     ) -> pb.DescribeConfigsResponse:
         """Configs that can be altered."""
+        await self._bounded(context, len(request.resources), DESCRIBED_MAX)
         image = await self._image(context)
         return pb.DescribeConfigsResponse(
             resources=[
@@ -114,6 +121,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.AlterConfigsRequest, context: Context
     ) -> pb.AlterConfigsResponse:
         """Answer once they are committed."""
+        await self._bounded(context, len(request.resources))
         wanted = await self._parsed(context, lambda: wire.alter_configs_request(request))
         outcomes = await self._decide(context, lambda c, _: c.handle_alter_configs(wanted))
         return pb.AlterConfigsResponse(
@@ -298,9 +306,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         except BatchTooLarge as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
-    async def _bounded(self, context: Context, count: int) -> None:
-        if count > ITEMS_MAX:
-            message = f"{count} items in one request, at most {ITEMS_MAX}: split it"
+    async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
+        """Members only, and no more than that of them at once; before anything is looked at."""
+        await self._peers.require_member(context)
+        if count > count_max:
+            message = f"{count} items in one request, at most {count_max}: split it"
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
     async def _parsed(self, context: Context, parse: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ from odradek_runtime.logs import event_log
 
 T = TypeVar("T")
 IN_FLIGHT_MAX: Final = 2_000  # decisions that wait for their commit; the quorum takes 10,000
+IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # their payloads; the quorum takes 64 MiB
 TICK_S: Final = 0.05
 OPENING_WAIT_S: Final = 1.0
 PROPOSAL_TIMEOUT_S: Final = 30.0
@@ -59,6 +60,7 @@ class ControllerHost:
         self._tasks: asyncio.TaskGroup | None = None
         self._tail: asyncio.Task[bool] | None = None
         self._in_flight = 0
+        self._in_flight_bytes = 0
         self._opened = asyncio.Event()
         self._resigned = asyncio.Event()
         self._streams: dict[BrokerId, int] = {}
@@ -112,8 +114,10 @@ class ControllerHost:
             BatchTooLarge: the request is too large for one batch; nothing was done.
         """
         await self._wait_until_open()
-        if self._in_flight >= IN_FLIGHT_MAX:
-            raise Overloaded(f"{self._in_flight} changes wait for their commit")
+        if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            raise Overloaded(
+                f"{self._in_flight} changes of {self._in_flight_bytes} bytes wait for their commit"
+            )
         decision = handler(self.controller, self._clock_ms())
         self._submit(decision)
         tail = self._tail
@@ -158,6 +162,7 @@ class ControllerHost:
             epoch = self.controller.epoch
             assert epoch is not None, decision
             self._in_flight += 1
+            self._in_flight_bytes += len(decision.payload)
             self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
@@ -178,3 +183,4 @@ class ControllerHost:
             return False
         finally:
             self._in_flight -= 1
+            self._in_flight_bytes -= len(payload)

@@ -25,6 +25,11 @@ _OPERATIONS: Final = frozenset(range(2, 16))
 _PERMISSIONS: Final = frozenset({2, 3})
 _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
+LOOKS_MAX: Final = 1_000_000  # of filters at entries, in one request: about half a second
+_TOO_MANY_LOOKS: Final = Outcome(
+    error=ErrorCode.POLICY_VIOLATION,
+    message="this request has too many filters for so many entries: send fewer at once",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +66,37 @@ def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome
 def delete_acls(
     work: Workspace, filters: tuple[AclEntry, ...]
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
-    """Delete what each filter finds; an entry is told for the first filter that found it."""
-    results = []
+    """Delete what each filter finds; an entry is told for the first filter that found it.
+
+    A filter that leaves nothing open names its one entry. Any other looks at all of them, and only
+    so many such looks fit into one request: the rest is refused.
+    """
+    named = {_content(record): record for record in work.image.acls.values()}
+    looks_left = LOOKS_MAX
+    results: list[tuple[Outcome, tuple[AclEntry, ...]]] = []
     for wanted in filters:
-        gone = [record for record in work.image.acls.values() if matches(wanted, record)]
+        gone = []
+        if _leaves_nothing_open(wanted):
+            gone = [record] if (record := named.get(wanted)) is not None else []
+        elif looks_left < len(named):
+            results.append((_TOO_MANY_LOOKS, ()))
+            continue
+        else:
+            looks_left -= len(named)
+            gone = [record for record in named.values() if matches(wanted, record)]
         for record in gone:
             work.write(RemoveAccessControlEntry(acl_id=record.acl_id))
+            del named[_content(record)]
         results.append((GOOD, tuple(_content(record) for record in gone)))
     return tuple(results)
+
+
+def _leaves_nothing_open(wanted: AclEntry) -> bool:
+    return (
+        wanted.pattern_type in (LITERAL, PREFIXED)
+        and "" not in (wanted.resource_name, wanted.principal, wanted.host)
+        and ANY not in (wanted.resource_type, wanted.operation, wanted.permission_type)
+    )
 
 
 def find_acls(image: MetadataImage, wanted: AclEntry) -> tuple[AclEntry, ...]:

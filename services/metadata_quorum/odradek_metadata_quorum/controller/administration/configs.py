@@ -6,6 +6,7 @@ it concerns in the same batch (R18): leaders adopt the new minimum and the new E
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -71,8 +72,11 @@ class _Refused(Exception):
 def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcome, ...]:
     """Judge each resource for itself; in the order of the request."""
     outcomes = []
+    named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
         try:
+            if named[resource.resource_type, resource.resource_name] > 1:
+                raise _Refused(ErrorCode.INVALID_REQUEST, "a resource is named twice in a request")
             values = _target(work, resource)
             if not request.validate_only:
                 _write(work, resource, values)
@@ -115,7 +119,7 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
                     ErrorCode.INVALID_REQUEST,
                     f"{name!r} is no broker: give its id, or an empty name for all brokers",
                 )
-            if name and int(name) not in work.image.brokers:
+            if name and name not in map(str, work.image.brokers):  # "01" is nobody's name
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
         case _:
             raise _Refused(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,10 +53,10 @@ def alter_scram_users(
 ) -> tuple[tuple[str, Outcome], ...]:
     """Set and remove; one outcome per user, and nothing of a user's with any error happens."""
     items: list[ScramUpsertion | ScramDeletion] = [*upsertions, *deletions]
-    named = [(item.user, item.mechanism) for item in items]
+    named = Counter((item.user, item.mechanism) for item in items)
     outcomes: dict[str, Outcome] = {user: GOOD for user, _ in named}
-    for user, mechanism in named:
-        if named.count((user, mechanism)) > 1:
+    for (user, _), times in named.items():
+        if times > 1:
             outcomes[user] = Outcome(
                 error=ErrorCode.DUPLICATE_RESOURCE,
                 message=f"user {user} is named twice for the same mechanism",
