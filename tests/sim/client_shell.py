@@ -96,6 +96,24 @@ class ClientShell:
 
         stream.on_message[1] = on_message
 
+    def delete_records(self, hosted: Hosted, before_offset: int) -> None:
+        """An operator's DeleteRecords."""
+        self.broker.step(
+            hosted,
+            events.DeleteRecordsRequested(
+                request_id=next(self._request_ids),
+                before_offset=before_offset,
+                deadline_ms=self.broker.now_ms() + 10_000,
+            ),
+        )
+
+    def _deleted(self, hosted: Hosted, effect: fx.AnswerDelete) -> None:
+        if effect.error_code is ErrorCode.NONE and self.passes_gate(hosted, effect.leader_epoch):
+            self.scheduler.counters["deletes answered"] += 1
+            self.broker.cluster.invariants.deleted(
+                hosted.partition, effect.low_watermark, effect.leader_epoch
+            )
+
     def batch_of(self, request_id: int) -> Batch:
         return self._produces[request_id].batch
 
@@ -168,7 +186,10 @@ class ClientShell:
         )
 
     def carry_out(self, hosted: Hosted, effect: Effect) -> None:
-        """Only AnswerProduce is left here; it leaves a little later."""
+        """Only the answers are left here; a produce's leaves a little later."""
+        if isinstance(effect, fx.AnswerDelete):
+            self._deleted(hosted, effect)
+            return
         assert isinstance(effect, fx.AnswerProduce), effect
         self._produces.pop(effect.request_id).answer(hosted, effect)
 

@@ -1,4 +1,4 @@
-"""What must hold after each event (I1-I11), told with what only the simulator can see.
+"""What must hold after each event (I1-I12), told with what only the simulator can see.
 
 The oracle knows every disk, the committed metadata, and what was ever exposed or acknowledged. A
 partition whose promise is suspended (`suspend`) lost more copies at once than its durability
@@ -48,6 +48,7 @@ class Invariants:
         self.committed: dict[TopicIdPartition, dict[int, int]] = {}
         self.acked: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}  # value, epoch
         self.suspended: set[TopicIdPartition] = set()
+        self._deleted: dict[TopicIdPartition, list[tuple[int, int, dict[int, bytes]]]] = {}
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
         self._hw_max: dict[TopicIdPartition, int] = {}
         self._isr: dict[TopicIdPartition, tuple[int, ...]] = {}
@@ -138,7 +139,7 @@ class Invariants:
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
     def _leader_begins(self, broker: BrokerProcess, hosted: Hosted, epoch: int) -> None:
-        """I1, I5."""
+        """I1, I5, I12."""
         partition = hosted.partition
         self.cluster.scheduler.counters["elections"] += 1
         self.cluster.scheduler.note(f"broker {broker.broker_id} leads {hosted.partition.partition}")
@@ -158,6 +159,17 @@ class Invariants:
                     "I5",
                     f"{partition} offset {offset} was acknowledged as {value}, the leader of epoch "
                     f"{epoch}, broker {broker.broker_id}, has {hosted.log.value_at(offset)}",
+                )
+
+        for low_watermark, answered_in, lives in self._deleted.get(partition, ()):
+            knew = lives.get(broker.broker_id) == broker.incarnation
+            log_start = hosted.replica.log_start
+            if knew and answered_in < epoch and not recovering and log_start < low_watermark:
+                self.fail(
+                    "I12",
+                    f"{partition} was deleted up to {low_watermark} in epoch {answered_in}, for "
+                    f"the leader of epoch {epoch}, broker {broker.broker_id}, it begins at "
+                    f"{log_start}",
                 )
 
     def _cut(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
@@ -191,6 +203,17 @@ class Invariants:
         acked = self.acked.setdefault(partition, {})
         for at, value in enumerate(values, offset):
             acked[at] = (value, leader_epoch)
+
+    def deleted(self, partition: TopicIdPartition, low_watermark: int, leader_epoch: int) -> None:
+        """DeleteRecords was answered with success: for whoever lives now, and leads one day, the
+        log begins there (I12)."""
+        lives = {
+            broker_id: node.life.incarnation
+            for broker_id, node in self.cluster.brokers.items()
+            if node.life is not None
+        }
+        answers = self._deleted.setdefault(partition, [])
+        answers.append((low_watermark, leader_epoch, lives))
 
     def answer_leaves(self, broker: BrokerProcess, hosted: Hosted, answer: Answer) -> None:
         """I10: nothing leaves after the lease, by the only clock that is right."""

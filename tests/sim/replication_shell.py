@@ -84,6 +84,7 @@ class ReplicationShell:
                 self._reset(hosted, effect.start_offset)
             case fx.AdvanceLogStart():
                 hosted.log.advance_start(effect.log_start)
+                self._mark(hosted)
             case fx.AssignEpoch():
                 hosted.log.assign_epoch(effect.leader_epoch)
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
@@ -186,9 +187,12 @@ class ReplicationShell:
             if not self.scheduler.chance(RETENTION_CHANCE):
                 continue
             start = self.scheduler.between(replica.log_start, replica.high_watermark)
-            hosted.log.advance_start(start)
             self.scheduler.counters["log starts advanced"] += start > replica.log_start
-            self.broker.step(hosted, events.LogStartAdvanced(log_start=start))
+            if start % 2:
+                hosted.log.advance_start(start)
+                self.broker.step(hosted, events.LogStartAdvanced(log_start=start))
+            else:
+                self.broker.clients.delete_records(hosted, start)
             self._mark(hosted)
 
     def _is_compacted(self, hosted: Hosted) -> bool:
@@ -278,7 +282,10 @@ class ReplicationShell:
                 )
             case fx.SendAck():
                 event = events.AckReceived(
-                    session=session, leader_epoch=message.leader_epoch, ack_to=message.ack_to
+                    session=session,
+                    leader_epoch=message.leader_epoch,
+                    ack_to=message.ack_to,
+                    log_start=message.log_start,
                 )
             case _:
                 event = events.DetachReceived(session=session)

@@ -221,6 +221,10 @@ def _refused_proposal_forgotten(stack: ExitStack) -> None:
     stack.enter_context(patch.dict(replica._HANDLERS, handlers))
 
 
+def _delete_answered_at_once(stack: ExitStack) -> None:
+    replace_in(stack, Leader, "_low_watermark", lambda self: self._log.log_start)
+
+
 BUGS = {
     bug.number: bug
     for bug in (
@@ -279,6 +283,12 @@ BUGS = {
             number=31,
             name="refused ISR proposal forgotten",
             plant=_refused_proposal_forgotten,
+            is_rare=True,
+        ),
+        Bug(
+            number=35,
+            name="DeleteRecords answered by the leader alone",
+            plant=_delete_answered_at_once,
             is_rare=True,
         ),
         *DISK_BUGS,

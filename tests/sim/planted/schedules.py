@@ -78,6 +78,7 @@ def ack_of_a_lost_life() -> None:
         session_id=session.session_id,
         leader_epoch=stage.hosted(3).replica.leader_epoch,
         ack_to=end,
+        log_start=stage.hosted(3).replica.log_start,
     )
     stage.lose_power(3, keep=end - 10)
     kept = stage.cluster.brokers[3].disk.logs[stage.partition].log_end
@@ -294,6 +295,26 @@ def coordinator_that_cannot_write() -> None:
     assert not found, found
 
 
+def delete_whose_leader_dies_at_once() -> None:
+    """The leader of a partition whose records were deleted dies when it has said so."""
+    stage = Stage()
+    producer = stage.produce()
+    stage.until(lambda: stage.log_end(1) > 50)
+    producer.is_stopped = True
+    stage.run(2_000)
+    assert stage.state.leader == 1
+    stage.cluster.network.extra_delay_us[(1, 2)] = 300_000
+    answered = stage.scheduler.counters["deletes answered"]
+    stage.life(1).clients.delete_records(stage.hosted(1), -1)
+    stage.until(lambda: stage.scheduler.counters["deletes answered"] > answered, limit_ms=2_000)
+    stage.cluster.brokers[1].crash()
+    stage.cluster.network.extra_delay_us.clear()
+    stage.until(lambda: stage.state.leader == 2)
+    stage.until(lambda: stage.hosted(2).replica.role is Role.LEADER)
+    replica = stage.hosted(2).replica
+    assert replica.log_start == replica.log_end
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
@@ -306,4 +327,5 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     31: expansion_that_is_refused_for_now,
     32: coordinator_that_is_cut_off,
     34: coordinator_that_cannot_write,
+    35: delete_whose_leader_dies_at_once,
 }

@@ -150,7 +150,7 @@ class FakePartitions:
     def offset_for_leader_epoch(self, *_: Any, **__: Any) -> OffsetOutcome:
         return OffsetOutcome(ErrorCode.NONE, Offset(7), -1, LeaderEpoch(0))
 
-    def delete_records(self, *_: Any) -> OffsetOutcome:
+    async def delete_records(self, *_: Any, **__: Any) -> OffsetOutcome:
         return OffsetOutcome(ErrorCode.NONE, Offset(3))
 
     def gate_produce(self, _topic: Any, _partition: int, outcome: ProduceOutcome) -> ProduceOutcome:

@@ -216,7 +216,10 @@ class World:
                 self.under_way.append((replica.leader, attach))
             case fx.SendAck():
                 ack = ev.AckReceived(
-                    session=session, leader_epoch=effect.leader_epoch, ack_to=effect.ack_to
+                    session=session,
+                    leader_epoch=effect.leader_epoch,
+                    ack_to=effect.ack_to,
+                    log_start=effect.log_start,
                 )
                 self.under_way.append((effect.session_id, ack))
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():

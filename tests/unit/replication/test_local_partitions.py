@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_service import OFFSET_LATEST
-from odradek_protocol.identity import LeaderEpoch, Offset, PartitionEpoch
+from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
@@ -70,8 +72,6 @@ async def test_a_leader_within_its_lease_answers() -> None:
         assert (by_time.error, by_time.offset) == (ErrorCode.NONE, 0)
         end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
         assert (end.error, end.offset) == (ErrorCode.NONE, 3)
-        start = partitions.delete_records(TOPIC, PARTITION, Offset(2))
-        assert (start.error, start.offset) == (ErrorCode.NONE, 2)
 
 
 async def test_a_leader_whose_lease_is_over_answers_nothing_and_deletes_nothing() -> None:
@@ -86,7 +86,8 @@ async def test_a_leader_whose_lease_is_over_answers_nothing_and_deletes_nothing(
             assert found.error is refused
         end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
         assert end.error is refused
-        assert partitions.delete_records(TOPIC, PARTITION, Offset(2)).error is refused
+        kept = await partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+        assert kept.error is refused
         assert broker.log.log_start_offset == 0
 
 
@@ -104,3 +105,77 @@ async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> No
         await asyncio.sleep(0)  # the pool searches
         depose(partitions)
         assert (await search).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def follow(partitions: LocalPartitions, *, log_start: int) -> None:
+    """The other broker attaches, if it has not, and tells where its log begins."""
+    host = partitions.find(TOPIC, PARTITION)
+    assert host is not None
+    session = ev.FollowerSession(broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1)
+    host.step(
+        ev.AttachReceived(
+            session=session,
+            attach_seq=1,
+            leader_epoch=LeaderEpoch(0),
+            log_end=Offset(3),
+            last_epoch=LeaderEpoch(0),
+            log_start=Offset(0),
+        )
+    )
+    host.step(
+        ev.AckReceived(
+            session=session,
+            leader_epoch=LeaderEpoch(0),
+            ack_to=Offset(3),
+            log_start=Offset(log_start),
+        )
+    )
+
+
+async def test_a_delete_is_answered_when_the_followers_have_deleted_too() -> None:
+    broker = memory_broker(CONFIG)
+    async with leader(broker) as (partitions, _):
+        follow(partitions, log_start=0)
+        delete = asyncio.ensure_future(
+            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+        )
+        await asyncio.sleep(0)
+        assert broker.log.log_start_offset == 2
+        assert not delete.done()
+        follow(partitions, log_start=2)
+        outcome = await delete
+        assert (outcome.error, outcome.offset) == (ErrorCode.NONE, 2)
+
+
+async def test_a_delete_is_answered_at_its_time_though_a_follower_has_not_deleted() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        host = partitions.find(TOPIC, PARTITION)
+        assert host is not None
+        delete = asyncio.ensure_future(
+            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=0)
+        )
+        await asyncio.sleep(0)
+        host.step(ev.Tick())
+        assert (await delete).error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize("ends", ["role", "lease", "topic"])
+async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: str) -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, lease):
+        host = partitions.find(TOPIC, PARTITION)
+        assert host is not None
+        delete = asyncio.ensure_future(
+            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+        )
+        await asyncio.sleep(0)
+        if ends == "role":
+            depose(partitions)
+        elif ends == "lease":
+            lease.end()
+            follow(partitions, log_start=2)
+        else:
+            host.removed()
+        refused = (
+            ErrorCode.UNKNOWN_TOPIC_ID if ends == "topic" else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+        assert (await delete).error is refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import handles
@@ -19,27 +20,37 @@ _Partition: Final = _Topic.DeleteRecordsPartitionResult
 
 
 @handles(ApiKey.DELETE_RECORDS)
-def delete_records(request: Request) -> Message:
-    """Each partition on its own."""
+async def delete_records(request: Request) -> Message:
+    """Each partition on its own, all at once: each waits for its replicas."""
     return DeleteRecordsResponse(
         topics=[
-            _Topic(
-                name=topic.name,
-                partitions=[_delete(request, topic.name, one) for one in topic.partitions],
+            _Topic(name=topic.name, partitions=partitions)
+            for topic, partitions in zip(
+                request.message.topics,
+                await asyncio.gather(
+                    *(_delete_all(request, topic) for topic in request.message.topics)
+                ),
+                strict=True,
             )
-            for topic in request.message.topics
         ]
     )
 
 
-def _delete(request: Request, topic: str, wanted: Any) -> Any:
+async def _delete_all(request: Request, topic: Any) -> list[Any]:
+    return await asyncio.gather(*(_delete(request, topic.name, one) for one in topic.partitions))
+
+
+async def _delete(request: Request, topic: str, wanted: Any) -> Any:
     if not request.allows_topic(Operation.DELETE, topic):
         outcome = OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     elif topic in INTERNAL_TOPICS:
         outcome = OffsetOutcome(ErrorCode.INVALID_TOPIC_EXCEPTION)
     else:
-        outcome = request.services.partitions.delete_records(
-            TopicName(topic), PartitionIndex(wanted.partition_index), Offset(wanted.offset)
+        outcome = await request.services.partitions.delete_records(
+            TopicName(topic),
+            PartitionIndex(wanted.partition_index),
+            Offset(wanted.offset),
+            timeout_ms=max(request.message.timeout_ms, 0),
         )
     return _Partition(
         partition_index=wanted.partition_index,

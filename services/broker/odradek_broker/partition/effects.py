@@ -76,7 +76,7 @@ class AssignEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """The leader's log start offset moved: follow it. No answer."""
+    """The log start offset moves here: a client's DeleteRecords, or the leader's word. No answer."""
 
     log_start: Offset
 
@@ -157,6 +157,7 @@ class SendAck:
     session_id: int
     leader_epoch: LeaderEpoch
     ack_to: Offset
+    log_start: Offset
 
 
 # --- to the controller ---------------------------------------------------------------------------
@@ -183,6 +184,17 @@ class AnswerProduce:
     request_id: int
     error_code: ErrorCode
     base_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDelete:
+    """The outcome of a DeleteRecordsRequested; passes the gate like a produce's. `low_watermark`:
+    where all logs begin by now, at least; NO_OFFSET with an error."""
+
+    request_id: int
+    error_code: ErrorCode
+    low_watermark: Offset
     leader_epoch: LeaderEpoch
 
 
@@ -227,6 +239,7 @@ Effect: TypeAlias = (
     | SendAck
     | ProposeIsr
     | AnswerProduce
+    | AnswerDelete
     | HighWatermarkMoved
     | RoleChanged
     | PartitionFailed

@@ -97,6 +97,15 @@ class ProduceRequested:
     expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH  # NO_LEADER_EPOCH: any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsRequested:
+    """A client wants all below `before_offset` gone; -1: all below the high watermark."""
+
+    request_id: int  # the shell's name of the request; comes back in AnswerDelete
+    before_offset: Offset
+    deadline_ms: int
+
+
 # --- from the log --------------------------------------------------------------------------------
 
 
@@ -126,7 +135,7 @@ class LogReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartAdvanced:
-    """Retention or DeleteRecords moved the log start offset (never past the high watermark)."""
+    """Retention moved the log start offset (never past the high watermark)."""
 
     log_start: Offset
 
@@ -186,11 +195,13 @@ class DetachReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckReceived:
-    """A follower has everything below `ack_to`: appended, or synced with durability=fsync (R7)."""
+    """A follower has everything below `ack_to`: appended, or synced with durability=fsync (R7).
+    Its log begins at `log_start`."""
 
     session: FollowerSession
     leader_epoch: LeaderEpoch
     ack_to: Offset
+    log_start: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +331,7 @@ Event: TypeAlias = (
     | BrokerChanged
     | PartitionRemoved
     | ProduceRequested
+    | DeleteRecordsRequested
     | Appended
     | Synced
     | Truncated

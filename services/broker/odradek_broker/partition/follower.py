@@ -66,7 +66,7 @@ class Follower:
     """One replica that follows one leader in one epoch."""
 
     __slots__ = (
-        "_acked_to",
+        "_acked",
         "_appending",
         "_attach_seq",
         "_attach_seqs",
@@ -97,7 +97,7 @@ class Follower:
         self._settings = settings
         self._session_id: int | None = None
         self._attach_seq = 0  # of the Attach that waits for an answer
-        self._acked_to: Offset | None = None  # what was acknowledged since Attached
+        self._acked: tuple[Offset, Offset] | None = None  # end and start told since Attached
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
@@ -147,7 +147,7 @@ class Follower:
             return []
         self.phase = Phase.STREAMING
         self._retry_ms = self._settings.attach_retry_min_ms
-        self._acked_to = None
+        self._acked = None
         effects: list[Effect] = []
         self._follow(effects, event.high_watermark, event.log_start)
         self.acknowledge(effects)
@@ -247,6 +247,7 @@ class Follower:
         if event.end_offset == event.base_offset:
             effects = []
             self._follow(effects, event.high_watermark, event.log_start)
+            self.acknowledge(effects)
             return effects
         if event.epochs[0][0] < log.epochs.latest:  # we led an epoch and wrote nothing in it
             return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
@@ -296,14 +297,20 @@ class Follower:
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:
-        """Tell the leader our position, if it is news and we are attached (R6)."""
-        position = self._log.position
-        if self.phase is not Phase.STREAMING or position == self._acked_to:
+        """Tell the leader our position and log start, if news and we are attached (R6)."""
+        log = self._log
+        told = (log.position, log.log_start)
+        if self.phase is not Phase.STREAMING or told == self._acked:
             return
         assert self._session_id is not None, "streaming without a session"
-        self._acked_to = position
+        self._acked = told
         effects.append(
-            SendAck(session_id=self._session_id, leader_epoch=self.leader_epoch, ack_to=position)
+            SendAck(
+                session_id=self._session_id,
+                leader_epoch=self.leader_epoch,
+                ack_to=told[0],
+                log_start=told[1],
+            )
         )
 
     def _is_sound(self, event: DataReceived) -> bool:

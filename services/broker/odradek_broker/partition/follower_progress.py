@@ -18,11 +18,13 @@ class FollowerProgress:
     broker_id: BrokerId
     caught_up_at_ms: int
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
-    is_eligible: bool = False  # unfenced and in no shutdown, by the image
+    is_live: bool = False  # unfenced, by the image
+    is_eligible: bool = False  # that, and in no shutdown
     session: FollowerSession | None = None  # where it is attached
     life: BrokerEpoch = NO_BROKER_EPOCH  # the registration that attached last
     attach_seq: int = 0  # of its last Attach
     ack_to: Offset = UNKNOWN
+    log_start: Offset = UNKNOWN  # as it told last
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
@@ -31,11 +33,12 @@ class FollowerProgress:
 
     def see(self, broker: BrokerView) -> None:
         """The image moved. A newer registration may have lost bytes: forget what the older told."""
-        self.is_eligible = not broker.is_fenced and not broker.in_shutdown
+        self.is_live = not broker.is_fenced
+        self.is_eligible = self.is_live and not broker.in_shutdown
         self.broker_epoch = broker.broker_epoch
         if self.life < broker.broker_epoch:
             self.detach()
-            self.ack_to = UNKNOWN
+            self.ack_to = self.log_start = UNKNOWN
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
         """An Attach came; False if a later one came before it, in another lane: it is void."""
@@ -43,7 +46,7 @@ class FollowerProgress:
             return False
         self.life, self.attach_seq = life, attach_seq
         self.detach()
-        self.ack_to = UNKNOWN
+        self.ack_to = self.log_start = UNKNOWN
         return True
 
     def attach(

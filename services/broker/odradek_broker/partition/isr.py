@@ -42,6 +42,7 @@ class Isr:
     __slots__ = (
         "_pending",
         "committed",
+        "eligible",
         "is_recovering",
         "leader_epoch",
         "maximal",
@@ -54,6 +55,7 @@ class Isr:
         self.partition_epoch: PartitionEpoch = view.partition_epoch
         self.committed = frozenset(view.isr)
         self.maximal = self.committed
+        self.eligible = frozenset(view.elr)  # may be elected if nobody of the ISR can
         self.is_recovering = view.is_recovering
         self.min_isr = effective_min_isr(view)
         self._pending: _Pending | None = None
@@ -73,6 +75,7 @@ class Isr:
         if view.partition_epoch > self.partition_epoch:
             self.partition_epoch = view.partition_epoch
             self.committed = self.maximal = frozenset(view.isr)
+            self.eligible = frozenset(view.elr)
             self.is_recovering = view.is_recovering
             self._pending = None
 

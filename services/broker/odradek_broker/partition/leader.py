@@ -5,6 +5,7 @@ end, knows nothing of its followers, and keeps its high watermark. It ends with 
 the topic, or with its storage; what it knew of followers dies with it.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
+    deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> AnswerDelete
     followers: AttachReceived -> SendAttached -> data_due .. DataSent -> AckReceived
     ISR:       an ack or a Tick -> ProposeIsr -> PartitionChanged with a higher partition epoch
 
@@ -24,7 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from odradek_broker.partition.data_due import DataDue
+from odradek_broker.partition.deletes import Deletes
 from odradek_broker.partition.effects import (
+    AdvanceLogStart,
     AssignEpoch,
     Effect,
     HighWatermarkMoved,
@@ -40,6 +43,7 @@ from odradek_broker.partition.events import (
     AttachReceived,
     BrokerView,
     DataSent,
+    DeleteRecordsRequested,
     DetachReceived,
     FollowerSession,
     FollowerSessionClosed,
@@ -71,6 +75,7 @@ class Leader:
 
     __slots__ = (
         "_broker_id",
+        "_deletes",
         "_followers",
         "_log",
         "_own_broker_epoch",
@@ -100,6 +105,7 @@ class Leader:
         self._log = log
         self._settings = settings
         self._produces = Produces(view.leader_epoch, log=log, producers=producers)
+        self._deletes = Deletes(view.leader_epoch, log=log)
         self._followers = Followers()
         self._see_replicas(view, brokers, now_ms)
 
@@ -146,6 +152,7 @@ class Leader:
     def resign(self, error_code: ErrorCode) -> list[Effect]:
         """The epoch is over (R2): nobody is answered success any more, nobody is pushed to."""
         effects = self._produces.resign(error_code)
+        effects.extend(self._deletes.resign(error_code))
         for follower in self._followers:
             if follower.session is not None:
                 effects.append(self._refusal(follower.session, 0, error_code))
@@ -176,6 +183,32 @@ class Leader:
         self._advance(effects)
         self._sync(effects)
         return effects
+
+    # --- deletes ---------------------------------------------------------------------------------
+
+    def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
+        """Let the log begin later, here and at the followers; answer when all of them have."""
+        before = self._log.log_start
+        refusal = self._deletes.request(event)
+        if refusal is not None:
+            return [refusal]
+        effects: list[Effect] = []
+        if self._log.log_start > before:
+            effects.append(AdvanceLogStart(log_start=self._log.log_start))
+            effects.extend(self.on_log_start_advanced())
+        effects.extend(self._deletes.reached(self._low_watermark()))
+        return effects
+
+    def _low_watermark(self) -> Offset:
+        """The lowest log start of whoever could lead next, or lives. Who is neither hears of ours
+        when it attaches, before it can be in sync."""
+        electable = self.isr.maximal | self.isr.eligible
+        starts = [
+            follower.log_start
+            for follower in self._followers
+            if follower.is_live or follower.session is not None or follower.broker_id in electable
+        ]
+        return min([self._log.log_start, *starts])
 
     # --- followers -------------------------------------------------------------------------------
 
@@ -223,7 +256,25 @@ class Leader:
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
         """A follower's position rose: perhaps the watermark, perhaps the ISR follows."""
         follower = self._followers.get(event.session.broker_id)
-        if follower is None or not self._counts(event, follower):
+        if follower is None:
+            return []
+        if follower.log_start != event.log_start:
+            return [
+                *self._hear_log_start(event, follower),
+                *self._hear_ack(event, follower, now_ms),
+            ]
+        return self._hear_ack(event, follower, now_ms)
+
+    def _hear_log_start(self, event: AckReceived, follower: FollowerProgress) -> list[Effect]:
+        if event.leader_epoch != self.leader_epoch or not follower.is_attached_in(event.session):
+            return []
+        follower.log_start = event.log_start
+        return [*self._deletes.reached(self._low_watermark())] if self._deletes else []
+
+    def _hear_ack(
+        self, event: AckReceived, follower: FollowerProgress, now_ms: int
+    ) -> list[Effect]:
+        if not self._counts(event, follower):
             return []
         follower.acknowledged(event.ack_to, log_end=self._log.log_end, now_ms=now_ms)
         effects: list[Effect] = []
@@ -324,6 +375,9 @@ class Leader:
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Deadlines, lag, and proposals to repeat."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
+        if self._deletes:  # a follower may have died that they waited for
+            effects.extend(self._deletes.reached(self._low_watermark()))
+            effects.extend(self._deletes.expire(now_ms))
         again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
         if again is not None:
             effects.append(again)

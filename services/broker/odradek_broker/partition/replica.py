@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias
 from odradek_broker.partition import events
 from odradek_broker.partition.data_due import DataDue
 from odradek_broker.partition.effects import (
+    AnswerDelete,
     AnswerProduce,
     Effect,
     PartitionFailed,
@@ -383,19 +384,35 @@ class Replica:
     def _on_produce(self, event: events.ProduceRequested, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_produce(event)
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self._is_removed:
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-        elif self.role is Role.FAILED:
-            code = ErrorCode.KAFKA_STORAGE_ERROR
         return (
             AnswerProduce(
                 request_id=event.request_id,
-                error_code=code,
+                error_code=self._why_not_leading(),
                 base_offset=NO_OFFSET,
                 leader_epoch=self.leader_epoch,
             ),
         )
+
+    def _on_delete_records(
+        self, event: events.DeleteRecordsRequested, now_ms: int
+    ) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_delete_records(event, now_ms)
+        return (
+            AnswerDelete(
+                request_id=event.request_id,
+                error_code=self._why_not_leading(),
+                low_watermark=NO_OFFSET,
+                leader_epoch=self.leader_epoch,
+            ),
+        )
+
+    def _why_not_leading(self) -> ErrorCode:
+        if self._is_removed:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self.role is Role.FAILED:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _on_appended(self, event: events.Appended, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
@@ -435,14 +452,9 @@ class Replica:
     def _on_attach(self, event: events.AttachReceived, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_attach(event, now_ms)
-        if self._is_removed:
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-        elif self.role is Role.FAILED:
-            code = ErrorCode.KAFKA_STORAGE_ERROR
-        elif event.leader_epoch > self.leader_epoch:
+        code = self._why_not_leading()
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and event.leader_epoch > self.leader_epoch:
             code = ErrorCode.UNKNOWN_LEADER_EPOCH
-        else:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return (
             SendRefused(
                 session=event.session,
@@ -493,6 +505,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.Tick: Replica._on_tick,
     # clients and the log
     events.ProduceRequested: Replica._on_produce,
+    events.DeleteRecordsRequested: Replica._on_delete_records,
     events.Appended: Replica._on_appended,
     events.AppendRefused: Replica._on_append_refused,
     events.Synced: Replica._on_synced,

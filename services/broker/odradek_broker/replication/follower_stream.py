@@ -181,7 +181,10 @@ class FollowerStream:
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
         """Goes once per turn of the loop, the latest of each partition (R6)."""
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
-            partition=_wire(host), leader_epoch=effect.leader_epoch, ack_to=effect.ack_to
+            partition=_wire(host),
+            leader_epoch=effect.leader_epoch,
+            ack_to=effect.ack_to,
+            log_start=effect.log_start,
         )
         self._outbox_wake.set()
 

@@ -279,14 +279,14 @@ class LocalPartitions:
             host, leader_epoch, current_leader_epoch=current_leader_epoch
         )
 
-    def delete_records(
-        self, topic: Topic, partition: PartitionIndex, before_offset: Offset
+    async def delete_records(
+        self, topic: Topic, partition: PartitionIndex, before_offset: Offset, *, timeout_ms: int
     ) -> OffsetOutcome:
         """See PartitionService."""
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
-        return self._offsets.delete_before(host, before_offset)
+        return await self._offsets.delete_before(host, before_offset, timeout_ms=timeout_ms)
 
     # --- the gate --------------------------------------------------------------------------------
 

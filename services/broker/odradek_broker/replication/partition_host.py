@@ -35,7 +35,7 @@ from odradek_broker.replication.batch_checks import (
 )
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
 from odradek_broker.replication.log_work import LogWork
-from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
 from odradek_broker.replication.visible_bytes import VisibleBytes
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -88,6 +88,7 @@ class PartitionHost:
     """One replica on this broker."""
 
     __slots__ = (
+        "_deletes",
         "_events",
         "_is_stepping",
         "_next_request_id",
@@ -126,6 +127,7 @@ class PartitionHost:
         self._visible = VisibleBytes()
         self._shared = shared
         self._produces: dict[int, _Produce] = {}
+        self._deletes: dict[int, Callable[[OffsetOutcome], None]] = {}
         self._next_request_id = 1
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
         self._received: bytes | memoryview = b""
@@ -249,6 +251,22 @@ class PartitionHost:
                 deadline_ms=boottime_ms() + timeout_ms,
                 producer=checked.producer,
                 expected_leader_epoch=expected_leader_epoch,
+            )
+        )
+
+    def delete_records(
+        self, before_offset: Offset, *, timeout_ms: int, on_done: Callable[[OffsetOutcome], None]
+    ) -> None:
+        """Let the log begin at `before_offset`, -1: at the high watermark; `on_done` once, perhaps
+        at once, with the low watermark."""
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self._deletes[request_id] = on_done
+        self.step(
+            ev.DeleteRecordsRequested(
+                request_id=request_id,
+                before_offset=before_offset,
+                deadline_ms=boottime_ms() + timeout_ms,
             )
         )
 
@@ -397,6 +415,8 @@ class PartitionHost:
 
     def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
         self.log.advance_log_start(effect.log_start)
+        for stream in self._push_to.values():
+            stream.mark_due(self)
 
     def _answer_follower(
         self, effect: fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
@@ -450,6 +470,11 @@ class PartitionHost:
         except Exception as error:  # of who asked: it is none of this partition's
             _log.error("What follows a produce failed", exc=error, partition=str(self))
 
+    def _answer_delete(self, effect: fx.AnswerDelete) -> None:
+        self._deletes.pop(effect.request_id)(
+            OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)
+        )
+
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         self.log.set_high_watermark(effect.high_watermark)
         self._visible.committed(effect.high_watermark)
@@ -493,6 +518,7 @@ _DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
     fx.SendAck: PartitionHost._send_ack,
     fx.ProposeIsr: PartitionHost._propose_isr,
     fx.AnswerProduce: PartitionHost._answer_produce,
+    fx.AnswerDelete: PartitionHost._answer_delete,
     fx.HighWatermarkMoved: PartitionHost._high_watermark_moved,
     fx.RoleChanged: PartitionHost._role_changed,
     fx.PartitionFailed: PartitionHost._partition_failed,

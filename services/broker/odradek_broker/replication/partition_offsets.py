@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.partition import events as ev
 from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import (
@@ -91,17 +91,22 @@ class PartitionOffsets:
         epoch, end = host.log.epoch_end(leader_epoch)
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
-    def delete_before(self, host: PartitionHost, before_offset: Offset) -> OffsetOutcome:
-        """DeleteRecords: move the log start; -1: to the high watermark."""
+    async def delete_before(
+        self, host: PartitionHost, before_offset: Offset, *, timeout_ms: int
+    ) -> OffsetOutcome:
+        """DeleteRecords: move the log start, and wait until all live replicas have; -1: to the
+        high watermark."""
         if not host.is_leader or not self._may_answer(host, host.replica.leader_epoch):
             return _NOT_LEADER
         if not host.log.config.cleanup_delete:
             return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
-        high_watermark = host.replica.high_watermark
-        offset = high_watermark if before_offset == -1 else before_offset
-        if not 0 <= offset <= high_watermark:
-            return OffsetOutcome(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset > host.log.log_start_offset:
-            host.log.advance_log_start(offset)
-            host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
-        return OffsetOutcome(ErrorCode.NONE, host.log.log_start_offset)
+        done: asyncio.Future[OffsetOutcome] = asyncio.get_running_loop().create_future()
+        host.delete_records(
+            before_offset,
+            timeout_ms=timeout_ms,
+            on_done=lambda outcome: None if done.done() else done.set_result(outcome),
+        )
+        outcome = await done
+        if outcome.error is ErrorCode.NONE and not self._may_answer(host, outcome.leader_epoch):
+            return _NOT_LEADER
+        return outcome

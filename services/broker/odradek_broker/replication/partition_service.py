@@ -136,9 +136,10 @@ class PartitionService(Protocol):
         """Largest epoch at or below `leader_epoch` and its end (`offset`), at the leader."""
 
     def delete_records(
-        self, topic: Topic, partition: PartitionIndex, before_offset: Offset
-    ) -> OffsetOutcome:
-        """Advance the log start at the leader; -1: to the high watermark."""
+        self, topic: Topic, partition: PartitionIndex, before_offset: Offset, *, timeout_ms: int
+    ) -> Awaitable[OffsetOutcome]:
+        """Advance the log start at the leader (-1: to the high watermark), and wait until all live
+        replicas have: `offset` is the lowest of them. REQUEST_TIMED_OUT: it may yet come to pass."""
 
     # --- the gate --------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
+_PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain
 _TIMEOUT_MAX_S: Final = 60.0
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
@@ -164,39 +165,52 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:
         """At the leaders: here, or passed on to the broker that leads."""
-        results: list[pb.PartitionResult | None] = [None] * len(request.partitions)
-        elsewhere: dict[BrokerId, list[int]] = {}
+        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
+        timeout_ms = int(min(timeout_s, _TIMEOUT_MAX_S) * 1000)
+        by_leader: dict[BrokerId, list[int]] = {}
         for number, one in enumerate(request.partitions):
             topic, index = TopicName(one.partition.topic), PartitionIndex(one.partition.partition)
             leader = self._service.leader_of(topic, index).broker_id
-            if leader in (NO_BROKER, self._broker_id):
-                outcome = self._service.delete_records(topic, index, Offset(one.offset))
-                results[number] = _result(one.partition, outcome.error, outcome.offset)
-            else:
-                elsewhere.setdefault(leader, []).append(number)
+            is_here = leader in (NO_BROKER, self._broker_id)
+            by_leader.setdefault(self._broker_id if is_here else leader, []).append(number)
         answers = await asyncio.gather(
-            *(self._delete_at(leader, request, numbers) for leader, numbers in elsewhere.items())
+            *(
+                self._delete_at(leader, [request.partitions[n] for n in numbers], timeout_ms)
+                for leader, numbers in by_leader.items()
+            )
         )
-        for numbers, answer in zip(elsewhere.values(), answers, strict=True):
-            for number, result in zip(numbers, answer, strict=True):
-                results[number] = result
-        return pb.DeleteRecordsResponse(partitions=[one for one in results if one is not None])
+        results = {
+            number: result
+            for numbers, answer in zip(by_leader.values(), answers, strict=True)
+            for number, result in zip(numbers, answer, strict=True)
+        }
+        return pb.DeleteRecordsResponse(partitions=[results[n] for n in sorted(results)])
 
     async def _delete_at(
-        self, leader: BrokerId, request: pb.DeleteRecordsRequest, numbers: list[int]
+        self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
     ) -> list[pb.PartitionResult]:
-        wanted = [request.partitions[number] for number in numbers]
+        if leader == self._broker_id:
+            return await asyncio.gather(*(self._delete_here(one, timeout_ms) for one in wanted))
         stub = await self._peer(leader)
         if stub is not None:
             try:
                 answer: pb.DeleteRecordsResponse = await stub.DeleteRecords(
-                    pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=request.timeout_ms),
-                    timeout=_TIMEOUT_DEFAULT_S,
+                    pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=timeout_ms),
+                    timeout=timeout_ms / 1000 + _PEER_MARGIN_S,
                 )
                 return list(answer.partitions)
             except grpc.aio.AioRpcError:
                 pass
         return [_result(one.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for one in wanted]
+
+    async def _delete_here(self, wanted: pb.PartitionOffset, timeout_ms: int) -> pb.PartitionResult:
+        outcome = await self._service.delete_records(
+            TopicName(wanted.partition.topic),
+            PartitionIndex(wanted.partition.partition),
+            Offset(wanted.offset),
+            timeout_ms=timeout_ms,
+        )
+        return _result(wanted.partition, outcome.error, outcome.offset)
 
     async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
         broker = self._service.image.brokers.get(broker_id)

@@ -1,0 +1,85 @@
+"""What clients asked a leader to delete (DeleteRecords), from the request to the answer.
+
+    request --> the log starts later here --> waits until it does everywhere --> answered
+       |                                         +--> time is up: it may yet come to pass
+       +--> refused, and nothing is deleted
+
+Everywhere is the *low watermark*: the lowest log start over whoever could lead next. An answer that
+did not wait for it could be taken back: by a leader that is elected a moment later and never heard
+of the new log start. (Kafka: DelayedDeleteRecords.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.partition.effects import AnswerDelete
+from odradek_broker.partition.events import DeleteRecordsRequested
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_protocol.identity import NO_OFFSET, LeaderEpoch, Offset
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+TO_THE_WATERMARK: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    request_id: int
+    before_offset: Offset
+    deadline_ms: int
+
+
+class Deletes:
+    """The requests of one leader epoch; bounded by those that the shell lets in."""
+
+    __slots__ = ("_leader_epoch", "_log", "_waiters")
+
+    def __init__(self, leader_epoch: LeaderEpoch, *, log: LogPositions) -> None:
+        self._leader_epoch = leader_epoch
+        self._log = log
+        self._waiters: list[_Waiter] = []
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def request(self, event: DeleteRecordsRequested) -> AnswerDelete | None:
+        """Refuse it; or let the log begin there, and wait."""
+        high_watermark = self._log.high_watermark
+        before_offset = event.before_offset
+        if before_offset == TO_THE_WATERMARK:
+            before_offset = high_watermark
+        if not 0 <= before_offset <= high_watermark:
+            return self.answer(event.request_id, ErrorCode.OFFSET_OUT_OF_RANGE)
+        self._log.advance_start(before_offset)
+        self._waiters.append(_Waiter(event.request_id, before_offset, event.deadline_ms))
+        return None
+
+    def reached(self, low_watermark: Offset) -> list[AnswerDelete]:
+        """Answer what has come to pass everywhere."""
+        done = [one for one in self._waiters if one.before_offset <= low_watermark]
+        if done:
+            self._waiters = [one for one in self._waiters if one.before_offset > low_watermark]
+        return [self.answer(one.request_id, ErrorCode.NONE, low_watermark) for one in done]
+
+    def expire(self, now_ms: int) -> list[AnswerDelete]:
+        """Answer whose time is up."""
+        late = [one for one in self._waiters if one.deadline_ms <= now_ms]
+        if late:
+            self._waiters = [one for one in self._waiters if one.deadline_ms > now_ms]
+        return [self.answer(one.request_id, ErrorCode.REQUEST_TIMED_OUT) for one in late]
+
+    def resign(self, error_code: ErrorCode) -> list[AnswerDelete]:
+        """The epoch is over: whether the next leader has heard of it, nobody knows."""
+        waiters, self._waiters = self._waiters, []
+        return [self.answer(one.request_id, error_code) for one in waiters]
+
+    def answer(
+        self, request_id: int, error_code: ErrorCode, low_watermark: Offset = NO_OFFSET
+    ) -> AnswerDelete:
+        return AnswerDelete(
+            request_id=request_id,
+            error_code=error_code,
+            low_watermark=low_watermark,
+            leader_epoch=self._leader_epoch,
+        )
