@@ -14,6 +14,7 @@ loads neither gRPC nor Arrow.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from odradek.producer.options import ProducerOptions
     from odradek.producer.producer import Producer
     from odradek.transports.security import SaslCredentials, TlsOptions
+
+# gRPC's handlers of forks crash one child in five of a busy process before it gets to its exec(): a
+# subprocess with `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess).
+# It is read when grpc is first imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {
     "Admin": "odradek.admin.admin",

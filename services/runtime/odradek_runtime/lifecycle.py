@@ -2,7 +2,8 @@
 
 `run_process(main)` runs `main(stop)` on uvloop; `stop` is set by SIGTERM, SIGINT or the parent's
 end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and its
-kin) are printed as one line, everything else with its traceback.
+kin) are printed as one line, everything else with its traceback. A thread that ends by an error
+nobody caught ends the process too: whatever it did, nobody does it any more, and a restart helps.
 
 Nobody is left to kill a process whose parent is gone. So an orphan that has not stopped by itself in time, whatever
 it is busy with, is ended by a watchdog that needs neither the event loop nor the interpreter's lock;
@@ -106,6 +107,15 @@ async def _supervise(
         _watch_parent(
             lambda: loop.call_soon_threadsafe(stop.set, "the parent is gone"), orphan_s_max
         )
+
+    def on_thread_failed(failed: threading.ExceptHookArgs) -> None:
+        name = failed.thread.name if failed.thread is not None else "of no name"
+        _log.error("A thread failed", thread=name, exc=failed.exc_value)
+        with contextlib.suppress(RuntimeError):  # the loop ended first
+            reason = f"thread {name} failed"
+            loop.call_soon_threadsafe(lambda: stop.set(reason, failure=failed.exc_value))
+
+    threading.excepthook = on_thread_failed
     await main(stop)
     if stop.failure is not None:
         raise stop.failure

@@ -60,3 +60,39 @@ async def test_a_second_signal_ends_it_at_once() -> None:
     async with _running() as process:
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 128 + signal.SIGTERM
+
+
+_WITH_A_THREAD = """
+import sys, threading
+from odradek_runtime.lifecycle import StopRequest, run_process
+
+def work() -> None:
+    raise ValueError("nobody expected this")
+
+async def main(stop: StopRequest) -> None:
+    threading.Thread(target=work, name="heartbeat", daemon=True).start()
+    await stop.wait()
+    print(stop.reason, flush=True)
+
+sys.exit(run_process(main, program="test"))
+"""
+
+
+async def test_a_thread_that_fails_ends_the_process() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _WITH_A_THREAD,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(20):
+            told, traceback = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 1
+    assert told == b"thread heartbeat failed\n"
+    assert b"ValueError: nobody expected this" in traceback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
@@ -108,3 +109,50 @@ def test_a_child_forked_before_grpc_was_used_may_have_one() -> None:
     made = 'client = odradek.sync.Client("127.0.0.1:1")\n'
     use = made + "client.connect(0.1)\n"
     assert in_a_child(made, use).startswith("BrokersUnavailable"), "it dials"
+
+
+def test_a_busy_process_may_start_others() -> None:
+    """As Spark starts its JVM: between fork and exec Python runs, and with it what gRPC hung there."""
+    program = """
+import odradek, asyncio, subprocess, threading
+import grpc, grpc.aio
+
+started = threading.Event()
+
+async def answer(request, _):
+    return request
+
+async def call(port):
+    while True:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            echo = channel.unary_unary("/test.Echo/Call")
+            for _ in range(20):
+                await echo(b"x", timeout=30)
+                started.set()
+
+async def keep_busy():
+    server = grpc.aio.server()
+    methods = {"Call": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await asyncio.gather(*(call(port) for _ in range(4)))
+
+threading.Thread(target=lambda: asyncio.run(keep_busy()), daemon=True).start()
+assert started.wait(30)
+for _ in range(60):
+    child = subprocess.Popen(["true"], preexec_fn=lambda: None)
+    print(child.wait(timeout=30))
+import os
+os._exit(0)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+    assert done.stdout.split() == ["0"] * 60, done.stderr[-2000:]
