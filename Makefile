@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
+WORKERS ?= 2
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/codec/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
@@ -36,7 +37,7 @@ dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
 	$(BIN)/odradek dev
 
 test: $(STAMP) ## Unit tests, 100 simulator seeds, short integration tests
-	$(BIN)/python -m pytest -m "not long" -q --durations=15
+	$(BIN)/python -m pytest -m "not long" -q --durations=15 -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q
