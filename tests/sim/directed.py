@@ -13,8 +13,14 @@ from typing import Any
 
 from odradek_broker.coordination.coordinator_host import java_hash
 from odradek_broker.partition.leader import Leader
+from odradek_metadata_quorum.controller.administration.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    ConfigOperation,
+)
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.broker_process import BrokerProcess, Hosted
 from tests.sim.clients import Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
@@ -92,6 +98,21 @@ class Stage:
             self._values,
             acks=acks,
             pace_us=pace_ms * MS,
+        )
+
+    def set_config(self, name: str, value: str) -> None:
+        """Set a config of the topic, at the active controller."""
+        resource = AlterConfigsResource(
+            resource_type=ConfigResourceType.TOPIC,
+            resource_name="stage",
+            operations=(ConfigOperation(name=name, value=value),),
+        )
+        active = next(c for c in self.cluster.controllers.values() if c.core.is_active)
+        active.request(
+            "handle_alter_configs",
+            AlterConfigsRequest(resources=(resource,)),
+            self.cluster.admin,
+            lambda _: None,
         )
 
     def cut_off(self, broker_id: int, others: Iterable[int]) -> None:

@@ -95,7 +95,11 @@ class Invariants:
             return
         self._expose(broker, hosted, moved_to)
         if is_leader:
-            self._all_eligible_have(partition, log, moved_to, hosted.replica.leader_epoch)
+            replica = hosted.replica
+            is_fsync = replica._log.is_fsync
+            self._all_eligible_have(
+                partition, log, moved_to, replica.leader_epoch, is_fsync=is_fsync
+            )
 
     def _expose(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
         """I4: an offset once below a watermark holds one value for ever."""
@@ -114,9 +118,16 @@ class Invariants:
                     )
 
     def _all_eligible_have(
-        self, partition: TopicIdPartition, log: SimLog, end: int, leader_epoch: int
+        self,
+        partition: TopicIdPartition,
+        log: SimLog,
+        end: int,
+        leader_epoch: int,
+        *,
+        is_fsync: bool = False,
     ) -> None:
-        """I7 with an oracle's eyes: whoever could be elected cleanly now holds what is exposed."""
+        """I7 with an oracle's eyes: whoever could be elected cleanly now holds what is exposed; on
+        its disk, if the leader has heard that it is to."""
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         if state is None or state.recovering or state.leader_epoch < leader_epoch:
             return
@@ -126,7 +137,7 @@ class Invariants:
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed:
                 continue  # its next registration takes it out
-            held = self._held(broker_id, partition)
+            held = self._held(broker_id, partition, is_fsync=is_fsync)
             if held < end:
                 self.fail(
                     "I7",
@@ -274,7 +285,7 @@ class Invariants:
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed:
                 continue  # its registration takes it out again
-            held = self._held(broker_id, partition)
+            held = self._held(broker_id, partition, is_fsync=self._is_fsync(partition))
             if held < exposed:
                 self.fail(
                     "I7",
@@ -282,11 +293,11 @@ class Invariants:
                     "exposed",
                 )
 
-    def _held(self, broker_id: int, partition: TopicIdPartition) -> int:
+    def _held(self, broker_id: int, partition: TopicIdPartition, *, is_fsync: bool) -> int:
         log = self.cluster.brokers[broker_id].disk.logs.get(partition)
         if log is None:
             return 0
-        return log.durable_end if self._is_fsync(partition) else log.log_end
+        return log.durable_end if is_fsync else log.log_end
 
     def _is_fsync(self, partition: TopicIdPartition) -> bool:
         image = self.cluster.log.image

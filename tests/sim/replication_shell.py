@@ -285,6 +285,7 @@ class ReplicationShell:
                     session=session,
                     leader_epoch=message.leader_epoch,
                     ack_to=message.ack_to,
+                    is_synced=message.is_synced,
                     log_start=message.log_start,
                 )
             case _:

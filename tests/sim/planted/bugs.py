@@ -225,6 +225,15 @@ def _delete_answered_at_once(stack: ExitStack) -> None:
     replace_in(stack, Leader, "_low_watermark", lambda self: self._log.log_start)
 
 
+def _written_counts_as_synced(stack: ExitStack) -> None:
+    original = FollowerProgress.acknowledged
+
+    def acknowledged(self: FollowerProgress, ack_to: Any, **named: Any) -> bool:
+        return original(self, ack_to, **{**named, "is_synced": True})
+
+    replace_in(stack, FollowerProgress, "acknowledged", acknowledged)
+
+
 BUGS = {
     bug.number: bug
     for bug in (
@@ -289,6 +298,12 @@ BUGS = {
             number=35,
             name="DeleteRecords answered by the leader alone",
             plant=_delete_answered_at_once,
+            is_rare=True,
+        ),
+        Bug(
+            number=36,
+            name="written counts as synced after a change of durability",
+            plant=_written_counts_as_synced,
             is_rare=True,
         ),
         *DISK_BUGS,

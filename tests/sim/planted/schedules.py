@@ -78,6 +78,7 @@ def ack_of_a_lost_life() -> None:
         session_id=session.session_id,
         leader_epoch=stage.hosted(3).replica.leader_epoch,
         ack_to=end,
+        is_synced=False,
         log_start=stage.hosted(3).replica.log_start,
     )
     stage.lose_power(3, keep=end - 10)
@@ -315,6 +316,26 @@ def delete_whose_leader_dies_at_once() -> None:
     assert replica.log_start == replica.log_end
 
 
+def durability_that_changes_under_load() -> None:
+    """The leader counts what is synced from now on; its followers, with slow disks, hear later."""
+    stage = Stage()
+    stage.produce(pace_ms=5)
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
+    assert stage.state.leader == 1
+    for broker in (2, 3):
+        stage.cluster.brokers[broker].sync_max_us = 200_000
+        for controller in stage.cluster.controllers:
+            stage.cluster.network.extra_delay_us[(controller, broker)] = 300_000
+    stage.set_config("durability", "fsync")
+    stage.until(lambda: stage.hosted(1).replica._log.is_fsync, limit_ms=1_000)
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 20)
+    stage.set_config("durability", "replicated")
+    stage.until(lambda: not stage.hosted(1).replica._log.is_fsync, limit_ms=1_000)
+    shown = stage.hosted(1).replica.high_watermark
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 20)
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
@@ -328,4 +349,5 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     32: coordinator_that_is_cut_off,
     34: coordinator_that_cannot_write,
     35: delete_whose_leader_dies_at_once,
+    36: durability_that_changes_under_load,
 }

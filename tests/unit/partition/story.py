@@ -39,6 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "min_insync_replicas": 2,
     "is_recovering": False,
     "is_fsync": False,
+    "is_synced": False,
     "record_count": 1,
     "acks": -1,
     "deadline_ms": 10_000,

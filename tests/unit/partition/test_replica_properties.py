@@ -219,6 +219,7 @@ class World:
                     session=session,
                     leader_epoch=effect.leader_epoch,
                     ack_to=effect.ack_to,
+                    is_synced=effect.is_synced,
                     log_start=effect.log_start,
                 )
                 self.under_way.append((effect.session_id, ack))

@@ -127,6 +127,7 @@ def follow(partitions: LocalPartitions, *, log_start: int) -> None:
             session=session,
             leader_epoch=LeaderEpoch(0),
             ack_to=Offset(3),
+            is_synced=False,
             log_start=Offset(log_start),
         )
     )

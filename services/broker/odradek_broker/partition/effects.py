@@ -152,11 +152,13 @@ class SendDetach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAck:
-    """Cumulative: of several in one turn of the loop the shell sends the last one only (R6)."""
+    """Cumulative: of several in one turn of the loop the shell sends the last one only (R6).
+    `is_synced`: by our image the topic has durability=fsync, and we tell what is on the disk."""
 
     session_id: int
     leader_epoch: LeaderEpoch
     ack_to: Offset
+    is_synced: bool
     log_start: Offset
 
 

@@ -195,12 +195,13 @@ class DetachReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckReceived:
-    """A follower has everything below `ack_to`: appended, or synced with durability=fsync (R7).
-    Its log begins at `log_start`."""
+    """A follower has everything below `ack_to`: appended, or, if `is_synced`, on its disk (R7). Its
+    log begins at `log_start`."""
 
     session: FollowerSession
     leader_epoch: LeaderEpoch
     ack_to: Offset
+    is_synced: bool
     log_start: Offset
 
 

@@ -97,7 +97,7 @@ class Follower:
         self._settings = settings
         self._session_id: int | None = None
         self._attach_seq = 0  # of the Attach that waits for an answer
-        self._acked: tuple[Offset, Offset] | None = None  # end and start told since Attached
+        self._acked: tuple[Offset, bool, Offset] | None = None  # what was told since Attached
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
@@ -123,6 +123,10 @@ class Follower:
             if self.phase is not Phase.CUTTING:
                 self.phase = Phase.DETACHED
         return []
+
+    def adopt(self) -> list[Effect]:
+        """The image moved within this epoch: perhaps what counts as our position did (D9)."""
+        return self.on_synced()
 
     def resign(self) -> list[Effect]:
         """The epoch is over, or the topic: want nothing more."""
@@ -299,7 +303,7 @@ class Follower:
     def acknowledge(self, effects: list[Effect]) -> None:
         """Tell the leader our position and log start, if news and we are attached (R6)."""
         log = self._log
-        told = (log.position, log.log_start)
+        told = (log.position, log.is_fsync, log.log_start)
         if self.phase is not Phase.STREAMING or told == self._acked:
             return
         assert self._session_id is not None, "streaming without a session"
@@ -309,7 +313,8 @@ class Follower:
                 session_id=self._session_id,
                 leader_epoch=self.leader_epoch,
                 ack_to=told[0],
-                log_start=told[1],
+                is_synced=told[1],
+                log_start=told[2],
             )
         )
 

@@ -13,7 +13,12 @@ UNKNOWN: Final = Offset(-1)
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """Positions are exclusive ends; UNKNOWN until told in this epoch and session."""
+    """Positions are exclusive ends; UNKNOWN until told in this epoch and session.
+
+    When a topic's durability changes, some acknowledgements of what is only written come after the
+    leader has begun to count what is synced, and the other way round: so each kind is remembered
+    for itself, and `ack_to` is the one that counts now.
+    """
 
     broker_id: BrokerId
     caught_up_at_ms: int
@@ -24,12 +29,15 @@ class FollowerProgress:
     life: BrokerEpoch = NO_BROKER_EPOCH  # the registration that attached last
     attach_seq: int = 0  # of its last Attach
     ack_to: Offset = UNKNOWN
+    is_fsync: bool = False  # only what is synced counts
     log_start: Offset = UNKNOWN  # as it told last
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
     _sampled_end: Offset = UNKNOWN  # our log end when a Data was sent, until acknowledged
     _sampled_at_ms: int = 0
+    _written_to: Offset = UNKNOWN
+    _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
         """The image moved. A newer registration may have lost bytes: forget what the older told."""
@@ -37,17 +45,24 @@ class FollowerProgress:
         self.is_eligible = self.is_live and not broker.in_shutdown
         self.broker_epoch = broker.broker_epoch
         if self.life < broker.broker_epoch:
-            self.detach()
-            self.ack_to = self.log_start = UNKNOWN
+            self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
         """An Attach came; False if a later one came before it, in another lane: it is void."""
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
-        self.detach()
-        self.ack_to = self.log_start = UNKNOWN
+        self._forget()
         return True
+
+    def _forget(self) -> None:
+        self.detach()
+        self.ack_to = self._written_to = self._synced_to = self.log_start = UNKNOWN
+
+    def count_by(self, is_fsync: bool) -> None:
+        """The topic's durability is this; what it acknowledged may count for less now."""
+        self.is_fsync = is_fsync
+        self.ack_to = self._synced_to if is_fsync else self._written_to
 
     def attach(
         self,
@@ -86,8 +101,17 @@ class FollowerProgress:
         if self._sampled_end == UNKNOWN:
             self._sampled_end, self._sampled_at_ms = log_end, now_ms
 
-    def acknowledged(self, ack_to: Offset, *, log_end: Offset, now_ms: int) -> None:
-        """Caught up when it reaches our end, or the end of when the sample was taken (R10)."""
+    def acknowledged(
+        self, ack_to: Offset, *, is_synced: bool, log_end: Offset, now_ms: int
+    ) -> bool:
+        """Whether the position that counts rose. Caught up when it reaches our end, or the end of
+        when the sample was taken (R10)."""
+        if is_synced and ack_to > self._synced_to:
+            self._synced_to = ack_to
+        if ack_to > self._written_to:
+            self._written_to = ack_to
+        if ack_to <= self.ack_to or (self.is_fsync and not is_synced):
+            return False
         self.ack_to = ack_to
         if ack_to >= log_end:
             self.caught_up_at_ms = now_ms
@@ -95,6 +119,7 @@ class FollowerProgress:
         elif self._sampled_end != UNKNOWN and ack_to >= self._sampled_end:
             self.caught_up_at_ms = max(self.caught_up_at_ms, self._sampled_at_ms)
             self._sampled_end = UNKNOWN
+        return True
 
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
         """The leader itself stood still: that time is not the follower's lag."""

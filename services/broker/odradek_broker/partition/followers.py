@@ -37,9 +37,15 @@ class Followers:
         return follower if follower is not None and follower.is_attached_in(session) else None
 
     def keep(
-        self, replicas: Collection[BrokerId], brokers: Mapping[BrokerId, BrokerView], now_ms: int
+        self,
+        replicas: Collection[BrokerId],
+        brokers: Mapping[BrokerId, BrokerView],
+        now_ms: int,
+        *,
+        is_fsync: bool,
     ) -> None:
-        """Know these and no others; who is new has lagged for no time yet."""
+        """Know these and no others; who is new has lagged for no time yet. `is_fsync`: from now on
+        only what they synced counts."""
         for gone in self._by_broker.keys() - set(replicas):
             del self._by_broker[gone]
         for broker_id in replicas:
@@ -50,6 +56,8 @@ class Followers:
             broker = brokers.get(broker_id)
             if broker is not None:
                 follower.see(broker)
+            if follower.is_fsync is not is_fsync:
+                follower.count_by(is_fsync)
 
     def count(self, maximal: Set[BrokerId]) -> None:
         """From now on the positions of these bound the watermark."""

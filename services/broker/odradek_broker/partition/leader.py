@@ -274,9 +274,10 @@ class Leader:
     def _hear_ack(
         self, event: AckReceived, follower: FollowerProgress, now_ms: int
     ) -> list[Effect]:
-        if not self._counts(event, follower):
+        if not self._counts(event, follower) or not follower.acknowledged(
+            event.ack_to, is_synced=event.is_synced, log_end=self._log.log_end, now_ms=now_ms
+        ):
             return []
-        follower.acknowledged(event.ack_to, log_end=self._log.log_end, now_ms=now_ms)
         effects: list[Effect] = []
         if follower.broker_id in self.isr.maximal:
             self._advance(effects)
@@ -357,7 +358,7 @@ class Leader:
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
-            and follower.ack_to < event.ack_to <= follower.sent_to
+            and event.ack_to <= follower.sent_to
         )
 
     def _refusal(
@@ -460,6 +461,7 @@ class Leader:
             [broker_id for broker_id in view.replicas if broker_id != self._broker_id],
             brokers,
             now_ms,
+            is_fsync=self._log.is_fsync,
         )
         self._followers.count(self.isr.maximal)
 

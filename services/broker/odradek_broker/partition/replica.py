@@ -318,6 +318,8 @@ class Replica:
         elif self._following is not None and not self._is_follower_of(view):
             effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._change_role(effects, Role.IDLE)
+        elif self._following is not None:
+            effects = self._following.adopt()
         return effects
 
     def _is_follower_of(self, view: PartitionChanged) -> bool:

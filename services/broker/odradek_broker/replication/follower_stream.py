@@ -185,6 +185,7 @@ class FollowerStream:
             leader_epoch=effect.leader_epoch,
             ack_to=effect.ack_to,
             log_start=effect.log_start,
+            is_unsynced=not effect.is_synced,
         )
         self._outbox_wake.set()
 

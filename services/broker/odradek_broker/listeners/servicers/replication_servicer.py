@@ -125,6 +125,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
                                 session=session,
                                 leader_epoch=LeaderEpoch(ack.leader_epoch),
                                 ack_to=Offset(ack.ack_to),
+                                is_synced=not ack.is_unsynced,
                                 log_start=Offset(ack.log_start),
                             )
                         )
