@@ -100,6 +100,11 @@ def test_a_batch_over_the_topics_limit_is_refused_with_the_way_out() -> None:
     assert "max.message.bytes" in found.message
 
 
+def test_what_a_coordinator_writes_has_no_limit() -> None:
+    found = _check(_batch(), LogConfig(max_message_bytes=70), is_internal=True)
+    assert isinstance(found, CheckedBatches)
+
+
 def test_old_records_are_refused_where_the_topic_says_so() -> None:
     config = LogConfig(timestamp_before_max_ms=1000)
     found = _check(_batch(timestamp_ms=NOW_MS - 1001), config)

@@ -32,6 +32,7 @@ Shard = TypeVar("Shard")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _READ_BYTES = 1024 * 1024
+_BATCH_BYTES_MAX = 16 * 1024 * 1024
 _WRITE_TIMEOUT_MS = 15_000
 _log = event_log(__name__)
 
@@ -119,8 +120,7 @@ class CoordinatorHost(Generic[Shard]):
     def take_all(self, decide: Callable[[Shard], DecidedStep]) -> None:
         """Let every active shard take a step of its own (expiry of offsets)."""
         for hosted in list(self._hosted.values()):
-            if hosted.state is ShardState.ACTIVE:
-                hosted.take(decide(hosted.shard))
+            hosted.take_of(decide)
 
     # --- leadership ------------------------------------------------------------------------------
 
@@ -155,16 +155,32 @@ class CoordinatorHost(Generic[Shard]):
     # --- loading ---------------------------------------------------------------------------------
 
     async def _load_all(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             hosted = await self._loads.get()
-            while hosted.state is ShardState.LOADING:
-                if await self._load(hosted):
+            if hosted.state is not ShardState.LOADING:
+                continue
+            try:
+                is_loaded = await self._load(hosted)
+                if hosted.state is not ShardState.LOADING:
+                    continue  # it went meanwhile
+                if is_loaded:
                     step = self._kind.loaded(hosted.shard)
                     hosted.state = ShardState.ACTIVE
                     hosted.take(step)
-                    break
-                hosted.shard = self._kind.create()
-                await asyncio.sleep(_LOAD_RETRY_S)
+                    continue
+            except Exception as error:
+                # records that cannot be read: no coordinator there, and none elsewhere either
+                _log.error(
+                    "A coordinator cannot be loaded",
+                    exc=error,
+                    topic=self.topic,
+                    partition=hosted.partition,
+                )
+                hosted.close()
+                continue
+            hosted.shard = self._kind.create()
+            loop.call_later(_LOAD_RETRY_S, self._loads.put_nowait, hosted)  # others go on
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
         """Whether all of it could be read."""
@@ -218,15 +234,21 @@ class CoordinatorHost(Generic[Shard]):
         records: Sequence[Any],
         on_done: Callable[[ProduceOutcome], None],
     ) -> None:
+        """One batch, so that all of it or nothing is loaded again; of more than `_BATCH_BYTES_MAX`, which only
+        tombstones of offsets come to, several."""
         now_ms = self._now_wall_ms()
-        builder = BatchBuilder()
+        builder = BatchBuilder(_BATCH_BYTES_MAX)
+        full = bytearray()
         for record in records:
             key, value = self._kind.encode(record)
-            builder.append(key, value, None, now_ms)
+            if not builder.append(key, value, None, now_ms):
+                full += builder.build()
+                builder = BatchBuilder(_BATCH_BYTES_MAX)
+                builder.append(key, value, None, now_ms)
         self._partitions.produce(
             self.topic,
             hosted.partition,
-            builder.build(),
+            full + builder.build(),
             acks=-1,
             timeout_ms=_WRITE_TIMEOUT_MS,
             on_done=on_done,
@@ -238,8 +260,7 @@ class CoordinatorHost(Generic[Shard]):
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             for hosted in list(self._hosted.values()):
-                if hosted.state is ShardState.ACTIVE:
-                    hosted.take(self._kind.tick(hosted.shard))
+                hosted.take_of(self._kind.tick)
 
 
 def java_hash(text: str) -> int:

@@ -4,8 +4,9 @@
 
 A handler decides on state that has everything appended so far replayed; its answer waits until all of that is
 committed, so that nobody is told, or reads, what may yet be lost. Answers leave in the order of the decisions.
-If an append fails, the state is ahead of the log and is of no more use: the shard closes, everyone who waits is
-told NOT_COORDINATOR, and the host loads a new one.
+If an append fails, or a handler does, the state is ahead of the log and is of no more use: the shard closes, everyone
+who waits is told NOT_COORDINATOR, and the host loads a new one. A failed handler is a bug: it costs this partition a
+load, and the others nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_runtime.logs import event_log
 
 Shard = TypeVar("Shard")
 WAITING_MAX = 50_000
+_log = event_log(__name__)
 
 
 class CoordinatorError(Exception):
@@ -86,15 +89,37 @@ class HostedShard(Generic[Shard]):
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR; the future raises it too, when the
-                shard closes while the answer waits.
+                shard closes while the answer waits, and UNKNOWN_SERVER_ERROR when the handler failed.
         """
         self._require_active()
         self._next_request_id += 1
         request_id = self._next_request_id
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
-        self.take(decide(self.shard, request_id))
+        try:
+            self.take(decide(self.shard, request_id))
+        except Exception as error:
+            self._waiting.pop(request_id, None)
+            future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._failed(error)
         return future
+
+    def take_of(self, decide: Callable[[Shard], DecidedStep]) -> None:
+        """Let the shard decide, if it is active, and take the step."""
+        if self.state is not ShardState.ACTIVE:
+            return
+        try:
+            self.take(decide(self.shard))
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        _log.error("A coordinator failed", exc=error, partition=self.partition)
+        self._break()
+
+    def _break(self) -> None:
+        self.close()
+        self.on_broken()
 
     def take(self, step: DecidedStep) -> None:
         """Write a step's records and let its answers leave in their turn; timers' steps come here too."""
@@ -113,8 +138,7 @@ class HostedShard(Generic[Shard]):
         if self.state is not ShardState.ACTIVE:
             return
         if outcome.error is not ErrorCode.NONE:
-            self.close()
-            self.on_broken()
+            self._break()
             return
         write.is_committed = True
         while self._writes and self._writes[0].is_committed:

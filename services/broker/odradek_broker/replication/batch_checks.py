@@ -67,7 +67,7 @@ class BatchRefused:
 def check_client_batches(
     buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
 ) -> CheckedBatches | BatchRefused:
-    """Check whole batches that a client sent; `is_internal` allows control batches."""
+    """Check whole batches that a client sent; `is_internal` allows control batches, and any size."""
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
         return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are no record batch")
@@ -100,7 +100,7 @@ def check_client_batches(
             )
         if batch_length < BATCH_LENGTH_MIN or end > size_bytes:
             return _corrupt(position, f"batch length {batch_length}")
-        if end - position > config.max_message_bytes:
+        if end - position > config.max_message_bytes and not is_internal:
             return BatchRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {end - position} bytes is larger than max.message.bytes"
