@@ -175,12 +175,13 @@ class Conversation:
         assert self.synced(synced).assignment == b"b"
         return leader, follower
 
-    def moved(self) -> Conversation:
-        """The same group at another coordinator, that loaded what was written."""
+    def moved(self, *, load_ms: int = 0) -> Conversation:
+        """The same group at another coordinator, that loaded what was written, which took so long."""
         other = Conversation(now_ms=self.now_ms, requests=self.requests)
         for record in self.log:
             decoded = decode(*encode(record))
             assert decoded is not None
-            other.shard.replay(decoded, now_ms=self.now_ms)
-        other.shard.loaded(now_ms=self.now_ms)
+            other.shard.replay(decoded)
+        other.now_ms += load_ms
+        other.shard.loaded(now_ms=other.now_ms)
         return other

@@ -114,7 +114,7 @@ class Coordinator:
             for record in batch.records:
                 decoded = decode(*encode(record))
                 assert decoded == record
-                self.shard.replay(decoded, now_ms=self.now_ms)
+                self.shard.replay(decoded)
         self.shard.loaded(now_ms=self.now_ms)
         self.lives += 1
 

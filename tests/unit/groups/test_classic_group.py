@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_roster import ClassicState
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.group_table import GroupSettings
+from odradek_broker.groups.step import Step
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, REBALANCE_MS, SESSION_MS, Conversation
+from tests.unit.groups.group_clients import Partition, subscription
 
 
 def test_two_members_share_a_generation_after_the_initial_delay() -> None:
@@ -208,3 +211,94 @@ def test_a_group_with_members_is_not_deleted() -> None:
     assert talk.answers[request_id] is ErrorCode.NONE
     assert talk.shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
     assert talk.moved().shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def consumer_says(owned: set[Partition], generation: int) -> dict[str, Any]:
+    """What a cooperative consumer joins with."""
+    return {"protocols": (("cooperative-sticky", subscription(owned, generation)),)}
+
+
+def test_a_static_member_that_returns_owning_nothing_causes_no_rebalance() -> None:
+    talk = Conversation()
+    other = talk.join(**consumer_says(set(), -1))
+    fixed = talk.join(instance_id="i", **consumer_says({("a", 1)}, 4))
+    talk.wait(DELAY_MS)
+    leader, member = talk.joined(other).member_id, talk.joined(fixed).member_id
+    talk.sync(member, 1, "i")
+    talk.sync(leader, 1, **{member.replace("-", "_"): b"b"})
+    back = talk.join(instance_id="i", **consumer_says(set(), -1))
+    assert talk.joined(back).error is ErrorCode.NONE
+    assert talk.joined(back).generation == 1
+    assert talk.heartbeat(leader, 1) is ErrorCode.NONE
+    assert talk.synced(talk.sync(talk.joined(back).member_id, 1, "i")).assignment == b"b"
+
+
+def test_a_follower_that_waits_for_a_slow_leader_is_not_taken_for_dead() -> None:
+    talk = Conversation()
+    first, second = talk.join(), talk.join()
+    talk.wait(DELAY_MS)
+    leader, follower = talk.joined(first).member_id, talk.joined(second).member_id
+    waits = talk.sync(follower, 1)
+    for _ in range(3):
+        talk.wait(SESSION_MS - 1)
+        assert talk.heartbeat(leader, 1) is ErrorCode.NONE
+    assert waits not in talk.answers
+    talk.sync(leader, 1, **{follower.replace("-", "_"): b"b"})
+    assert talk.synced(waits).assignment == b"b"
+    talk.wait(SESSION_MS - 1)
+    assert talk.heartbeat(follower, 1) is ErrorCode.NONE
+
+
+def test_sessions_begin_when_the_load_ends() -> None:
+    talk = Conversation()
+    leader, follower = talk.stable_pair()
+    moved = talk.moved(load_ms=2 * SESSION_MS)
+    moved.wait(SESSION_MS - 1)
+    assert moved.heartbeat(leader, 1) is ErrorCode.NONE
+    assert moved.heartbeat(follower, 1) is ErrorCode.NONE
+
+
+def test_ids_that_were_handed_out_and_never_used_are_bounded() -> None:
+    talk = Conversation(shard=GroupShard(settings=GroupSettings(max_size=3)))
+    codes = [talk.joined(talk.join(requires_known_member=True)).error for _ in range(4)]
+    assert codes == [ErrorCode.MEMBER_ID_REQUIRED] * 3 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    talk.wait(SESSION_MS)
+    again = talk.join(requires_known_member=True)
+    assert talk.joined(again).error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"group_id": "g" * 32_768}, ErrorCode.INVALID_GROUP_ID),
+        ({"instance_id": "i" * 32_768}, ErrorCode.INVALID_REQUEST),
+        ({"client_id": "c" * 32_768}, ErrorCode.INVALID_REQUEST),
+        ({"protocols": (("p" * 32_768, b""),)}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_names_that_no_record_has_room_for_are_refused(
+    changes: dict[str, Any], error: ErrorCode
+) -> None:
+    talk = Conversation()
+    assert talk.joined(talk.join(**changes)).error is error
+    assert talk.shard.groups == {}
+
+
+def test_time_passes_only_groups_by_with_something_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Conversation()
+    talk.stable_pair()
+    talk.wait(1)
+    looked: list[int] = []
+    tick = ClassicGroup.tick
+
+    def watched(self: ClassicGroup, *, now_ms: int) -> Step:
+        looked.append(now_ms)
+        return tick(self, now_ms=now_ms)
+
+    monkeypatch.setattr(ClassicGroup, "tick", watched)
+    ends_ms = talk.now_ms - 1 + SESSION_MS
+    while talk.now_ms < ends_ms:
+        talk.wait(100)
+    assert len(looked) == 1
+    assert looked[0] >= ends_ms
+    assert talk.shard.describe("g").state == "Empty"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from odradek_broker.groups.formats.record_codec import encode
@@ -15,9 +17,11 @@ from odradek_broker.groups.records import OffsetCommitRecord
 from odradek_broker.groups.step import NOTHING, RequestId
 from odradek_protocol.identity import TopicId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.unit.groups.conversation import FIRST, TOPIC_ID, Conversation, catalog
+from tests.unit.groups.conversation import DELAY_MS, FIRST, TOPIC_ID, Conversation, catalog
+from tests.unit.groups.group_clients import subscription
 
 NEW_TOPIC_ID = TopicId(b"n" * 16)
+RETENTION_MS = 7 * 24 * 3_600_000
 
 
 @pytest.mark.parametrize("absent", [("t", 1), ("t", -1), ("u", 0)])
@@ -77,7 +81,7 @@ def test_what_an_older_release_committed_is_known_by_the_topics_name() -> None:
     record = OffsetCommitRecord(
         group_id="g", partition=FIRST, committed=CommittedOffset(offset=5, commit_timestamp_ms=0)
     )
-    talk.shard.replay(record, now_ms=0)
+    talk.shard.replay(record)
     assert talk.shard.forget_deleted_topics(talk.catalog) == NOTHING
     assert talk.fetch() == 5
     talk.take(talk.shard.forget_deleted_topics(catalog()))
@@ -104,3 +108,62 @@ def test_consumer_groups_forget_deleted_topics_too() -> None:
         talk.shard.handle_fetch_offsets(request_id, FetchOffsets(group_id="g", partitions=None))
     )
     assert talk.answers[request_id].offsets == {}
+
+
+def joined_pair(talk: Conversation, **says: Any) -> tuple[str, str]:
+    """A leader and a follower, in the generation that they sync in."""
+    first, second = talk.join(**says), talk.join(**says)
+    talk.wait(DELAY_MS)
+    told = talk.joined(first)
+    leader, follower = told.member_id, talk.joined(second).member_id
+    talk.sync(leader, told.generation)
+    return leader, follower
+
+
+CONSUMER = {"protocols": (("range", subscription(set(), -1)),)}  # of topics a and b
+
+
+def test_a_group_without_members_forgets_after_the_retention() -> None:
+    talk = Conversation(catalog=catalog(a=(TOPIC_ID, 1), t=(NEW_TOPIC_ID, 1)))
+    leader, follower = joined_pair(talk, **CONSUMER)
+    subscribed, other = TopicPartition("a", 0), FIRST
+    for partition in (subscribed, other):
+        assert talk.commit(leader, 1, 5, partition) is ErrorCode.NONE
+    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
+    assert set(talk.shard.offsets.of("g")) == {subscribed}, "nobody reads the other"
+    talk.now_ms += 1_000
+    talk.leave((leader, None), (follower, None))
+    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS - 1))
+    assert set(talk.shard.offsets.of("g")) == {subscribed}, "counts from when the last one left"
+    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
+    for shard in (talk.shard, talk.moved().shard):
+        assert shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_nothing_is_forgotten_while_members_come_back() -> None:
+    talk = Conversation(catalog=catalog(a=(TOPIC_ID, 1)))
+    leader, follower = joined_pair(talk, **CONSUMER)
+    talk.commit(leader, 1, 5, TopicPartition("a", 0))
+    talk.leave((leader, None), (follower, None))
+    talk.join(**CONSUMER)  # the first of them; who else was subscribed to what is not known yet
+    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
+    assert set(talk.shard.offsets.of("g")) == {TopicPartition("a", 0)}
+
+
+@pytest.mark.parametrize(
+    "says", [{"protocol_type": "connect"}, {"protocols": (("range", b"not a subscription"),)}]
+)
+def test_what_members_use_that_do_not_say_so_is_kept(says: dict[str, Any]) -> None:
+    talk = Conversation()
+    leader, _ = joined_pair(talk, **says)
+    assert talk.commit(leader, 1, 5) is ErrorCode.NONE
+    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
+    assert talk.fetch() == 5
+    request_id = talk.ask()
+    talk.take(talk.shard.handle_delete_offsets(request_id, "g", [FIRST]))
+    told = talk.answers[request_id]
+    if "protocol_type" in says:
+        assert told.error is ErrorCode.NON_EMPTY_GROUP
+    else:
+        assert told.partitions == {FIRST: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert talk.fetch() == 5

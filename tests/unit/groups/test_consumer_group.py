@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -119,7 +120,7 @@ class Group:
         for record in self.log:
             decoded = decode(*encode(record))
             assert decoded is not None
-            shard.replay(decoded, now_ms=self.now_ms)
+            shard.replay(decoded)
         shard.loaded(now_ms=self.now_ms)
         return shard
 
@@ -210,6 +211,44 @@ def test_a_silent_member_is_taken_out_and_its_partitions_move() -> None:
     del group.members["m2"]
     group.settle()
     assert sorted(owned_by_clients(group)) == sorted(all_partitions(group.topics))
+
+
+def by_pattern(group: Group, name: str, epoch: int, **says: Any) -> ConsumerHeartbeatAnswer:
+    beat = ConsumerHeartbeat(group_id="g", member_id=name, member_epoch=epoch)
+    if epoch == 0:
+        beat = replace(beat, rebalance_timeout_ms=1_000, subscribed_regex="a", owned={})
+    return group.send(replace(beat, **says))
+
+
+def test_members_with_a_pattern_own_their_topics_after_a_failover() -> None:
+    group = Group()
+    assert by_pattern(group, "m1", 0).assignment == {A: frozenset(range(6))}
+    by_pattern(group, "m2", 0)
+    group.shard = group.moved()
+    by_pattern(group, "m2", -1)
+    told = by_pattern(group, "m1", 1)
+    assert told.member_epoch == 3
+    assert group.shard.groups["g"].targets == {"m1": {A: frozenset(range(6))}}  # type: ignore[union-attr]
+
+
+def test_a_static_member_with_a_pattern_comes_back_to_it() -> None:
+    group = Group()
+    by_pattern(group, "m1", 0, instance_id="i")
+    by_pattern(group, "m2", 0)
+    by_pattern(group, "m1", -2, instance_id="i")
+    assert by_pattern(group, "m3", 0, instance_id="i").error is ErrorCode.NONE
+    by_pattern(group, "m2", -1)
+    by_pattern(group, "m3", 2, instance_id="i")
+    assert group.shard.groups["g"].targets == {"m3": {A: frozenset(range(6))}}  # type: ignore[union-attr]
+
+
+def test_who_was_replaced_as_a_static_member_is_fenced() -> None:
+    group = Group()
+    by_pattern(group, "m1", 0, instance_id="i")
+    by_pattern(group, "m1", -2, instance_id="i")
+    assert by_pattern(group, "m2", 0, instance_id="i").error is ErrorCode.NONE
+    told = by_pattern(group, "m1", 1, instance_id="i")
+    assert told.error is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_a_static_member_returns_to_its_partitions() -> None:

@@ -97,9 +97,7 @@ class GroupCoordinator:
     async def _expire_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            self._host.take_all(
-                lambda shard: shard.expire_offsets(self.catalog(), wall_ms=self._now_wall_ms())
-            )
+            self._host.take_all(lambda shard: shard.expire_offsets(wall_ms=self._now_wall_ms()))
 
     # --- who coordinates -------------------------------------------------------------------------
 
@@ -213,10 +211,9 @@ class GroupCoordinator:
         self, group_id: GroupId, partitions: Sequence[TopicPartition]
     ) -> OffsetsAnswer:
         """OffsetDelete."""
-        catalog = self.catalog()
         told: OffsetsAnswer = await self._ask(
             group_id,
-            lambda shard, i: shard.handle_delete_offsets(i, group_id, partitions, catalog),
+            lambda shard, i: shard.handle_delete_offsets(i, group_id, partitions),
         )
         return told
 

@@ -23,6 +23,7 @@ from odradek_broker.groups.classic_roster import (
     ClassicState,
     Member,
 )
+from odradek_broker.groups.formats.consumer_protocol import subscribed_topics
 from odradek_broker.groups.messages import (
     Heartbeat,
     Joined,
@@ -129,8 +130,11 @@ class ClassicGroup(ClassicRoster):
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
-        same_choice = self._choose_protocol() == self.protocol
-        if self.state is ClassicState.STABLE and same_choice and old.protocols == join.protocols:
+        is_same = self._choose_protocol() == self.protocol and (
+            subscribed_topics(old.metadata(self.protocol))
+            == subscribed_topics(member.metadata(self.protocol))
+        )  # what it says that it owns changes from life to life
+        if self.state is ClassicState.STABLE and is_same:
             told = self._joined(member, skips=was_leader and join.may_skip_assignment)
             if (
                 was_leader and not join.may_skip_assignment
@@ -278,9 +282,7 @@ class ClassicGroup(ClassicRoster):
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
         expired = [
-            m
-            for m in self.members.values()
-            if m.session_ends_ms <= now_ms and m.join_request is None
+            m for m in self.members.values() if m.session_ends_ms <= now_ms and not m.is_waiting
         ]
         step = NOTHING
         for member in expired:

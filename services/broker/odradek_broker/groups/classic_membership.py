@@ -94,7 +94,9 @@ def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, S
             return ErrorCode.UNKNOWN_MEMBER_ID, None
         if member is not None and member.classic is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, None
-    if member is None and holder is None and len(group.members) >= group.settings.members_max:
+    is_stranger = member is None and holder is None
+    pending = len(group.pending_members) if request.member_id == NO_MEMBER else 0
+    if is_stranger and max(len(group.members), pending) >= group.settings.members_max:
         return ErrorCode.GROUP_MAX_SIZE_REACHED, None
     names = {name for name, _ in request.protocols}
     others = [m.classic for m in group.members.values() if m.member_id != request.member_id]

@@ -22,6 +22,7 @@ from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 NO_MEMBER = MemberId("")
+NEVER_MS = 1 << 62
 
 
 class ClassicState(Enum):
@@ -50,6 +51,11 @@ class Member:
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     consumer_epoch: int | None = None  # of one that was in a consumer group until a moment ago
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the others, in a join or a sync: some libraries send no heartbeats meanwhile."""
+        return self.join_request is not None or self.sync_request is not None
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it said under that protocol."""
@@ -89,7 +95,9 @@ class ClassicRoster:
         is_new = join.member_id not in self.members and not (
             join.instance_id is not None and join.instance_id in self._statics
         )
-        if is_new and len(self.members) >= self.members_max:
+        is_stranger = is_new and join.member_id == NO_MEMBER
+        pending = len(self.pending_members) if is_stranger else 0
+        if is_new and max(len(self.members), pending) >= self.members_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not join.protocols or not join.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -246,8 +254,8 @@ class ClassicRoster:
         )
         return ClassicGroupRecord(group_id=self.group_id, state=state)
 
-    def restore(self, state: ClassicGroupState, *, now_ms: int) -> None:
-        """Begin from what was written: at loading, each member gets a whole session.
+    def restore(self, state: ClassicGroupState) -> None:
+        """Begin from what was written; `begin_sessions` follows.
 
         With members but no leader, everyone has to join again: nobody assigned this generation.
         """
@@ -262,7 +270,7 @@ class ClassicRoster:
                 session_timeout_ms=m.session_timeout_ms,
                 rebalance_timeout_ms=m.rebalance_timeout_ms,
                 protocols=((state.protocol or "", m.subscription),),
-                session_ends_ms=now_ms + m.session_timeout_ms,
+                session_ends_ms=0,
                 assignment=m.assignment,
             )
             for m in state.members
@@ -276,4 +284,17 @@ class ClassicRoster:
             self.state = ClassicState.STABLE
         else:
             self.state = ClassicState.PREPARING
+
+    def begin_sessions(self, *, now_ms: int) -> None:
+        """All is loaded: each member gets a whole session, and time to join again where that is due."""
+        for member in self.members.values():
+            member.session_ends_ms = now_ms + member.session_timeout_ms
+        if self.state is ClassicState.PREPARING:
             self._join_ends_ms = now_ms + self.rebalance_timeout_ms()
+
+    def due_ms(self) -> int:
+        """Before then, time alone changes nothing."""
+        ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
+        ends += self.pending_members.values()
+        ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]
+        return min(ends, default=NEVER_MS)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from odradek_broker.groups.assignors import ASSIGNORS
+from odradek_broker.groups.classic_roster import NEVER_MS
 from odradek_broker.groups.consumer_group_targets import ConsumerGroupTargets
 from odradek_broker.groups.heartbeat_pace import HeartbeatPace
 from odradek_broker.groups.messages import Assignment, ConsumerHeartbeat, ConsumerHeartbeatAnswer
@@ -114,6 +115,8 @@ class ConsumerGroup(ConsumerGroupTargets):
         if beat.member_epoch == JOIN_EPOCH:
             return self._refuse_join(beat)
         member = self.members.get(beat.member_id)
+        if self.static_holder(beat.instance_id) not in (None, beat.member_id):
+            return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"no member {beat.member_id} in {self.group_id}"
         if beat.instance_id is not None and member.instance_id != beat.instance_id:
@@ -219,7 +222,7 @@ class ConsumerGroup(ConsumerGroupTargets):
         )
         self.update_epoch(catalog, records, subscription_changed=changed)
         if self.epoch > self.target_epoch:
-            self.compute_targets(records)
+            self.compute_targets(catalog, records)
         self._pace.epoch_is(self.epoch, now_ms=now_ms)
         current = self._reconcile(member_id, owned, records, restarted=restarted)
         self.touch(member_id, now_ms=now_ms)
@@ -323,7 +326,6 @@ class ConsumerGroup(ConsumerGroupTargets):
         self.emit_removal(member_id, records)
         for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
             ends.pop(member_id, None)
-        self._subscriptions.pop(member_id, None)
 
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
         """Take out who was silent for a session, or did not revoke, join again or sync in time."""
@@ -341,6 +343,16 @@ class ConsumerGroup(ConsumerGroupTargets):
             now_ms=now_ms,
         )
         return records
+
+    def due_ms(self, *, now_ms: int) -> int:
+        """Before then, time alone changes nothing; the pace of a group that is not calm is looked at each time."""
+        if self.members and not self._pace.is_calm:
+            return now_ms
+        quiet_ms = 2 * self.settings.heartbeat_interval_ms
+        ends = [ends_ms - quiet_ms for ends_ms in self._session_ends_ms.values()]
+        for times in (self._revocation_ends_ms, self._duty_ends_ms, self.pending_members):
+            ends += times.values()
+        return min(ends, default=NEVER_MS)
 
     def begin_sessions(self, *, now_ms: int) -> None:
         """After loading: everyone has a whole session to show itself."""

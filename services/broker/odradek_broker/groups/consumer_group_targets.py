@@ -7,7 +7,7 @@ ask for.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from odradek_broker.groups.assignors import ASSIGNORS
 from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
@@ -19,7 +19,7 @@ from odradek_broker.groups.records import (
     TopicSnapshot,
 )
 from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
-from odradek_protocol.identity import MemberId, TopicId, TopicName
+from odradek_protocol.identity import TopicName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +27,6 @@ class ConsumerGroupTargets(ConsumerGroupState):
     """See the module's essay."""
 
     settings: ConsumerGroupSettings
-    _subscriptions: dict[MemberId, frozenset[TopicId]] = field(default_factory=dict)
     _catalog_version: int = -1
 
     def update_epoch(
@@ -49,7 +48,6 @@ class ConsumerGroupTargets(ConsumerGroupState):
             self.emit(GroupTopicsRecord(group_id=self.group_id, topics=snapshot), records)
         elif not subscription_changed:
             return
-        self._subscriptions = self._resolve(catalog)
         self.emit_epoch(self.epoch + 1, records)
 
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
@@ -61,21 +59,11 @@ class ConsumerGroupTargets(ConsumerGroupState):
                 names |= catalog.matching(member.subscribed_regex)
         return names
 
-    def _resolve(self, catalog: TopicCatalog) -> dict[MemberId, frozenset[TopicId]]:
-        return {
-            m.member_id: frozenset(
-                catalog.topics[n][0] for n in self._subscribed(m, catalog) if n in catalog.topics
-            )
-            for m in self.members.values()
-        }
-
-    def compute_targets(self, records: list[GroupRecord]) -> None:
+    def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
         """What each member shall own at the present epoch; little moves from the last targets."""
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.topics}
         subscriptions = {
-            m.member_id: self._subscriptions.get(
-                m.member_id, frozenset(by_name[n] for n in m.subscribed_topics if n in by_name)
-            )
+            m.member_id: frozenset(by_name[n] for n in self._subscribed(m, catalog) if n in by_name)
             for m in self.members.values()
         }
         counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.topics}

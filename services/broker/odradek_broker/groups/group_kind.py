@@ -30,7 +30,7 @@ class GroupKind:
         """Apply one record of the log; types of newer releases are passed over."""
         record = record_codec.decode(key, value)
         if record is not None:
-            shard.replay(record, now_ms=self.now_ms())
+            shard.replay(record)
 
     def loaded(self, shard: GroupShard) -> Step:
         """Sessions begin; topics may have gone while nobody coordinated.

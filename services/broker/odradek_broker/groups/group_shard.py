@@ -24,7 +24,7 @@ from odradek_broker.groups.messages import (
     SyncGroup,
 )
 from odradek_broker.groups.offset_shard import OffsetShard
-from odradek_broker.groups.records import ClassicGroupRecord, GroupRecord
+from odradek_broker.groups.records import ClassicGroupRecord, GroupRecord, has_room_for
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import GroupId
@@ -50,6 +50,7 @@ class GroupShard(OffsetShard):
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
+        self._due_ms.pop(join.group_id, None)
         step, group = NOTHING, self.groups.get(join.group_id)
         if isinstance(group, ConsumerGroup):
             step += self._replace_last_of_consumer_protocol(group, join, now_ms, wall_ms)
@@ -85,8 +86,12 @@ class GroupShard(OffsetShard):
         return Step(tuple(records)) + self._maybe_downgrade(group, now_ms, wall_ms)
 
     def _refuse_join(self, join: JoinGroup) -> ErrorCode:
-        if not join.group_id:
+        if not join.group_id or not has_room_for(join.group_id):
             return ErrorCode.INVALID_GROUP_ID
+        names = (name for name, _ in join.protocols)
+        said = (join.new_member_id, join.instance_id, join.client_id, join.protocol_type, *names)
+        if not has_room_for(*said):
+            return ErrorCode.INVALID_REQUEST
         low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
         if not low <= join.session_timeout_ms <= high:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -98,6 +103,7 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
         """SyncGroup; answered when the leader has brought the assignment, in a consumer group at once."""
+        self._due_ms.pop(sync.group_id, None)
         match self.groups.get(sync.group_id):
             case ClassicGroup() as group:
                 return self._stamped(group.handle_sync(request_id, sync, now_ms=now_ms), wall_ms)
@@ -109,6 +115,7 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> Step:
         """Heartbeat; the response is an ErrorCode."""
+        self._due_ms.pop(heartbeat.group_id, None)
         match self.groups.get(heartbeat.group_id):
             case ClassicGroup() as group:
                 return answer(request_id, group.handle_heartbeat(heartbeat, now_ms=now_ms))
@@ -123,6 +130,7 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
         """LeaveGroup."""
+        self._due_ms.pop(leave.group_id, None)
         match self.groups.get(leave.group_id):
             case ClassicGroup() as group:
                 return self._stamped(group.handle_leave(request_id, leave, now_ms=now_ms), wall_ms)
@@ -145,8 +153,11 @@ class GroupShard(OffsetShard):
         wall_ms: int,
     ) -> Step:
         """ConsumerGroupHeartbeat (KIP-848)."""
-        if not beat.group_id:
+        if not beat.group_id or not has_room_for(beat.group_id):
             return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_GROUP_ID))
+        if not has_room_for(beat.member_id):
+            return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_REQUEST))
+        self._due_ms.pop(beat.group_id, None)
         before = self.groups.get(beat.group_id)
         if not isinstance(before, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
             told = ConsumerHeartbeatAnswer(
@@ -220,13 +231,21 @@ class GroupShard(OffsetShard):
         return Step(tuple(self._forget_group(group_id))) + answer(request_id, ErrorCode.NONE)
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step:
-        """Sessions and rebalances whose time is up. Call it a few times a second."""
-        step = NOTHING
-        for group in list(self.groups.values()):
+        """Sessions and rebalances whose time is up. Call it a few times a second.
+
+        A group is looked at when its next time is up, and after each request of a member.
+        """
+        step, due_ms = NOTHING, self._due_ms
+        for group_id, group in list(self.groups.items()):
+            if due_ms.get(group_id, now_ms) > now_ms:
+                continue
             if isinstance(group, ClassicGroup):
                 step += self._stamped(group.tick(now_ms=now_ms), wall_ms)
+                due_ms[group_id] = group.due_ms()
                 continue
             records = group.tick(now_ms=now_ms)
+            due_ms[group_id] = group.due_ms(now_ms=now_ms)
             if records:
+                due_ms.pop(group_id)
                 step += Step(tuple(records)) + self._maybe_downgrade(group, now_ms, wall_ms)
         return step

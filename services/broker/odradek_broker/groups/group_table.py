@@ -23,7 +23,6 @@ from odradek_broker.groups.records import (
     is_tombstone,
 )
 from odradek_broker.groups.step import Step
-from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import GroupId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -56,6 +55,7 @@ class GroupTable:
     groups: dict[GroupId, ClassicGroup | ConsumerGroup] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     _empty_since_ms: dict[GroupId, int] = field(default_factory=dict)  # wall clock
+    _due_ms: dict[GroupId, int] = field(default_factory=dict)  # before it, time brings nothing
 
     # --- descriptions ------------------------------------------------------------------------
 
@@ -111,25 +111,27 @@ class GroupTable:
         elif group is not None:
             records.append(ClassicGroupRecord(group_id=group_id, state=None))
         self._empty_since_ms.pop(group_id, None)
+        self._due_ms.pop(group_id, None)
         return records
 
-    def _subscribed(self, group_id: GroupId, catalog: TopicCatalog) -> frozenset[TopicName]:
+    def _subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
+        """The topics that living members are subscribed to; None where they do not tell: they are no consumers."""
         group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return (
-                frozenset(snapshot.topic for snapshot in group.topics)
-                if group.members
-                else frozenset()
-            )
-        if group is None or group.protocol_type != PROTOCOL_TYPE:
+        if group is None or not group.members:
             return frozenset()
-        return frozenset().union(
-            *(subscribed_topics(m.metadata(group.protocol)) for m in group.members.values())
-        )
+        if isinstance(group, ConsumerGroup):
+            return frozenset(snapshot.topic for snapshot in group.topics)
+        topics: set[TopicName] = set()
+        for member in group.members.values():
+            told = subscribed_topics(member.protocols[0][1])
+            if told is None or group.protocol_type != PROTOCOL_TYPE:
+                return None
+            topics |= told
+        return frozenset(topics)
 
     # --- state -----------------------------------------------------------------------------------
 
-    def replay(self, record: GroupRecord, *, now_ms: int) -> None:
+    def replay(self, record: GroupRecord) -> None:
         """Apply one record while loading."""
         match record:
             case OffsetCommitRecord():
@@ -140,7 +142,7 @@ class GroupTable:
             case ClassicGroupRecord(group_id=group_id, state=state):
                 assert state is not None
                 group = self._new_classic(group_id)
-                group.restore(state, now_ms=now_ms)
+                group.restore(state)
                 self.groups[group_id] = group
                 self._note_emptiness(group, state.state_timestamp_ms)
             case _:
@@ -159,11 +161,10 @@ class GroupTable:
     def loaded(self, *, now_ms: int) -> None:
         """All records are replayed; sessions begin, groups that were deleted are dropped."""
         for group_id, group in list(self.groups.items()):
-            if isinstance(group, ConsumerGroup):
-                if group.epoch == 0 and not group.members:
-                    del self.groups[group_id]
-                else:
-                    group.begin_sessions(now_ms=now_ms)
+            if isinstance(group, ConsumerGroup) and group.epoch == 0 and not group.members:
+                del self.groups[group_id]
+            else:
+                group.begin_sessions(now_ms=now_ms)
 
     def _new_classic(self, group_id: GroupId, *, generation: int = 0) -> ClassicGroup:
         return ClassicGroup(

@@ -26,22 +26,22 @@ class HeartbeatPace:
     restless_interval_ms: int
     _epoch: int = -1
     _changed_ms: int = 0
-    _is_calm: bool = False
+    is_calm: bool = False
 
     def epoch_is(self, epoch: int, *, now_ms: int) -> None:
         """A new epoch begins a rebalance."""
         if epoch != self._epoch:
-            self._epoch, self._changed_ms, self._is_calm = epoch, now_ms, False
+            self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 
     def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
         """`session_ends_ms`: of the member that was silent for longest."""
         soon_ms = now_ms + 2 * self.calm_interval_ms
         is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
         all_show = session_ends_ms is None or session_ends_ms > soon_ms
-        self._is_calm = is_stable and is_quiet and all_show
+        self.is_calm = is_stable and is_quiet and all_show
 
     def interval_ms(self, members: int) -> int:
         """To tell the next member that asks."""
-        if self._is_calm:
+        if self.is_calm:
             return self.calm_interval_ms
         return min(self.calm_interval_ms, max(self.restless_interval_ms, _MS_A_MEMBER * members))

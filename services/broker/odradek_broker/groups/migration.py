@@ -168,7 +168,8 @@ def downgraded(
         initial_rebalance_delay_ms=initial_rebalance_delay_ms,
         members_max=members_max,
     )
-    classic.restore(state, now_ms=now_ms)
+    classic.restore(state)
+    classic.begin_sessions(now_ms=now_ms)
     classic.pending_members = dict(group.pending_members)
     for member_id, member in classic.members.items():
         member.protocols = protocols[member_id].protocols

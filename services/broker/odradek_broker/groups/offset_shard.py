@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_roster import ClassicState
 from odradek_broker.groups.consumer_group import ConsumerGroup
+from odradek_broker.groups.formats.consumer_protocol import PROTOCOL_TYPE
 from odradek_broker.groups.group_table import GroupTable
 from odradek_broker.groups.messages import (
     CommitOffsets,
@@ -15,7 +16,7 @@ from odradek_broker.groups.messages import (
     FetchOffsets,
     OffsetsAnswer,
 )
-from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord
+from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord, has_room_for
 from odradek_broker.groups.step import Answer, RequestId, Step, answer
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
@@ -62,7 +63,7 @@ class OffsetShard(GroupTable):
 
     def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
         group = self.groups.get(commit.group_id)
-        if not commit.group_id:
+        if not commit.group_id or not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
             is_alone = commit.generation_or_epoch < 0
@@ -90,14 +91,21 @@ class OffsetShard(GroupTable):
         request_id: RequestId,
         group_id: GroupId,
         partitions: Sequence[TopicPartition],
-        catalog: TopicCatalog,
     ) -> Step:
-        """OffsetDelete (KIP-496): not of topics that a living member is subscribed to."""
+        """OffsetDelete (KIP-496): not of topics that a living member is subscribed to, or may be."""
         if group_id not in self.groups and not self.offsets.of(group_id):
             return answer(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
-        subscribed = self._subscribed(group_id, catalog)
+        group, subscribed = self.groups.get(group_id), self._subscribed(group_id)
+        if (
+            isinstance(group, ClassicGroup)
+            and group.members
+            and group.protocol_type != PROTOCOL_TYPE
+        ):
+            return answer(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
         results = {
-            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if p.topic in subscribed else ErrorCode.NONE
+            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if subscribed is None or p.topic in subscribed
+            else ErrorCode.NONE
             for p in partitions
         }
         records = self._forget(
@@ -130,18 +138,20 @@ class OffsetShard(GroupTable):
             self.offsets.replay(record)
         return records
 
-    def expire_offsets(self, catalog: TopicCatalog, *, wall_ms: int) -> Step:
+    def expire_offsets(self, *, wall_ms: int) -> Step:
         """Forget offsets past their retention, and empty groups without any. Call it every few minutes."""
         records: list[GroupRecord] = []
         for group_id in list(self.offsets.groups()):
-            group = self.groups.get(group_id)
+            group, subscribed = self.groups.get(group_id), self._subscribed(group_id)
+            if subscribed is None or not _has_told_all(group):
+                continue
             is_empty = group is None or not group.members
             gone = self.offsets.expired(
                 group_id,
                 wall_ms=wall_ms,
                 retention_ms=self.settings.offsets_retention_ms,
                 empty_since_ms=self._empty_since_ms.get(group_id) if is_empty else None,
-                subscribed=() if is_empty else self._subscribed(group_id, catalog),
+                subscribed=subscribed,
             )
             records += self._forget(group_id, list(gone))
         for group_id, group in list(self.groups.items()):
@@ -150,3 +160,10 @@ class OffsetShard(GroupTable):
                     continue
                 records += self._forget_group(group_id)
         return Step(tuple(records))
+
+
+def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
+    """Whether nobody who belongs to the group has yet to come back, and to say what it reads."""
+    if not isinstance(group, ClassicGroup):
+        return True
+    return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

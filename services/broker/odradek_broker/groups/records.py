@@ -6,10 +6,12 @@ A record without `value` fields is a deletion (a tombstone in the compacted topi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from odradek_broker.groups.messages import Assignment, CommittedOffset
 from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
+
+NAME_BYTES_MAX: Final = 32_767
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,11 @@ GroupRecord: TypeAlias = (
     | TargetMemberRecord
     | CurrentMemberRecord
 )
+
+
+def has_room_for(*names: str | None) -> bool:
+    """Whether the strings of a record, whose lengths are int16, can hold each of the names."""
+    return all(name is None or len(name.encode()) <= NAME_BYTES_MAX for name in names)
 
 
 def is_tombstone(record: GroupRecord) -> bool:

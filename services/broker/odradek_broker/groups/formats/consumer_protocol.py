@@ -73,12 +73,12 @@ def read_subscription(metadata: bytes) -> Subscription:
     )
 
 
-def subscribed_topics(metadata: bytes) -> frozenset[TopicName]:
-    """The topics of a subscription; none where the bytes are not a consumer's."""
+def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
+    """The topics of a subscription; None where the bytes are not a consumer's."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except Malformed:
-        return frozenset()
+        return None
 
 
 def read_assignment(assignment: bytes) -> NamedAssignment:
