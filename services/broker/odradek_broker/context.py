@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.lease import Lease
-from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
@@ -15,6 +14,7 @@ from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId
+from odradek_runtime.internal_channels import InternalChannels
 from odradek_runtime.tls import TlsFiles
 
 
@@ -33,7 +33,7 @@ class BrokerContext:
     settings: BrokerSettings
     partitions: LocalPartitions
     controllers: ControllerClient
-    peers: PeerChannels
+    peers: InternalChannels
     producer_ids: ProducerIdSource
     topic_creation: TopicCreation
     groups: GroupCoordinator

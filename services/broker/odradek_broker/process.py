@@ -22,7 +22,6 @@ from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.membership import Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
-from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.registration import (
     wire_listeners,
@@ -66,6 +65,7 @@ from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.internal_channels import InternalChannels
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import (
     ListenerAddress,
@@ -122,7 +122,7 @@ class BrokerProcess:
         self._pool = DiskPool(threads_max=settings.pool_threads_max)
         self._lease = Lease(settings.lease_ms)
         self._controllers = ControllerClient(settings.controllers, self._tls)
-        self._peers = PeerChannels(self._tls)
+        self._peers = InternalChannels(self._tls)
         self._proposals = IsrProposals(
             broker_id=self._broker_id,
             controllers=self._controllers,

@@ -2,7 +2,8 @@
 
 Identity: a node's certificate names it in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`;
 `peer_identity` reads it from an authenticated call. Files are read at each (re)load, so a renewed
-certificate needs no restart: gRPC servers ask again at each handshake.
+certificate needs no restart: gRPC servers ask again at each handshake, channels are replaced
+(`internal_channels.py`).
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ class TlsFiles:
 
     def server_credentials(self, *, require_client: bool) -> grpc.ServerCredentials:
         """For a server; with `require_client` peers must show a certificate of the CA (mTLS)."""
-        stamp = self._stamp()
+        stamp = self.stamp()
 
         def current() -> grpc.ServerCertificateConfiguration | None:
             nonlocal stamp
-            if (now := self._stamp()) == stamp:
+            if (now := self.stamp()) == stamp:
                 return None
-            stamp = now
-            return self._server_configuration()
+            configuration = self._server_configuration()
+            stamp = now  # only now: files that could not be read are read at the next handshake
+            return configuration
 
         return grpc.dynamic_ssl_server_credentials(
             self._server_configuration(),
@@ -80,7 +82,8 @@ class TlsFiles:
             root_certificates=self.ca.read_bytes(),
         )
 
-    def _stamp(self) -> tuple[int, ...]:
+    def stamp(self) -> tuple[int, ...]:
+        """Another one when any of the files was replaced. Raises OSError."""
         return tuple(os.stat(path).st_mtime_ns for path in (self.certificate, self.key, self.ca))
 
 

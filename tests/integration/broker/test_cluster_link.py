@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography import x509
 
+from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.cluster.heartbeat import LOOP_AGE_MAX_MS, Heartbeat, LoopTick
 from odradek_broker.cluster.lease import Lease
@@ -25,6 +28,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController
 
 
@@ -181,7 +185,7 @@ async def test_without_an_active_controller_everyone_asked_is_named() -> None:
 class _Beating:
     """A heartbeat of a registered broker."""
 
-    def __init__(self, port: int, epoch: int) -> None:
+    def __init__(self, port: int, epoch: int, tls: TlsFiles | None = None) -> None:
         self.lease = Lease(2_000)
         self.tick = LoopTick()
         self.stale = asyncio.Event()
@@ -195,7 +199,7 @@ class _Beating:
             loop=asyncio.get_running_loop(),
             on_news=lambda _news: None,
             on_stale=self.stale.set,
-            tls=None,
+            tls=tls,
         )
 
 
@@ -255,3 +259,45 @@ async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryContr
     assert beating.lease.until_ms == 0
     beating.heartbeat.stop()
     beating.tick.stop()
+
+
+class Pulse(pb_grpc.ControllerServiceServicer):
+    """Answers one beat a stream, and notes whose certificate came with it."""
+
+    def __init__(self) -> None:
+        self.serials: list[int] = []
+
+    async def Heartbeat(
+        self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Any
+    ) -> AsyncIterator[pb.HeartbeatResponse]:
+        pem = context.auth_context()["x509_pem_cert"][0]
+        self.serials.append(x509.load_pem_x509_certificate(pem).serial_number)
+        async for message in request_iterator:
+            yield pb.HeartbeatResponse(seq=message.seq, is_active=True, is_fenced=False)
+            return
+
+
+async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    ca = authority.create(common_name="test", days=1)
+    files = {}
+    for name in ("controller-1", "broker-4"):
+        certificate, key = authority.issue(name, hosts=["127.0.0.1"], days=1)
+        files[name] = TlsFiles(certificate=certificate, key=key, ca=ca)
+    pulse = Pulse()
+    server = grpc.aio.server()
+    pb_grpc.add_ControllerServiceServicer_to_server(pulse, server)
+    port = server.add_secure_port(
+        "127.0.0.1:0", files["controller-1"].server_credentials(require_client=True)
+    )
+    await server.start()
+    beating = _Beating(port, 1, tls=files["broker-4"])
+    beating.tick.start()
+    beating.heartbeat.start()
+    await _until(lambda: bool(pulse.serials))
+    authority.renew("broker-4", days=1)
+    renewed = x509.load_pem_x509_certificate(files["broker-4"].certificate.read_bytes())
+    await _until(lambda: renewed.serial_number in pulse.serials)
+    beating.heartbeat.stop()
+    beating.tick.stop()
+    await server.stop(0)

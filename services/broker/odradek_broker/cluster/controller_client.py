@@ -19,7 +19,7 @@ from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
 from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_runtime.internal_channels import InternalChannels
 from odradek_runtime.listeners import host_port
 from odradek_runtime.tls import TlsFiles
 
@@ -42,13 +42,12 @@ class NoController(Exception):
 
 
 class ControllerClient:
-    """Unary calls to the active controller. One channel per controller, opened at first use."""
+    """Unary calls to the active controller, and the channels to each of them."""
 
     def __init__(self, controllers: Sequence[tuple[int, str, int]], tls: TlsFiles | None) -> None:
         self._endpoints = {ControllerId(node): (host, port) for node, host, port in controllers}
         self._order = list(self._endpoints)
-        self._tls = tls
-        self._channels: dict[ControllerId, grpc.aio.Channel] = {}
+        self._channels = InternalChannels(tls)
         self._active: ControllerId | None = None
 
     def believe(self, controller: int | None) -> None:
@@ -68,13 +67,8 @@ class ControllerClient:
 
     def channel(self, controller: ControllerId) -> grpc.aio.Channel:
         """The channel to one controller."""
-        found = self._channels.get(controller)
-        if found is None:
-            host, port = self._endpoints[controller]
-            found = self._channels[controller] = internal_channel(
-                host, port, self._tls, peer=f"controller-{controller}"
-            )
-        return found
+        host, port = self._endpoints[controller]
+        return self._channels.channel(f"controller-{controller}", host, port)
 
     async def call(
         self, method: str, request: Message, *, timeout_s: float, is_admin: bool = False
@@ -114,10 +108,7 @@ class ControllerClient:
 
     async def close(self) -> None:
         """Close all channels."""
-        channels = list(self._channels.values())
-        self._channels.clear()
-        for channel in channels:
-            await channel.close()
+        await self._channels.close()
 
     def _stub(
         self, controller: ControllerId, is_admin: bool, method: str

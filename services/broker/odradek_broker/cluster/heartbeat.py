@@ -240,29 +240,41 @@ class _ControllerStream:
 
     def _run(self) -> None:
         backoff_s = _RECONNECT_MIN_S
+        while not self._stopping.is_set():
+            try:
+                if self._stream():
+                    backoff_s = _RECONNECT_MIN_S
+            except OSError as error:  # files of TLS that are being replaced
+                _log.warning("Cannot open a heartbeat stream", reason=str(error))
+            self._stopping.wait(backoff_s)
+            backoff_s = min(backoff_s * 2, _RECONNECT_MAX_S)
+
+    def _stream(self) -> bool:
+        """One stream from its start to its end; whether it was answered.
+
+        On a channel of its own: it shows the certificate that the files hold now.
+        """
         host, port, tls = self._endpoint
+        is_answered = False
+        self._sent_at.clear()
+        ended = threading.Event()
         with internal_sync_channel(
             host, port, tls, peer=f"controller-{self._controller}"
         ) as channel:
-            stub = pb_grpc.ControllerServiceStub(channel)
-            while not self._stopping.is_set():
-                self._sent_at.clear()
-                ended = threading.Event()
-                call = stub.Heartbeat(self._requests(ended))
-                self._call = call
-                try:
-                    for answer in call:
-                        backoff_s = _RECONNECT_MIN_S
-                        sent_at_ms = self._sent_at.pop(answer.seq, None)
-                        if sent_at_ms is not None:
-                            self._on_answer(self._controller, answer, sent_at_ms)
-                except grpc.RpcError:
-                    pass  # a controller that is away is no event of ours; others tell of it
-                finally:
-                    ended.set()
-                    call.cancel()
-                self._stopping.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, _RECONNECT_MAX_S)
+            call = pb_grpc.ControllerServiceStub(channel).Heartbeat(self._requests(ended))
+            self._call = call
+            try:
+                for answer in call:
+                    is_answered = True
+                    sent_at_ms = self._sent_at.pop(answer.seq, None)
+                    if sent_at_ms is not None:
+                        self._on_answer(self._controller, answer, sent_at_ms)
+            except grpc.RpcError:
+                pass  # a controller that is away is no event of ours; others tell of it
+            finally:
+                ended.set()
+                call.cancel()
+        return is_answered
 
     def _requests(self, ended: threading.Event) -> Iterator[pb.HeartbeatRequest]:
         while not ended.is_set() and not self._stopping.is_set():

@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
-from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
@@ -25,6 +24,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
+from odradek_runtime.internal_channels import InternalChannels
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
 _PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain
@@ -51,7 +51,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         broker_id: BrokerId,
         service: LocalPartitions,
         controllers: ControllerClient,
-        peers: PeerChannels,
+        peers: InternalChannels,
         describe_broker: DescribeBroker,
     ) -> None:
         """`describe_broker` tells this broker's own configs."""
@@ -217,7 +217,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:
             return None
-        channel = await self._peers.channel(broker_id, endpoint.host, endpoint.port)
+        channel = self._peers.channel(f"broker-{broker_id}", endpoint.host, endpoint.port)
         return pb_grpc.AdminServiceStub(channel)
 
 

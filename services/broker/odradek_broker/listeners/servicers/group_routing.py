@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -22,6 +21,7 @@ from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from odradek_protocol.rpc.v1 import group_service_pb2_grpc as pb_grpc
+from odradek_runtime.internal_channels import InternalChannels
 
 _TIMEOUT_S: Final = 15.0
 _FORWARDED: Final = "odradek-forwarded"
@@ -43,7 +43,7 @@ class GroupRouting:
         broker_id: BrokerId,
         coordinator: GroupCoordinator,
         partitions: LocalPartitions,
-        peers: PeerChannels,
+        peers: InternalChannels,
     ) -> None:
         self._broker_id = broker_id
         self._coordinator = coordinator
@@ -151,5 +151,5 @@ class GroupRouting:
         endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:
             return None
-        channel = await self._peers.channel(broker_id, endpoint.host, endpoint.port)
+        channel = self._peers.channel(f"broker-{broker_id}", endpoint.host, endpoint.port)
         return pb_grpc.GroupServiceStub(channel)

@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc.aio
 
-from odradek_broker.cluster.peers import PeerChannels
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.listeners.servicers import group_wire as wire
@@ -16,6 +15,7 @@ from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from odradek_protocol.rpc.v1 import group_service_pb2_grpc as pb_grpc
+from odradek_runtime.internal_channels import InternalChannels
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
@@ -27,7 +27,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         broker_id: BrokerId,
         coordinator: GroupCoordinator,
         partitions: LocalPartitions,
-        peers: PeerChannels,
+        peers: InternalChannels,
     ) -> None:
         self._broker_id = broker_id
         self._coordinator = coordinator
