@@ -24,19 +24,29 @@ from odradek_metadata_quorum.controller.administration.credentials import (
     ScramUpsertion,
 )
 from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
+from odradek_metadata_quorum.controller.recovery import CHECK_INTERVAL_MS
 from odradek_metadata_quorum.controller.requests import (
     AllocateProducerIdsRequest,
     ElectLeadersRequest,
+    LogEnd,
+    ReportLogEndsRequest,
 )
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
     PartitionIndex,
+    TopicIdPartition,
     TopicName,
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import ConfigResourceType, RestartClass, ScramMechanism
+from odradek_protocol.metadata.configs import definitions
+from odradek_protocol.metadata.records import (
+    NO_LEADER,
+    ConfigResourceType,
+    RestartClass,
+    ScramMechanism,
+)
 from tests.unit.controller.cluster import Cluster
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -244,6 +254,42 @@ def test_an_unclean_election_by_command_takes_a_live_replica() -> None:
     state = found.state()
     assert (state.leader, state.isr, state.recovering) == (2, (2,), True)
     assert found.commit(found.controller.handle_elect_leaders(request)) == ()
+
+
+def test_an_unclean_election_by_command_counts_no_log_end_of_an_earlier_life() -> None:
+    found = cluster()
+    found.set_config("unclean.leader.election.enable", "true", topic="t")
+    found.alter_partition((1,))
+    found.kill(1, 2, 3)
+    wait_ms = int(definitions(BROKER)["unclean.recovery.wait.ms"].default)
+    found.pass_ms(wait_ms + CHECK_INTERVAL_MS, 2, 3, step_ms=CHECK_INTERVAL_MS)
+    state = found.state()
+    assert state.leader == NO_LEADER
+    partition = TopicIdPartition(state.topic_id, state.partition)
+
+    def tell(broker_id: int, log_end: int) -> None:
+        assert partition in found.heartbeat(broker_id).report_log_ends
+        told = (LogEnd(partition=partition, last_epoch=0, log_end=log_end),)
+        found.commit(
+            found.controller.handle_report_log_ends(
+                ReportLogEndsRequest(
+                    broker_id=BrokerId(broker_id),
+                    broker_epoch=found.epochs[broker_id],
+                    partitions=told,
+                )
+            )
+        )
+
+    tell(2, 100)
+    found.register(2, RestartClass.POWER)  # and what it told may be gone
+    found.beat(2)
+    tell(3, 50)
+    request = ElectLeadersRequest(
+        unclean=True, partitions=(TopicPartition(TopicName("t"), PartitionIndex(0)),)
+    )
+    (result,) = found.commit(found.controller.handle_elect_leaders(request))
+    assert result.outcome.is_good
+    assert found.state().leader == 3
 
 
 def test_leaderships_go_back_by_themselves_when_too_many_are_elsewhere() -> None:

@@ -18,8 +18,9 @@ from odradek_metadata_quorum.controller.requests import (
     DeleteTopicsRequest,
     NewPartitions,
     NewTopic,
+    Reassignment,
 )
-from odradek_protocol.identity import BrokerId, TopicId
+from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
@@ -160,11 +161,15 @@ def test_deleting_what_is_not_there_says_so() -> None:
             NewPartitions(name="t", total_count=4, assignments=((BrokerId(1),),)),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ),
+        (  # one replica where the others have two
+            NewPartitions(name="t", total_count=3, assignments=((BrokerId(1),),)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
     ],
 )
 def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode) -> None:
     found = cluster()
-    found.create(partitions=2)
+    found.create(partitions=2, replicas=2)
     request = CreatePartitionsRequest(topics=(wanted,))
     (result,) = found.commit(found.controller.handle_create_partitions(request))
     assert result.outcome.error is error
@@ -180,6 +185,21 @@ def test_added_partitions_leave_those_that_are_there_alone() -> None:
     assert len(found.state(4).replicas) == 2
     leaders = Counter(found.state(i).leader for i in range(5))
     assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+def test_a_partition_that_moves_does_not_count_double_for_those_that_are_added() -> None:
+    found = cluster(4)
+    found.create(assignments=((1, 2),))
+    move = Reassignment(
+        partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
+        replicas=(BrokerId(3), BrokerId(4)),
+    )
+    found.commit(found.controller.handle_alter_reassignments((move,)))
+    assert len(found.state(0).replicas) == 4
+    request = CreatePartitionsRequest(topics=(NewPartitions(name="t", total_count=2),))
+    (result,) = found.commit(found.controller.handle_create_partitions(request))
+    assert result.replication_factor == 2
+    assert len(found.state(1).replicas) == 2
 
 
 def test_a_replica_on_a_fenced_broker_does_not_begin_in_sync() -> None:

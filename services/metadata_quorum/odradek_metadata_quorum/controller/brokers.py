@@ -417,6 +417,7 @@ def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
         )
     work.write(UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
     work.memories.pop(broker_id, None)
+    work.broken.pop(broker_id, None)
     work.liveness.forget(broker_id)
     return GOOD
 

@@ -12,11 +12,8 @@ from collections import Counter
 
 from odradek_metadata_quorum.controller.brokers import is_calm
 from odradek_metadata_quorum.controller.decision import GOOD, Outcome
-from odradek_metadata_quorum.controller.election import (
-    Standing,
-    elect_preferred,
-    elect_unclean,
-)
+from odradek_metadata_quorum.controller.election import elect_preferred, elect_unclean
+from odradek_metadata_quorum.controller.recovery import live_replicas, log_end_told
 from odradek_metadata_quorum.controller.requests import ElectLeadersRequest, PartitionResult
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerId, TopicPartition
@@ -86,16 +83,15 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if clean is not None and clean.leader not in (None, NO_LEADER):
         work.write(clean)
         return GOOD
-    standing_of = work.standing_in(state)
-    live = [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
+    live = live_replicas(work, state)
     if not live:
         return Outcome(
             error=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             message=f"none of its replicas {list(state.replicas)} is live",
         )
     inquiry = work.inquiries.get((state.topic_id, state.partition))
-    told = {} if inquiry is None else inquiry.log_ends
-    best = max(live, key=lambda b: (told[b][1:] if b in told else (-1, -1), -live.index(b)))
+    told = {b: None if inquiry is None else log_end_told(work, inquiry, b) for b in live}
+    best = max(live, key=lambda b: (told[b] or (-1, -1), -live.index(b)))
     work.write(elect_unclean(state, best))
     return GOOD
 

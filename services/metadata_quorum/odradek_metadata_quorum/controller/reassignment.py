@@ -5,8 +5,9 @@
                    --all of d e in the ISR--> replicas c d e, ISR without a b, perhaps a new leader
 
 The move completes in the batch that takes in the last of the added ones, so nobody watches for it.
-Until then it may be cancelled: the added replicas go, the old order comes back. A completion always
-sets a leader and so bumps the leader epoch: a removed replica is told by its epoch, too.
+Until then it may be cancelled: the added replicas go, the others stay, those first that the move
+wanted (which one was preferred before is not kept, as in Kafka). A completion always sets a leader
+and so bumps the leader epoch: a removed replica is told by its epoch, too.
 """
 
 from __future__ import annotations

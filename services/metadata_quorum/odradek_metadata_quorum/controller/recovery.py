@@ -71,7 +71,7 @@ def _pursue_one(
     known_good = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
         _ask(inquiry, now_ms)
-        if all(_is_live(work, b) for b in known_good):
+        if known_good <= {*live_replicas(work, state)}:
             return _longest(work, state, inquiry, now_ms, needed=known_good)
     if not is_unclean_allowed(work, state):
         return None
@@ -104,8 +104,8 @@ def _longest(
 ) -> BrokerId | None:
     _ask(inquiry, now_ms)
     assert inquiry.asked_at_ms is not None, inquiry
-    live = [b for b in state.replicas if _is_live(work, b)]
-    told = {b: end for b in live if (end := _log_end(work, inquiry, b)) is not None}
+    live = live_replicas(work, state)
+    told = {b: end for b in live if (end := log_end_told(work, inquiry, b)) is not None}
     if not needed <= told.keys() or not told:
         return None
     is_over = now_ms >= inquiry.asked_at_ms + work.settings.report_wait_ms
@@ -114,27 +114,30 @@ def _longest(
     return max(told, key=lambda b: (told[b], -state.replicas.index(b)))
 
 
-def _log_end(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> tuple[int, int] | None:
+def log_end_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> tuple[int, int] | None:
+    """(last epoch, log end) that a broker told in its present life."""
     told = inquiry.log_ends.get(broker_id)
     if told is None or told[0] != work.image.brokers[broker_id].broker_epoch:
         return None
     return told[1], told[2]
 
 
-def _is_live(work: Workspace, broker_id: BrokerId) -> bool:
-    return work.standing_of(broker_id) >= Standing.LIVE
+def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
+    """Those that may lead this partition now, were they in sync; in replica order."""
+    standing_of = work.standing_in(state)
+    return [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
     """What a broker is to report, a bounded piece of it; one that is not live may not know."""
     wanted: list[TopicIdPartition] = []
-    if not _is_live(work, broker_id):
+    if work.standing_of(broker_id) < Standing.LIVE:
         return ()
     for (topic_id, index), inquiry in work.inquiries.items():
         state = work.image.partition(topic_id, index)
         if inquiry.asked_at_ms is None or state is None or broker_id not in state.replicas:
             continue
-        if _log_end(work, inquiry, broker_id) is None:
+        if log_end_told(work, inquiry, broker_id) is None:
             wanted.append(TopicIdPartition(topic_id, index))
             if len(wanted) == LOG_ENDS_PER_HEARTBEAT_MAX:
                 break

@@ -316,12 +316,19 @@ def _grow(
             f"topic {wanted.name} has {present} partitions, {wanted.total_count} are not more",
         )
     survey.check_count(wanted.name, more)
-    replication_factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    replication_factor = len(first.replicas) - len(first.removing)  # while it moves it has more
     if wanted.assignments:
         if len(wanted.assignments) != more:
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{wanted.name}: {more} new partitions, {len(wanted.assignments)} assignments",
+            )
+        if any(len(replicas) != replication_factor for replicas in wanted.assignments):
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{wanted.name}: its partitions have {replication_factor} replicas, and so have "
+                "new ones",
             )
         assignments = _by_hand(work, wanted.name, wanted.assignments)
     else:
