@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -13,15 +14,30 @@ import pytest
 from cryptography import x509
 
 from odradek.cli.certificate_authority import CertificateAuthority
+from odradek_broker.cluster import membership
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.cluster.heartbeat import LOOP_AGE_MAX_MS, Heartbeat, LoopTick
 from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
-from odradek_protocol.identity import BrokerEpoch, BrokerId, MetadataOffset, TopicId, TopicName
+from odradek_broker.log.directory.loading import LoadReport
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    IncarnationId,
+    MetadataOffset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+    TopicName,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import NoOp, Topic
+from odradek_protocol.metadata.records import RestartClass as RecordedClass
 from odradek_protocol.metadata.snapshot import snapshot_bytes
 from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
@@ -301,3 +317,61 @@ async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_p
     beating.heartbeat.stop()
     beating.tick.stop()
     await server.stop(0)
+
+
+async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
+    controller: MemoryController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It registers before its logs are read, and again with what they lost; both times it is clean."""
+    monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
+    before = await _registered(controller)
+    registered = asyncio.Event()
+    lost = TopicIdPartition(TopicId(bytes([7]) * 16), PartitionIndex(0))
+    loop = asyncio.get_running_loop()
+
+    def load() -> LoadReport:
+        asyncio.run_coroutine_threadsafe(registered.wait(), loop).result(10)
+        return LoadReport(partitions=1, scanned_bytes=0, cut_bytes=0, power_loss=(lost,), stray=())
+
+    client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
+    feed = MetadataFeed(
+        broker_id=BrokerId(4), controllers=client, on_change=lambda *_: member._image_moved.set()
+    )
+    pool = DiskPool(threads_max=2)
+    settings: Any = SimpleNamespace(
+        node_id=4,
+        cluster_id="c",
+        rack="",
+        controllers=[(1, "127.0.0.1", controller.port)],
+        heartbeat_interval_ms=20,
+    )
+    directory: Any = SimpleNamespace(
+        restart_class=RestartClass.CLEAN,
+        previous_broker_epoch=BrokerEpoch(before),
+        directory_id=bytes(16),
+        told=lambda: None,
+    )
+    member = Membership(
+        settings,
+        directory=directory,
+        pool=pool,
+        controllers=client,
+        feed=feed,
+        lease=Lease(2_000),
+        tick=LoopTick(),
+        logs=cast(LogEnds, None),
+        tls=None,
+        incarnation=IncarnationId(b"a" * 16),
+        on_registered=lambda _epoch: registered.set(),
+        on_stale=lambda _refused: None,
+    )
+    following = asyncio.create_task(feed.run())
+    async with asyncio.timeout(10):
+        await member.join(load, [])
+    broker = controller.core.committed.brokers[BrokerId(4)]
+    assert broker.broker_epoch == member.epoch > before + 1
+    assert broker.restart_class == RecordedClass.CLEAN
+    member.stop()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await client.close()

@@ -92,6 +92,7 @@ class Membership:
         self._on_registered = on_registered
         self._on_stale = on_stale
         self._heartbeat: Heartbeat | None = None
+        self._report: asyncio.Task[None] | None = None  # of log ends; one at a time
 
     # --- joining -----------------------------------------------------------------------------------
 
@@ -132,13 +133,15 @@ class Membership:
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
     ) -> None:
         settings = self._settings
+        # The second registration goes on from the first, which has proved what the last life left.
+        previous = self.epoch if self.epoch >= 0 else self._directory.previous_broker_epoch
         request = pb.RegisterRequest(
             cluster_id=settings.cluster_id,
             broker_id=self.broker_id,
             incarnation_id=self._incarnation,
             directory_ids=[self._directory.directory_id],
             restart_class=wire_restart_class(self._directory.restart_class),
-            previous_broker_epoch=self._directory.previous_broker_epoch,
+            previous_broker_epoch=previous,
             listeners=listeners,
             rack=settings.rack,
             lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
@@ -207,8 +210,8 @@ class Membership:
             self.unfenced.set()
         if news.may_shutdown:
             self._may_leave.set()
-        if news.report_log_ends:
-            asyncio.ensure_future(self._report_log_ends(news.report_log_ends))  # noqa: RUF006
+        if news.report_log_ends and (self._report is None or self._report.done()):
+            self._report = asyncio.ensure_future(self._report_log_ends(news.report_log_ends))
 
     async def _report_log_ends(self, wanted: tuple[tuple[TopicId, int], ...]) -> None:
         request = pb.ReportLogEndsRequest(broker_id=self.broker_id, broker_epoch=self.epoch)
