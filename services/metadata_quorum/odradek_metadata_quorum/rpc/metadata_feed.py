@@ -8,7 +8,7 @@ nothing is sent before an offset that was already sent: the feed never goes back
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Protocol
 
 from odradek_metadata_quorum.quorum import CommittedEntry, StateSnapshot
@@ -99,11 +99,12 @@ def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataF
     )
 
 
-def _chunks(snapshot: StateSnapshot) -> list[pb.MetadataFeedResponse]:
+def _chunks(snapshot: StateSnapshot) -> Iterator[pb.MetadataFeedResponse]:
+    """One at a time: a hundred readers of a large image must not hold it a hundred times more."""
     checksum = crc32c(snapshot.data)
     starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)
-    return [
-        pb.MetadataFeedResponse(
+    for start in starts:
+        yield pb.MetadataFeedResponse(
             snapshot=pb.MetadataSnapshotChunk(
                 offset=snapshot.offset,
                 controller_epoch=snapshot.epoch,
@@ -113,5 +114,3 @@ def _chunks(snapshot: StateSnapshot) -> list[pb.MetadataFeedResponse]:
                 crc32c=checksum if start == starts[-1] else 0,
             )
         )
-        for start in starts
-    ]
