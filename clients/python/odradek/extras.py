@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, distribution, requires
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*;.*extra == ['"](?P<extra>[\w-]+)['"]""")
 _ELSEWHERE = re.compile(r"sys_platform != ")
@@ -11,6 +10,8 @@ _ELSEWHERE = re.compile(r"sys_platform != ")
 
 def missing_packages(extra: str) -> list[str]:
     """Names of the extra's packages that are not installed; [] where all are, or nobody can tell."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         requirements = requires("odradek") or []
     except PackageNotFoundError:  # run from a tree that was never installed
@@ -33,6 +34,8 @@ def what_is_missing(what: str, extra: str) -> str | None:
 
 
 def _is_installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         distribution(name)
     except PackageNotFoundError:

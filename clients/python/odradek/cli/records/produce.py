@@ -18,7 +18,6 @@ from odradek.cli.output import (
     fail,
     print_facts,
 )
-from odradek.cli.records.input_lines import lines_of
 from odradek.cli.session import with_client
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def produce(
     source = _open(file)
 
     async def work(client: Client) -> tuple[int, list[BaseException]]:
+        from odradek.cli.records.input_lines import lines_of  # asyncio with it
+
         errors: list[BaseException] = []
         sent = 0
         how: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
