@@ -34,7 +34,14 @@ class BrokerProcess:
     """One `python -m odradek_broker`; may be started again after it ended."""
 
     def __init__(
-        self, broker_id: int, *, directory: Path, cluster_id: str, controllers: str, settings: Any
+        self,
+        broker_id: int,
+        *,
+        directory: Path,
+        cluster_id: str,
+        controllers: str,
+        settings: Any,
+        module: str = "odradek_broker",
     ) -> None:
         self.broker_id = broker_id
         self.directory = directory
@@ -42,6 +49,7 @@ class BrokerProcess:
         self.ports: dict[str, int] = {}
         self.process: asyncio.subprocess.Process | None = None
         self._drain: asyncio.Task[bytes] | None = None
+        self._module = module
         self._settings = {
             "node.id": broker_id,
             "cluster.id": cluster_id,
@@ -59,7 +67,7 @@ class BrokerProcess:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "odradek_broker",
+                self._module,
                 "--exit-with-parent",
                 *(part for one in arguments for part in ("--set", one)),
                 stdin=asyncio.subprocess.PIPE,
@@ -115,8 +123,10 @@ class BrokerCluster:
         brokers: int = 1,
         settings: dict[str, Any] | None = None,
         tls_of: Callable[[str], TlsFiles] | None = None,
+        module: str = "odradek_broker",
     ) -> None:
-        """`tls_of` issues the certificate of a name; with it everything speaks TLS."""
+        """`tls_of` issues the certificate of a name; with it everything speaks TLS. `module` is
+        what runs as a broker."""
         self.cluster_id = "test-cluster"
         self.controller = MemoryController(cluster_id=self.cluster_id)
         self.brokers: dict[int, BrokerProcess] = {}
@@ -124,6 +134,7 @@ class BrokerCluster:
         self._count = brokers
         self._settings = settings or {}
         self._tls_of = tls_of
+        self._module = module
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> BrokerCluster:
@@ -140,6 +151,7 @@ class BrokerCluster:
                 cluster_id=self.cluster_id,
                 controllers=self.controller.endpoint,
                 settings={**self._settings, **self._tls_settings(f"broker-{broker_id}")},
+                module=self._module,
             )
         try:
             await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
