@@ -10,7 +10,14 @@ import pytest
 from odradek_broker.log.directory.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
-from odradek_protocol.identity import LeaderEpoch, Offset, ProducerId, TopicIdPartition
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TopicIdPartition,
+)
+from odradek_protocol.records.batch_header import MAGIC_AT
 from odradek_protocol.records.control import ControlType, encode_marker
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch, memory_broker
@@ -388,3 +395,30 @@ def test_a_transaction_whose_marker_was_not_replicated_holds_readers_back_after_
     assert broker.log.last_stable_offset == 0
     broker.log.set_high_watermark(Offset(4))
     assert broker.log.last_stable_offset == 4
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_header_that_is_none_below_the_recovery_point_costs_what_follows_not_the_broker(
+    is_clean: bool,
+) -> None:
+    broker = memory_broker(CONFIG)
+    batches = history(broker)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.sync(full=True)
+    broker.checkpoint()
+    if is_clean:
+        broker.directory.close(broker_epoch=BrokerEpoch(1))
+    for path in broker.files(".snapshot"):
+        broker.storage.remove(path)  # so that all headers are read
+    at = len(batches[0]) + MAGIC_AT
+    damage(broker, broker.files(".log")[0], lambda content: flip(content, at))
+    if is_clean:
+        broker.start()
+    else:
+        broker.kill_and_start()
+    assert broker.log.log_end_offset == 3, "it ends before the damage"
+    assert broker.report is not None
+    assert broker.report.power_loss == (US,), "its replicas are to restore it"
+    (told,) = broker.report.damage
+    assert f"is damaged at byte {len(batches[0])}" in told
+    broker.append(1)

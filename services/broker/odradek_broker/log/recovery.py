@@ -7,7 +7,8 @@
     4  epochs: the checkpoint up to the recovery point, the batch headers past it
     5  producers: the newest snapshot at or below the recovery point, and a replay of headers
 
-Nothing below the recovery point is read but for a few headers of each segment. What the last life
+Nothing below the recovery point is read but for a few headers of each segment. If what is met there
+is no batch, nothing is trusted, and all is scanned from the first segment on. What the last life
 left is trusted as far as its restart class goes: after a clean stop everything is below the
 recovery point; when the power failed, index files of the segment that was active are made again.
 
@@ -43,6 +44,7 @@ from odradek_broker.log.segments.swap import complete_swaps
 from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from odradek_protocol.records.errors import CorruptBatch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +63,25 @@ class Recovery:
     lost_bytes: bool = False
     damage: str = ""
     """Where the log was damaged and ends now, for people; "" = it was not."""
+    _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
     _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
     _scan_start: int = 0
 
     def run(self) -> LoadedLog:
         """Open the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
+        try:
+            return self._run()
+        except CorruptBatch:
+            for segment in self._segments:
+                segment.close()
+            self._is_trusting = False
+            self._segments, self._scanned = [], []
+            self.scanned_bytes = self.cut_bytes = 0
+            self.damage = ""
+            return self._run()
+
+    def _run(self) -> LoadedLog:
         names = complete_swaps(self.storage, self.directory)
         bases = sorted(
             int(name.removesuffix(".log"))
@@ -138,6 +153,8 @@ class Recovery:
             segment.seal()
 
     def _trusted_until(self) -> int:
+        if not self._is_trusting:
+            return 0
         if self.is_clean:
             return (1 << 63) - 1
         return self.recovery_point if self.recovery_point is not None else 0
