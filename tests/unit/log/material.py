@@ -22,8 +22,18 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
+from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
+    CRC_AT,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+)
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
+from odradek_protocol.records.compression import BYTES_EXPANDED_MAX, compress
+from odradek_protocol.records.crc32c import crc32c
 from tests.builders.memory_storage import MemoryStorage
 
 TOPIC = TopicName("flights")
@@ -64,6 +74,24 @@ def batch(
         base_sequence=base_sequence,
         transactional=transactional,
     )
+
+
+def unreadable(base_offset: int, what: str) -> bytes:
+    """A batch of three records under a right CRC, as a producer may send it: what is in it is noise,
+    or a bomb that expands to more than anyone holds; or it is only too many to hold at once."""
+    if what == "too many":
+        return batch(base_offset, count=3)
+    records = b"\xff" * 40
+    attributes = 0
+    if what == "bomb":
+        records = compress(bytes(BYTES_EXPANDED_MAX + 1), Compression.ZSTD)
+        attributes = Compression.ZSTD
+    whole = bytearray(batch(base_offset, count=3)[:HEADER_BYTES] + records)
+    length = len(whole) - LENGTH_PREFIX_BYTES
+    whole[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = length.to_bytes(4, "big")
+    whole[ATTRIBUTES_AT : ATTRIBUTES_AT + 2] = attributes.to_bytes(2, "big")
+    whole[CRC_AT:ATTRIBUTES_AT] = crc32c(bytes(whole[ATTRIBUTES_AT:])).to_bytes(4, "big")
+    return bytes(whole)
 
 
 class Broker:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_reads import SLICES_MAX
 from odradek_broker.log.partition_log import OffsetOutOfRange, ReadResult
-from odradek_broker.log.storage import DiskStorage
+from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
+from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import iter_headers
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, batch, memory_broker
+from tests.unit.log.material import Broker, batch, memory_broker, unreadable
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150, file_delete_delay_ms=0)
 
@@ -214,3 +215,42 @@ def test_reads_by_time_open_one_batch_and_honour_the_log_start() -> None:
     log.set_high_watermark(Offset(120))
     log.advance_log_start(Offset(50))
     assert log.offset_for_timestamp(0) == (1122, 50, 0)
+
+
+@pytest.mark.parametrize("what", ["noise", "bomb"])
+def test_a_batch_that_nobody_can_read_is_found_by_its_header_and_is_not_the_disks_fault(
+    what: str,
+) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3, timestamp_ms=500)
+    broker.log.append(unreadable(3, what), now_ms=0)
+    broker.append(1, timestamp_ms=2000)
+    log = broker.log
+    assert log.offset_for_timestamp(502) == (502, 2, 0)
+    assert log.offset_for_timestamp(600) == (1002, 3, 0)
+    assert log.offset_for_timestamp(1003) == (2000, 6, 0)
+    assert broker.directory.failure is None
+
+
+def test_a_changed_bit_that_a_read_by_time_meets_is_the_disks_fault() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3, timestamp_ms=500)
+    file = broker.storage.open(broker.files(".log")[0])
+    file.pwrite(b"?", 80)
+    file.close()
+    with pytest.raises(StorageFailed, match="CRC"):
+        broker.log.offset_for_timestamp(501)
+
+
+def test_what_is_forgotten_takes_no_room_behind_what_is_kept() -> None:
+    recent = RecentAppends(1_000)
+    idle: Tail = {}
+    busy: Tail = {}
+    recent.keep(idle, Offset(0), Offset(1), b"kept")
+    for number in range(500):
+        recent.keep(busy, Offset(number), Offset(number + 1), b"x")
+        if number % 10 == 9:
+            recent.forget(busy)  # compacted, or cut
+    assert idle[Offset(0)].data == b"kept"
+    assert len(recent._queue) < 50
+    assert recent.size_bytes == sum(len(one.data or b"") for one in recent._queue) == 4

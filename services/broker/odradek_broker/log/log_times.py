@@ -1,17 +1,24 @@
-"""Finding records by their timestamps: the one look-up that opens batches (in a pool thread)."""
+"""Finding records by their timestamps: the one look-up that opens batches (in a pool thread).
+
+What lies under a right CRC is what a producer sent, and a broker takes it unread. If it cannot be
+read, or is too much to hold, that is not the disk's fault: then the batch stands for its records.
+"""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
-from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.batch_header import check_crc, read_header
+from odradek_protocol.records.batch_reader import open_batch
 from odradek_protocol.records.errors import CorruptBatch
+
+_RECORDS_AT_ONCE: Final = 1_000  # a batch of strangers may hold millions
 
 
 class TimestampOffset(NamedTuple):
@@ -94,9 +101,16 @@ def _in_batch(
     file: File, position: int, header: Header, timestamp_ms: int, log_start_offset: int
 ) -> TimestampOffset | None:
     data = file.pread(header.size_bytes, position)
-    for record in decode_batch(data):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-            return TimestampOffset(
-                record.timestamp_ms, Offset(record.offset), LeaderEpoch(header.leader_epoch)
-            )
+    epoch = LeaderEpoch(header.leader_epoch)
+    whole = read_header(data)
+    check_crc(data, 0, whole)
+    try:
+        reader = open_batch(data, 0, whole, check_crc=False, start_offset=log_start_offset)
+        while reader.remaining:
+            for record in reader.read(_RECORDS_AT_ONCE):
+                if record.timestamp_ms >= timestamp_ms:
+                    return TimestampOffset(record.timestamp_ms, Offset(record.offset), epoch)
+    except CorruptBatch:
+        first = max(header.base_offset, log_start_offset)
+        return TimestampOffset(header.max_timestamp_ms, Offset(first), epoch)
     return None

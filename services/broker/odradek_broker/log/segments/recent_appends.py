@@ -36,11 +36,12 @@ Tail: TypeAlias = dict[Offset, RecentAppend]
 class RecentAppends:
     """The bound that all tails of a directory share."""
 
-    __slots__ = ("_bytes_max", "_queue", "size_bytes")
+    __slots__ = ("_bytes_max", "_forgotten", "_queue", "size_bytes")
 
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._queue: deque[RecentAppend] = deque()
+        self._forgotten = 0  # entries of the queue without data, at most
         self.size_bytes = 0
 
     def keep(
@@ -67,6 +68,8 @@ class RecentAppends:
             assert append.data is not None, append.base_offset
             self.size_bytes -= len(append.data)
             append.data = None
+        self._forgotten += len(tail)
         tail.clear()
-        while self._queue and self._queue[0].data is None:
-            self._queue.popleft()
+        if 2 * self._forgotten > len(self._queue):  # each costs one look, however long one waits
+            self._queue = deque(append for append in self._queue if append.data is not None)
+            self._forgotten = 0
