@@ -26,6 +26,7 @@ from tests.integration.broker.broker_cluster import (
     record_count,
     record_values,
 )
+from tests.unit.log.material import unreadable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one broker process for all of them
 _names = itertools.count(1)
@@ -223,6 +224,16 @@ async def test_offsets_are_listed_by_end_and_by_time(cluster: BrokerCluster, top
     assert (found.offset, found.timestamp_ms) == (1, 2000)
     assert (await _list_offset(cluster, topic, 9000)).offset == -1
     assert (await _list_offset(cluster, topic, -3)).offset == 2
+
+
+async def test_a_batch_that_nobody_can_read_does_not_end_who_looks_into_it(
+    cluster: BrokerCluster, topic: str
+) -> None:
+    assert (await cluster.produce(topic, unreadable(0, "noise"))).error_code == 0
+    await cluster.produce(topic, _numbers(0, 1))
+    assert (await _list_offset(cluster, topic, 1)).offset == 0
+    assert (await _list_offset(cluster, topic, 1001)).offset == 0
+    assert (await cluster.produce(topic, _numbers(1, 1))).error_code == 0
 
 
 async def test_deleted_records_are_out_of_range(cluster: BrokerCluster, topic: str) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import Offset
-from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.control import ControlType, encode_marker
-from tests.unit.log.material import Broker, memory_broker
+from tests.unit.log.material import Broker, memory_broker, unreadable
 
 DAY_MS = 24 * 60 * 60 * 1000
 CONFIG = LogConfig(
@@ -176,6 +179,72 @@ def test_a_full_map_ends_the_pass_early_and_loses_nothing() -> None:
             log.install_compacted(job, now_ms=DAY_MS)
     assert {r.key: r.value for r in records(broker).values()} == before
     assert len(shown(broker)) < 20
+
+
+def test_a_map_that_fills_within_a_segment_ends_there() -> None:
+    broker = memory_broker(replace(CONFIG, segment_bytes=20_000))
+    for number in range(100):
+        put(broker, (b"key-%d" % (number % 50), b"%d" % number + b"." * 100))
+    fill(broker)
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    before = {r.key: r.value for r in records(broker).values()}
+    passes = greatest = 0
+    while (job := log.begin_compaction(now_ms=DAY_MS)) is not None:
+        job.keys_max = 10
+        while not job.is_done:
+            job.run_slice(0)
+            greatest = max(greatest, len(job._map))
+            log.install_compacted(job, now_ms=DAY_MS)
+        passes += 1
+    assert greatest == 10, "the map holds no more than it may, in however large a segment"
+    assert passes > 5
+    assert {r.key: r.value for r in records(broker).values()} == before
+    assert len(shown(broker)) == 50
+
+
+def test_a_tombstone_beyond_a_full_map_is_not_touched_yet() -> None:
+    broker = memory_broker(replace(CONFIG, segment_bytes=2_000))
+    put(broker, (b"a", b"1"))
+    for number in range(5):
+        put(broker, (b"key-%d" % number, b"x"))
+    put(broker, (b"a", None))
+    fill(broker)
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    job = log.begin_compaction(now_ms=DAY_MS)
+    assert job is not None
+    job.keys_max = 3
+    while not job.is_done:
+        job.run_slice()
+        log.install_compacted(job, now_ms=DAY_MS)
+    headers = [header for _, header in iter_headers(broker.read_all())]
+    (tombstone,) = (header for header in headers if header.base_offset == 6)
+    assert not tombstone.attributes & DELETE_HORIZON_MASK, "its value is still there"
+    compact(broker)
+    assert (0, b"a", b"1") not in shown(broker)
+    assert (6, b"a", None) in shown(broker)
+
+
+@pytest.mark.parametrize("what", ["noise", "bomb", "too many"])
+def test_a_batch_that_nobody_can_read_stays_and_stops_nothing(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = memory_broker(replace(CONFIG, segment_bytes=4_000))
+    put(broker, (b"a", b"1"))
+    unread = unreadable(broker.log.log_end_offset, what)
+    if what == "too many":
+        monkeypatch.setattr(compaction, "RECORDS_MAX", 2)
+    broker.log.append(unread, now_ms=1000)
+    put(broker, (b"a", b"2"))
+    fill(broker)
+    compact(broker)
+    assert broker.directory.failure is None, "the disk is well"
+    data = broker.read_all()
+    assert unread in data
+    assert [(h.base_offset, h.record_count) for _, h in iter_headers(data)][:2] == [(1, 3), (4, 1)]
 
 
 def test_a_tombstone_stays_until_its_delete_horizon_then_goes() -> None:

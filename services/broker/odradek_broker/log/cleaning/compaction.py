@@ -14,14 +14,16 @@ What is kept, with its offset, and with its timestamp:
     a tombstone    (null value) like a record, until its batch's delete horizon: the batch gets one,
                    now + `delete.retention.ms`, when it is compacted first (KIP-534)
     a marker       as long as records of its transaction are left; then until its delete horizon
-    a batch        that is empty, as a mere header, if it is its producer's last (its sequence
+    a batch        that nobody can read: its CRC is right, so its producer wrote it so; or one
+                   of more records than are held at once
+                   that is empty, as a mere header, if it is its producer's last (its sequence
                    numbers) or the last of its run (so that segments still touch each other)
 
 Invariants: offsets never change; for every key the last value below the limit stays; who reads from
 the start within `delete.retention.ms` sees every tombstone that follows a value it saw.
 
 The work is Python on every record, so a pool thread does it in slices of some milliseconds, and
-what it holds is bounded: a map that is full ends the pass's dirty part early.
+what it holds is bounded: a map that is full ends the pass's dirty part early, between two batches.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ from odradek_protocol.records.batch_header import (
     CRC_AT,
     HEADER_BYTES,
     RECORD_COUNT_AT,
+    check_crc,
+    read_header,
 )
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
@@ -61,6 +65,7 @@ from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
 
 KEYS_MAX: Final = 1_000_000
+RECORDS_MAX: Final = 500_000  # of one batch
 SLICE_MS: Final = 5
 _KEY_BYTES_MAX: Final = 32  # longer keys stand as a digest, which is longer than that
 WRITE_BYTES: Final = 1 << 20
@@ -143,21 +148,25 @@ class CompactJob:
         for segment in self.segments:
             if segment.end_offset <= self.dirty_offset:
                 continue
-            if len(self._map) >= self.keys_max:
-                self.end_offset = Offset(segment.base_offset)
-                break
             file = self.storage.open(segment.path(Suffix.LOG))
             try:
                 for position, header in walk_headers(file, 0, segment.size_bytes):
-                    if header.is_control or header.record_count == 0 or self._is_aborted(header):
+                    if len(self._map) >= self.keys_max:
+                        self.end_offset = Offset(header.base_offset)
+                        break
+                    if header.last_offset < self.dirty_offset or header.record_count == 0:
                         continue
-                    for record in decode_batch(file.pread(header.size_bytes, position)):
+                    if header.is_control or self._is_aborted(header):
+                        continue
+                    for record in _records(file.pread(header.size_bytes, position)) or ():
                         if record.key is not None and record.offset >= self.dirty_offset:
                             self._map[_short(record.key)] = record.offset
                     yield
             finally:
                 file.close()
-        self.segments = [s for s in self.segments if s.end_offset <= self.end_offset]
+            if segment.end_offset > self.end_offset:
+                break
+        self.segments = [s for s in self.segments if s.base_offset < self.end_offset]
 
     def _is_aborted(self, header: Header) -> bool:
         if not header.is_transactional:
@@ -247,11 +256,17 @@ class CompactJob:
         """What becomes of one batch: its bytes, and `header` itself if they are as they were, a
         changed one if not, None if nothing is left."""
         data = file.pread(header.size_bytes, position)
+        if header.base_offset >= self.end_offset:  # not in the map: a later pass's
+            return data, header
         if header.record_count == 0:
             kept_records: list[Record] = []
             horizon_ms: int | None = None
         else:
-            records = decode_batch(data)
+            records = _records(data)
+            if records is None:
+                if header.is_transactional and not header.is_control:
+                    self._open_transactions.add(header.producer_id)
+                return data, header
             self.records_read += len(records)
             kept_records, horizon_ms = self._kept(header, records)
             self.records_kept += len(kept_records)
@@ -325,6 +340,21 @@ class CompactJob:
             max_timestamp_ms=append_time_ms if append_time_ms is not None else newest_ms,
             record_count=len(records),
         )
+
+
+def _records(data: bytes) -> list[Record] | None:
+    """The records of a batch; None if what is under its CRC cannot be read, or is too much.
+
+    Raises CorruptBatch when the CRC is wrong: the disk has changed it.
+    """
+    header = read_header(data)
+    check_crc(data, 0, header)
+    if header.record_count > RECORDS_MAX:
+        return None
+    try:
+        return decode_batch(data, 0, header, check_crc=False)
+    except CorruptBatch:
+        return None
 
 
 def _short(key: bytes) -> bytes:
