@@ -17,7 +17,7 @@ from odradek_broker.partition.leader import Leader
 from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
-from odradek_metadata_quorum.controller import brokers, election, partitions
+from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import differences
@@ -131,13 +131,13 @@ def _reads_without_lease(stack: ExitStack) -> None:
 
 
 def _power_loss_stays_in_sync(stack: ExitStack) -> None:
-    original = brokers._proven_class
+    original = registration._proven_class
 
     def proven_class(request: Any, before: Any) -> RestartClass:
         found = original(request, before)
         return RestartClass.PROCESS if found is RestartClass.POWER else found
 
-    replace_in(stack, brokers, "_proven_class", proven_class)
+    replace_in(stack, registration, "_proven_class", proven_class)
 
 
 def _isr_change_without_broker_epochs(stack: ExitStack) -> None:

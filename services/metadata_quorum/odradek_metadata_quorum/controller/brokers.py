@@ -1,177 +1,32 @@
-"""Brokers come, live, leave and die: registration, heartbeats, fencing, controlled shutdown.
+"""Brokers live, leave and die: heartbeats, fencing, controlled shutdown.
 
     (unknown) --register--> FENCED --heartbeat says ready--> UNFENCED --want_shutdown--> IN SHUTDOWN
                               ^  ^                              |                            |
                 register again|  +--------- fence (R20) --------+----------------------------+
                 (a new life)  +---- from any state
 
-A registration is one batch: the new life begins fenced, what the old one led moves (or is without a
-leader) with a new leader epoch, and a broker that may have lost bytes leaves every ISR and ELR
-(REPLICATION.md section 8). It never waits for the old life to be fenced. The old life gets
-STALE_BROKER_EPOCH from its next heartbeat on, and its acknowledgements carry an old epoch.
-
-Whoever claims to have lost nothing must prove it: class CLEAN names the broker epoch of the life
-that ended cleanly, and it must be the last one; class PROCESS must come with the directories of the
-last life. Otherwise the class is POWER.
+How a life begins and is forgotten: registration.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_metadata_quorum.controller.decision import GOOD, Outcome
 from odradek_metadata_quorum.controller.election import Standing
+from odradek_metadata_quorum.controller.flapping import note_fencing, unfence_delay_ms
 from odradek_metadata_quorum.controller.recovery import wanted_log_ends
 from odradek_metadata_quorum.controller.requests import (
     HeartbeatRequest,
     HeartbeatResponse,
-    RegisterRequest,
-    RegisterResponse,
 )
 from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_protocol.identity import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition
+from odradek_protocol.identity import BrokerEpoch, BrokerId, DirectoryId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, PartitionState
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChange,
-    PartitionChange,
-    RegisterBroker,
-    RestartClass,
-    UnregisterBroker,
 )
-
-_FIRST_FLAP_DELAY_MS = 1_000
-
-
-def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> RegisterResponse:
-    """Begin a life of a broker; the same incarnation gets the same answer again."""
-    before = work.image.brokers.get(request.broker_id)
-    if before is not None and before.incarnation_id == request.incarnation_id:
-        return RegisterResponse(broker_epoch=before.broker_epoch)
-    refusal = _refusal(work, request, before)
-    if refusal is not None:
-        return RegisterResponse(outcome=refusal)
-    restart_class = _proven_class(request, before)
-    if before is not None and not _fits_one_batch(work, request, before, restart_class, now_ms):
-        return RegisterResponse(
-            outcome=Outcome(
-                error=ErrorCode.REQUEST_TIMED_OUT,
-                message=f"broker {request.broker_id} has more partitions than one batch takes: "
-                "the first ones are settled, register again",
-            )
-        )
-    work.write(
-        RegisterBroker(
-            broker_id=request.broker_id,
-            incarnation_id=request.incarnation_id,
-            directory_ids=request.directory_ids,
-            restart_class=restart_class,
-            endpoints=request.endpoints,
-            rack=request.rack,
-            features=request.features,
-        )
-    )
-    work.write(*_registration_changes(work, request, restart_class))
-    memory = work.memory(request.broker_id)
-    memory.image_offset, memory.shutdown_offset = -1, None
-    work.broken.pop(request.broker_id, None)
-    if before is not None and not before.fenced:
-        _note_fencing(work, request.broker_id, now_ms)
-    work.liveness.unwatch(request.broker_id)
-    return RegisterResponse(broker_epoch=work.image.brokers[request.broker_id].broker_epoch)
-
-
-def _registration_changes(
-    work: Workspace, request: RegisterRequest, restart_class: RestartClass
-) -> list[PartitionChange]:
-    """What becomes of the partitions of a broker that is fenced, and may have lost bytes."""
-    changes = []
-    for state in work.partitions_of(request.broker_id):
-        key = TopicIdPartition(state.topic_id, state.partition)
-        has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
-        change = work.settled(state, (request.broker_id,) if has_lost else ())
-        if change is not None:
-            changes.append(change)
-    return changes
-
-
-def _fits_one_batch(
-    work: Workspace,
-    request: RegisterRequest,
-    before: BrokerState,
-    restart_class: RestartClass,
-    now_ms: int,
-) -> bool:
-    """Whether the registration can be decided now; if not, a part of what it needs is written.
-
-    The old life is fenced first, then its partitions are settled piece by piece, each piece with
-    one attempt to register. That is safe at any point: a fenced broker leads nothing, and nobody
-    may join an ISR under the new life before that is registered.
-    """
-    changes_max = work.settings.registration_changes_max
-    if len(work.partitions_of(request.broker_id)) <= changes_max:
-        return True
-    if not before.fenced:
-        work.write(_registration_change(before, fenced=True))
-        work.liveness.unwatch(before.broker_id)
-    changes = _registration_changes(work, request, restart_class)
-    if len(changes) <= changes_max:
-        return True
-    if not before.fenced:
-        _note_fencing(work, before.broker_id, now_ms)
-    changes.sort(key=lambda change: change.leader is None)  # elections first
-    work.write(*changes[:changes_max])
-    return False
-
-
-def _refusal(
-    work: Workspace, request: RegisterRequest, before: BrokerState | None
-) -> Outcome | None:
-    if request.cluster_id != work.settings.cluster_id:
-        return Outcome(
-            error=ErrorCode.INCONSISTENT_CLUSTER_ID,
-            message=f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is "
-            f"cluster {work.settings.cluster_id}: point it at its own controllers, or give it an "
-            "empty data directory",
-        )
-    if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
-        return Outcome(
-            error=ErrorCode.INVALID_REGISTRATION,
-            message="a broker has an id from 0, a directory id, and an incarnation id of 16 bytes",
-        )
-    for name, level in work.image.features.items():
-        if dict(request.features).get(name, level) < level:
-            return Outcome(
-                error=ErrorCode.UNSUPPORTED_VERSION,
-                message=f"this cluster uses {name} at level {level}, broker {request.broker_id} "
-                f"knows it to {dict(request.features)[name]}: upgrade the broker",
-            )
-    if (
-        before is not None
-        and not before.fenced
-        and not set(before.directory_ids) & set(request.directory_ids)
-        and work.liveness.is_connected(request.broker_id)
-    ):
-        return Outcome(
-            error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            message=f"broker id {request.broker_id} is in use by a live broker with another data "
-            "directory: give this one its own broker.id, or stop the other",
-        )
-    return None
-
-
-def _proven_class(request: RegisterRequest, before: BrokerState | None) -> RestartClass:
-    if before is None or set(before.directory_ids) != set(request.directory_ids):
-        return RestartClass.POWER
-    if before.offline_directory_ids:
-        return RestartClass.POWER
-    if (
-        request.restart_class is RestartClass.CLEAN
-        and request.previous_broker_epoch != before.broker_epoch
-    ):
-        return RestartClass.POWER
-    return request.restart_class
 
 
 def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> HeartbeatResponse:
@@ -291,30 +146,9 @@ def fence_dead(work: Workspace, broker_ids: Iterable[BrokerId], *, now_ms: int) 
     """Fence brokers whose stream broke or that were silent too long, and remember it."""
     dead = [b for b in broker_ids if b in work.image.brokers and not work.image.brokers[b].fenced]
     for broker_id in dead:
-        _note_fencing(work, broker_id, now_ms)
+        note_fencing(work, broker_id, now_ms)
     if dead:
         fence(work, dead)
-
-
-def _note_fencing(work: Workspace, broker_id: BrokerId, now_ms: int) -> None:
-    memory = work.memory(broker_id)
-    since = now_ms - work.settings.flap_window_ms
-    memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], now_ms]
-
-
-def _unfence_delay_ms(work: Workspace, broker_id: BrokerId, now_ms: int) -> int:
-    """0, 1, 2, 4 ... s for the first, second, third, fourth fencing within the window."""
-    since = now_ms - work.settings.flap_window_ms
-    times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
-    if times < 2:
-        return 0
-    return min(_FIRST_FLAP_DELAY_MS << (times - 2), work.settings.flap_delay_ms_max)
-
-
-def is_calm(work: Workspace, broker_id: BrokerId, *, now_ms: int) -> bool:
-    """Whether a broker has not flapped lately: only then it gets preferred leaderships back."""
-    since = now_ms - work.settings.flap_window_ms
-    return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2
 
 
 def _may_unfence(
@@ -328,7 +162,7 @@ def _may_unfence(
     if {*broker.offline_directory_ids, *request.offline_directory_ids} >= {*broker.directory_ids}:
         return False
     fenced_at_ms = work.memory(broker.broker_id).fenced_at_ms
-    delay_ms = _unfence_delay_ms(work, broker.broker_id, now_ms)
+    delay_ms = unfence_delay_ms(work, broker.broker_id, now_ms)
     return not fenced_at_ms or now_ms >= fenced_at_ms[-1] + delay_ms
 
 
@@ -401,25 +235,6 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
     if others >= work.image.min_insync_replicas(state):
         return False
     return any(standing_of(b) >= Standing.LIVE for b in {*state.replicas} - {*state.isr})
-
-
-def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
-    """Forget a broker that will not come back; it must be fenced, and lead nothing by then."""
-    broker = work.image.brokers.get(broker_id)
-    if broker is None:
-        return Outcome(
-            error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"there is no broker {broker_id}"
-        )
-    if not broker.fenced:
-        return Outcome(
-            error=ErrorCode.INVALID_REQUEST,
-            message=f"broker {broker_id} is alive: stop it first, then unregister it",
-        )
-    work.write(UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
-    work.memories.pop(broker_id, None)
-    work.broken.pop(broker_id, None)
-    work.liveness.forget(broker_id)
-    return GOOD
 
 
 def stale_life(known: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:

@@ -42,6 +42,7 @@ from odradek_metadata_quorum.controller import (
     producer_ids,
     reassignment,
     recovery,
+    registration,
     topics,
 )
 from odradek_metadata_quorum.controller.administration import (
@@ -233,7 +234,7 @@ class Controller:
 
     def handle_register(self, request: RegisterRequest, now_ms: int) -> Decision[RegisterResponse]:
         """A broker's life begins."""
-        return self._decide(lambda work: brokers.register(work, request, now_ms=now_ms))
+        return self._decide(lambda work: registration.register(work, request, now_ms=now_ms))
 
     def handle_heartbeat(
         self, request: HeartbeatRequest, now_ms: int
@@ -256,7 +257,7 @@ class Controller:
 
     def handle_unregister_broker(self, broker_id: BrokerId) -> Decision[Outcome]:
         """A broker will not come back."""
-        return self._decide(lambda work: brokers.unregister(work, broker_id))
+        return self._decide(lambda work: registration.unregister(work, broker_id))
 
     def handle_report_log_ends(self, request: ReportLogEndsRequest) -> Decision[ErrorCode]:
         """A broker tells what it holds, because it was asked (R22)."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from odradek_metadata_quorum.controller.brokers import is_calm
 from odradek_metadata_quorum.controller.decision import GOOD, Outcome
 from odradek_metadata_quorum.controller.election import elect_preferred, elect_unclean
+from odradek_metadata_quorum.controller.flapping import is_calm
 from odradek_metadata_quorum.controller.recovery import live_replicas, log_end_told
 from odradek_metadata_quorum.controller.requests import ElectLeadersRequest, PartitionResult
 from odradek_metadata_quorum.controller.workspace import Workspace

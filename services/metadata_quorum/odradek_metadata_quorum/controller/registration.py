@@ -1,0 +1,184 @@
+"""A broker's life begins, and is forgotten.
+
+A registration is one batch: the new life begins fenced, what the old one led moves (or is without a
+leader) with a new leader epoch, and a broker that may have lost bytes leaves every ISR and ELR
+(REPLICATION.md section 8). It never waits for the old life to be fenced. The old life gets
+STALE_BROKER_EPOCH from its next heartbeat on, and its acknowledgements carry an old epoch.
+
+Whoever claims to have lost nothing must prove it: class CLEAN names the broker epoch of the life
+that ended cleanly, and it must be the last one; class PROCESS must come with the directories of the
+last life. Otherwise the class is POWER.
+"""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.controller.decision import GOOD, Outcome
+from odradek_metadata_quorum.controller.flapping import note_fencing
+from odradek_metadata_quorum.controller.requests import (
+    RegisterRequest,
+    RegisterResponse,
+)
+from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_protocol.identity import BrokerId, TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import BrokerState
+from odradek_protocol.metadata.records import (
+    BrokerRegistrationChange,
+    PartitionChange,
+    RegisterBroker,
+    RestartClass,
+    UnregisterBroker,
+)
+
+
+def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> RegisterResponse:
+    """Begin a life of a broker; the same incarnation gets the same answer again."""
+    before = work.image.brokers.get(request.broker_id)
+    if before is not None and before.incarnation_id == request.incarnation_id:
+        return RegisterResponse(broker_epoch=before.broker_epoch)
+    refusal = _refusal(work, request, before)
+    if refusal is not None:
+        return RegisterResponse(outcome=refusal)
+    restart_class = _proven_class(request, before)
+    if before is not None and not _fits_one_batch(work, request, before, restart_class, now_ms):
+        return RegisterResponse(
+            outcome=Outcome(
+                error=ErrorCode.REQUEST_TIMED_OUT,
+                message=f"broker {request.broker_id} has more partitions than one batch takes: "
+                "the first ones are settled, register again",
+            )
+        )
+    work.write(
+        RegisterBroker(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            directory_ids=request.directory_ids,
+            restart_class=restart_class,
+            endpoints=request.endpoints,
+            rack=request.rack,
+            features=request.features,
+        )
+    )
+    work.write(*_registration_changes(work, request, restart_class))
+    memory = work.memory(request.broker_id)
+    memory.image_offset, memory.shutdown_offset = -1, None
+    work.broken.pop(request.broker_id, None)
+    if before is not None and not before.fenced:
+        note_fencing(work, request.broker_id, now_ms)
+    work.liveness.unwatch(request.broker_id)
+    return RegisterResponse(broker_epoch=work.image.brokers[request.broker_id].broker_epoch)
+
+
+def _registration_changes(
+    work: Workspace, request: RegisterRequest, restart_class: RestartClass
+) -> list[PartitionChange]:
+    """What becomes of the partitions of a broker that is fenced, and may have lost bytes."""
+    changes = []
+    for state in work.partitions_of(request.broker_id):
+        key = TopicIdPartition(state.topic_id, state.partition)
+        has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
+        change = work.settled(state, (request.broker_id,) if has_lost else ())
+        if change is not None:
+            changes.append(change)
+    return changes
+
+
+def _fits_one_batch(
+    work: Workspace,
+    request: RegisterRequest,
+    before: BrokerState,
+    restart_class: RestartClass,
+    now_ms: int,
+) -> bool:
+    """Whether the registration can be decided now; if not, a part of what it needs is written.
+
+    The old life is fenced first, then its partitions are settled piece by piece, each piece with
+    one attempt to register. That is safe at any point: a fenced broker leads nothing, and nobody
+    may join an ISR under the new life before that is registered.
+    """
+    changes_max = work.settings.registration_changes_max
+    if len(work.partitions_of(request.broker_id)) <= changes_max:
+        return True
+    if not before.fenced:
+        work.write(
+            BrokerRegistrationChange(
+                broker_id=before.broker_id, broker_epoch=before.broker_epoch, fenced=True
+            )
+        )
+        work.liveness.unwatch(before.broker_id)
+    changes = _registration_changes(work, request, restart_class)
+    if len(changes) <= changes_max:
+        return True
+    if not before.fenced:
+        note_fencing(work, before.broker_id, now_ms)
+    changes.sort(key=lambda change: change.leader is None)  # elections first
+    work.write(*changes[:changes_max])
+    return False
+
+
+def _refusal(
+    work: Workspace, request: RegisterRequest, before: BrokerState | None
+) -> Outcome | None:
+    if request.cluster_id != work.settings.cluster_id:
+        return Outcome(
+            error=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            message=f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is "
+            f"cluster {work.settings.cluster_id}: point it at its own controllers, or give it an "
+            "empty data directory",
+        )
+    if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
+        return Outcome(
+            error=ErrorCode.INVALID_REGISTRATION,
+            message="a broker has an id from 0, a directory id, and an incarnation id of 16 bytes",
+        )
+    for name, level in work.image.features.items():
+        if dict(request.features).get(name, level) < level:
+            return Outcome(
+                error=ErrorCode.UNSUPPORTED_VERSION,
+                message=f"this cluster uses {name} at level {level}, broker {request.broker_id} "
+                f"knows it to {dict(request.features)[name]}: upgrade the broker",
+            )
+    if (
+        before is not None
+        and not before.fenced
+        and not set(before.directory_ids) & set(request.directory_ids)
+        and work.liveness.is_connected(request.broker_id)
+    ):
+        return Outcome(
+            error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            message=f"broker id {request.broker_id} is in use by a live broker with another data "
+            "directory: give this one its own broker.id, or stop the other",
+        )
+    return None
+
+
+def _proven_class(request: RegisterRequest, before: BrokerState | None) -> RestartClass:
+    if before is None or set(before.directory_ids) != set(request.directory_ids):
+        return RestartClass.POWER
+    if before.offline_directory_ids:
+        return RestartClass.POWER
+    if (
+        request.restart_class is RestartClass.CLEAN
+        and request.previous_broker_epoch != before.broker_epoch
+    ):
+        return RestartClass.POWER
+    return request.restart_class
+
+
+def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
+    """Forget a broker that will not come back; it must be fenced, and lead nothing by then."""
+    broker = work.image.brokers.get(broker_id)
+    if broker is None:
+        return Outcome(
+            error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"there is no broker {broker_id}"
+        )
+    if not broker.fenced:
+        return Outcome(
+            error=ErrorCode.INVALID_REQUEST,
+            message=f"broker {broker_id} is alive: stop it first, then unregister it",
+        )
+    work.write(UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
+    work.memories.pop(broker_id, None)
+    work.broken.pop(broker_id, None)
+    work.liveness.forget(broker_id)
+    return GOOD
