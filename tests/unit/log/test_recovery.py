@@ -422,3 +422,21 @@ def test_a_header_that_is_none_below_the_recovery_point_costs_what_follows_not_t
     (told,) = broker.report.damage
     assert f"is damaged at byte {len(batches[0])}" in told
     broker.append(1)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_gap_behind_an_empty_log_does_not_move_its_start(is_clean: bool) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(10)
+    broker.log.set_high_watermark(Offset(10))
+    broker.log.advance_log_start(Offset(10))
+    broker.checkpoint()
+    broker.kill_and_start()
+    broker.log.append(batch(13), now_ms=0)  # a follower of a leader that was compacted
+    broker.log.set_high_watermark(Offset(14))
+    broker.checkpoint()
+    if is_clean:
+        broker.stop_and_start()
+    else:
+        broker.kill_and_start()
+    assert broker.log.log_start_offset == 10, "who has read up to 10 goes on there"

@@ -224,10 +224,12 @@ class Recovery:
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
         """The log start may have risen after its last checkpoint, but not after that of the epochs:
-        then the first epoch begins past the first batch, perhaps where the log ends."""
+        then the first epoch begins past a batch that the checkpoint still counts, perhaps where the
+        log ends. An epoch that begins behind a gap, where nothing was, says nothing of the start.
+        """
         entries = epochs.entries()
-        segment = self._segments[0]
-        _, first = segment.locate(segment.file(), segment.base_offset, segment.size_bytes)
+        segment = next(s for s in reversed(self._segments) if s.base_offset <= start)
+        _, first = segment.locate(segment.file(), start, segment.size_bytes)
         if entries and first is not None and entries[0][1] > first.base_offset:
             return max(start, min(entries[0][1], end))
         return start
