@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import PartitionFailed
-from odradek_broker.partition.replica import Replica, ReplicaSettings
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.delta import MetadataDelta, differences
 from odradek_protocol.metadata.image import MetadataImage, PartitionState

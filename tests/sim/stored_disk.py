@@ -17,7 +17,7 @@ from odradek_broker.log import log_directory
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
-from odradek_broker.partition.replica import LogAtOpen
+from odradek_broker.partition.log_positions import LogAtOpen
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,

@@ -40,7 +40,7 @@ from odradek_broker.log.log_directory import (
 )
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.metrics import BrokerMetrics
-from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool

@@ -27,7 +27,9 @@ from odradek_broker.partition.events import (
     ProducerBatch,
     ProduceRequested,
 )
-from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
+from odradek_broker.partition.log_positions import LogAtOpen
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 

@@ -18,7 +18,9 @@ from odradek_broker.partition.effects import (
     SendDetach,
 )
 from odradek_broker.partition.events import ProducerBatch
-from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
+from odradek_broker.partition.log_positions import LogAtOpen
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.partition.story import PARTITION, event_of, session
 

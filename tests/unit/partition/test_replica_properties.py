@@ -17,7 +17,9 @@ from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
+from odradek_broker.partition.log_positions import LogAtOpen
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.partition.story import PARTITION, view
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.full_disk import FullDisk
 from odradek_broker.replication.partition_host import PartitionHost

@@ -9,7 +9,7 @@ from typing import Any
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadResult
 from odradek_broker.partition.effects import SendAttached
 from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
-from odradek_broker.partition.replica import DataDue
+from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.leader_stream import LeaderStream
 from odradek_protocol.identity import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.partition.effects import ProposeIsr
-from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication import partition_host, partition_table
 from tests.unit.log.material import memory_broker
 from tests.unit.replication.memory_table import CONFIG, OWN, table_of

@@ -13,6 +13,17 @@ from odradek_broker.partition.epoch_cache import EpochCache
 from odradek_protocol.identity import LeaderEpoch, Offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAtOpen:
+    """The log as recovery left it. `epochs`: (leader epoch, first offset under it), rising."""
+
+    log_start: Offset
+    log_end: Offset
+    durable_end: Offset
+    high_watermark: Offset
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+
+
 @dataclass(slots=True)
 class LogPositions:
     """One log's offsets and lineage; owned by the Replica, shared with its present role."""
@@ -26,6 +37,18 @@ class LogPositions:
     is_syncing: bool = False
     cutting_to: Offset | None = None
     is_reset: bool = False  # the cut is a ResetLog
+
+    @classmethod
+    def at_open(cls, log: LogAtOpen) -> LogPositions:
+        """As recovery left it; the watermark is within the log, whatever the checkpoint said."""
+        assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
+        return cls(
+            log_start=log.log_start,
+            log_end=log.log_end,
+            durable_end=log.durable_end,
+            high_watermark=max(log.log_start, min(log.high_watermark, log.log_end)),
+            epochs=EpochCache(log.epochs),
+        )
 
     @property
     def position(self) -> Offset:

@@ -20,11 +20,9 @@ happens, a Sync may outlive a change of role, and of cuts there is one at a time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from odradek_broker.partition import events
-from odradek_broker.partition.data_due import DataDue
 from odradek_broker.partition.effects import (
     AnswerDelete,
     AnswerProduce,
@@ -34,12 +32,13 @@ from odradek_broker.partition.effects import (
     RoleChanged,
     SendRefused,
 )
-from odradek_broker.partition.epoch_cache import EpochCache
 from odradek_broker.partition.events import BrokerView, Event, FollowerSession, PartitionChanged
 from odradek_broker.partition.follower import Follower, Phase
-from odradek_broker.partition.leader import Leader
-from odradek_broker.partition.log_positions import LogPositions
-from odradek_broker.partition.producer_sequences import ProducerSequences
+from odradek_broker.partition.leading.data_due import DataDue
+from odradek_broker.partition.leading.leader import Leader
+from odradek_broker.partition.leading.producer_sequences import ProducerSequences
+from odradek_broker.partition.log_positions import LogAtOpen, LogPositions
+from odradek_broker.partition.read_bound import ReadBound, refusal_of_offset
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -52,32 +51,6 @@ from odradek_protocol.identity import (
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-
-__all__ = ["DataDue", "LogAtOpen", "ReadBound", "Replica", "ReplicaSettings"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAtOpen:
-    """The log as recovery left it. `epochs`: (leader epoch, first offset under it), rising."""
-
-    log_start: Offset
-    log_end: Offset
-    durable_end: Offset
-    high_watermark: Offset
-    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBound:
-    """What a consumer may read here: [start_offset, end_offset), unless `error_code` is set.
-
-    The answer passes the gate in `leader_epoch`. A fetch at `end_offset` waits or gets nothing.
-    """
-
-    error_code: ErrorCode
-    start_offset: Offset
-    end_offset: Offset
-    leader_epoch: LeaderEpoch
 
 
 class Replica:
@@ -111,20 +84,13 @@ class Replica:
     ) -> None:
         """`attach_seqs`: one `itertools.count(1)` per broker process, shared by its replicas, so
         that an Attach never bears a number that an earlier replica of the partition used."""
-        assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
         self.partition = partition
         self.role = Role.IDLE
         self._broker_id = broker_id
         self._settings = settings
         self._producers = producers
         self._attach_seqs = attach_seqs
-        self._log = LogPositions(
-            log_start=log.log_start,
-            log_end=log.log_end,
-            durable_end=log.durable_end,
-            high_watermark=max(log.log_start, min(log.high_watermark, log.log_end)),
-            epochs=EpochCache(log.epochs),
-        )
+        self._log = LogPositions.at_open(log)
         self._view: PartitionChanged | None = None
         self._parked: PartitionChanged | None = None
         self._brokers: dict[BrokerId, BrokerView] = {}
@@ -214,11 +180,12 @@ class Replica:
         OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
         """
         log = self._log
-        end = min(last_stable_offset, log.high_watermark) if is_committed_only else None
-        end = log.high_watermark if end is None else end
+        end = log.high_watermark
+        if is_committed_only:
+            end = min(last_stable_offset, end)
         code = self._refusal_of_reader(client_leader_epoch)
         if code is ErrorCode.NONE and fetch_offset != NO_OFFSET:
-            code = self._refusal_of_offset(fetch_offset)
+            code = refusal_of_offset(log, fetch_offset, is_leader=self.role is Role.LEADER)
         return ReadBound(code, log.log_start, end, self.leader_epoch)
 
     def latest_offset(
@@ -255,16 +222,6 @@ class Replica:
             return ErrorCode.NONE
         in_isr = self._view is not None and self._broker_id in self._view.isr
         return ErrorCode.NONE if in_isr and self.is_streaming else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def _refusal_of_offset(self, fetch_offset: Offset) -> ErrorCode:
-        log = self._log
-        if fetch_offset < log.log_start:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        if self.role is Role.LEADER:
-            is_inside = fetch_offset <= log.log_end
-            return ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
-        is_shown = fetch_offset <= log.high_watermark
-        return ErrorCode.NONE if is_shown else ErrorCode.OFFSET_NOT_AVAILABLE
 
     # --- the role --------------------------------------------------------------------------------
 

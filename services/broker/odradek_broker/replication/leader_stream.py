@@ -17,7 +17,7 @@ from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
-from odradek_broker.partition.replica import DataDue
+from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.wire_bytes import ReplicateResponseBytes

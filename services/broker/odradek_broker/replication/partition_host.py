@@ -25,7 +25,9 @@ from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect, Role
-from odradek_broker.partition.replica import LogAtOpen, Replica, ReplicaSettings
+from odradek_broker.partition.log_positions import LogAtOpen
+from odradek_broker.partition.replica import Replica
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import (
     BatchRefused,
     CheckedBatches,

@@ -7,7 +7,7 @@ from typing import Final
 
 from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.partition.replica import ReadBound
+from odradek_broker.partition.read_bound import ReadBound
 from odradek_broker.replication.outcomes import AbortedRange, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable

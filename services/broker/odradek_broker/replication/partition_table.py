@@ -21,7 +21,7 @@ from odradek_broker.log.storage import StorageFailed, StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.replica import ReplicaSettings
+from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk_pool import DiskPool
 from odradek_broker.replication.follower_links import FollowerLinks

@@ -15,9 +15,9 @@ from typing import Final
 
 from odradek_broker.partition.effects import AnswerProduce, Append, Effect
 from odradek_broker.partition.events import ProduceRequested
+from odradek_broker.partition.leading.produce_waiters import ProduceWaiters
+from odradek_broker.partition.leading.producer_sequences import ProducerSequences
 from odradek_broker.partition.log_positions import LogPositions
-from odradek_broker.partition.produce_waiters import ProduceWaiters
-from odradek_broker.partition.producer_sequences import ProducerSequences
 from odradek_protocol.identity import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 

@@ -24,18 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from odradek_broker.partition.data_due import DataDue
-from odradek_broker.partition.deletes import Deletes
 from odradek_broker.partition.effects import (
     AdvanceLogStart,
     AssignEpoch,
     Effect,
     HighWatermarkMoved,
     ProposeIsr,
-    SendAttached,
-    SendDiverged,
     SendRefused,
-    SendSnapshotless,
     Sync,
 )
 from odradek_broker.partition.events import (
@@ -52,15 +47,18 @@ from odradek_broker.partition.events import (
     PartitionChanged,
     ProduceRequested,
 )
-from odradek_broker.partition.follower_progress import FollowerProgress
-from odradek_broker.partition.followers import Followers
-from odradek_broker.partition.high_watermark import next_high_watermark
-from odradek_broker.partition.isr import Isr
+from odradek_broker.partition.leading.attach_answer import attach_answer
+from odradek_broker.partition.leading.data_due import DataDue
+from odradek_broker.partition.leading.deletes import Deletes
+from odradek_broker.partition.leading.follower_progress import FollowerProgress
+from odradek_broker.partition.leading.followers import Followers
+from odradek_broker.partition.leading.high_watermark import next_high_watermark
+from odradek_broker.partition.leading.isr import Isr
+from odradek_broker.partition.leading.producer_sequences import ProducerSequences
+from odradek_broker.partition.leading.produces import Produces
 from odradek_broker.partition.log_positions import LogPositions
-from odradek_broker.partition.producer_sequences import ProducerSequences
-from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.partition.truncation import Divergence, Lineage, compare
+from odradek_broker.partition.truncation import Lineage, compare
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -200,15 +198,9 @@ class Leader:
         return effects
 
     def _low_watermark(self) -> Offset:
-        """The lowest log start of whoever could lead next, or lives. Who is neither hears of ours
-        when it attaches, before it can be in sync."""
+        """The lowest log start of whoever could lead next, or lives."""
         electable = self.isr.maximal | self.isr.eligible
-        starts = [
-            follower.log_start
-            for follower in self._followers
-            if follower.is_live or follower.session is not None or follower.broker_id in electable
-        ]
-        return min([self._log.log_start, *starts])
+        return self._followers.lowest_start(self._log.log_start, electable)
 
     # --- followers -------------------------------------------------------------------------------
 
@@ -229,29 +221,16 @@ class Leader:
             return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
         if not follower.hear(session.broker_epoch, event.attach_seq):
             return []
-        verdict = compare(self._log, event.log_end, event.last_epoch)
+        log = self._log
+        verdict = compare(log, event.log_end, event.last_epoch)
         if verdict is Lineage.SHARED:
-            return self._attach(follower, event)
-        if isinstance(verdict, Divergence):
-            return [
-                SendDiverged(
-                    session=session,
-                    attach_seq=event.attach_seq,
-                    leader_epoch=self.leader_epoch,
-                    for_log_end=event.log_end,
-                    for_last_epoch=event.last_epoch,
-                    epoch=verdict.epoch,
-                    end_offset=verdict.end_offset,
-                )
-            ]
-        return [
-            SendSnapshotless(
-                session=session,
-                attach_seq=event.attach_seq,
-                leader_epoch=self.leader_epoch,
-                log_start=self._log.log_start,
+            follower.attach(
+                session,
+                event.log_end,
+                high_watermark=log.high_watermark,
+                log_start=log.log_start,
             )
-        ]
+        return [attach_answer(verdict, event, log, self.leader_epoch)]
 
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
         """A follower's position rose: perhaps the watermark, perhaps the ISR follows."""
@@ -318,40 +297,7 @@ class Leader:
     def data_due(self, session: FollowerSession) -> DataDue | None:
         """What this follower has not been sent in this session."""
         follower = self._followers.attached(session)
-        if follower is None:
-            return None
-        log = self._log
-        if (
-            follower.sent_to >= log.log_end
-            and follower.high_watermark_sent >= log.high_watermark
-            and follower.log_start_sent >= log.log_start
-        ):
-            return None
-        return DataDue(
-            from_offset=follower.sent_to,
-            log_end=log.log_end,
-            high_watermark=log.high_watermark,
-            log_start=log.log_start,
-            leader_epoch=self.leader_epoch,
-        )
-
-    def _attach(self, follower: FollowerProgress, event: AttachReceived) -> list[Effect]:
-        log = self._log
-        follower.attach(
-            event.session,
-            event.log_end,
-            high_watermark=log.high_watermark,
-            log_start=log.log_start,
-        )
-        return [
-            SendAttached(
-                session=event.session,
-                attach_seq=event.attach_seq,
-                leader_epoch=self.leader_epoch,
-                high_watermark=log.high_watermark,
-                log_start=log.log_start,
-            )
-        ]
+        return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
         """R7. What was not sent cannot have been stored: such an ack is another life's."""

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_broker.partition.events import BrokerView, FollowerSession
-from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Offset
+from odradek_broker.partition.leading.data_due import DataDue
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_protocol.identity import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+)
 
 UNKNOWN: Final = Offset(-1)
 
@@ -89,6 +97,22 @@ class FollowerProgress:
         """Push no longer. What it acknowledged it still has."""
         self.session = None
         self._sampled_end = UNKNOWN
+
+    def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
+        """What it has not been sent in this session."""
+        if (
+            self.sent_to >= log.log_end
+            and self.high_watermark_sent >= log.high_watermark
+            and self.log_start_sent >= log.log_start
+        ):
+            return None
+        return DataDue(
+            from_offset=self.sent_to,
+            log_end=log.log_end,
+            high_watermark=log.high_watermark,
+            log_start=log.log_start,
+            leader_epoch=leader_epoch,
+        )
 
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int

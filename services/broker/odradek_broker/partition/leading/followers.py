@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from odradek_broker.partition.events import BrokerView, FollowerSession
-from odradek_broker.partition.follower_progress import FollowerProgress
+from odradek_broker.partition.leading.follower_progress import FollowerProgress
 from odradek_protocol.identity import BrokerId, Offset
 
 
@@ -68,6 +68,16 @@ class Followers:
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
                 follower.caught_up_at_ms = now_ms
+
+    def lowest_start(self, own_start: Offset, electable: Set[BrokerId]) -> Offset:
+        """The lowest log start of ours and theirs who may be elected, or live, or are attached. Who
+        is none of these hears of ours when it attaches, before it can be in sync."""
+        starts = [
+            follower.log_start
+            for follower in self._by_broker.values()
+            if follower.is_live or follower.session is not None or follower.broker_id in electable
+        ]
+        return min([own_start, *starts])
 
     def lagging(self, log_end: Offset, now_ms: int, *, lag_max_ms: int) -> set[BrokerId]:
         """Who was not caught up for longer than `lag_max_ms` (R10)."""
