@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Final
 
 from odradek_broker.log.log_config import TimestampKind
@@ -33,11 +31,11 @@ from odradek_broker.replication.batch_checks import (
     CheckedBatches,
     check_client_batches,
     scan_replicated,
-    stamp_batches,
 )
+from odradek_broker.replication.client_requests import ClientRequests, OnDeleted, OnProduced
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
 from odradek_broker.replication.log_work import LogWork
-from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.visible_bytes import VisibleBytes
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -49,21 +47,10 @@ from odradek_protocol.identity import (
     TopicIdPartition,
     TopicName,
 )
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import boottime_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
-OnProduced = Callable[[ProduceOutcome], None]
-
-
-@dataclass(slots=True)
-class _Produce:
-    buffer: bytearray | memoryview
-    batches: CheckedBatches
-    on_done: OnProduced
-    began_s: float
-    log_append_time_ms: int = -1
 
 
 class _LogProducers:
@@ -90,13 +77,11 @@ class PartitionHost:
     """One replica on this broker."""
 
     __slots__ = (
-        "_deletes",
         "_events",
         "_is_stepping",
-        "_next_request_id",
-        "_produces",
         "_push_to",
         "_received",
+        "_requests",
         "_shared",
         "_visible",
         "is_failed",
@@ -128,9 +113,7 @@ class PartitionHost:
         self.work = LogWork(self, log, shared)
         self._visible = VisibleBytes()
         self._shared = shared
-        self._produces: dict[int, _Produce] = {}
-        self._deletes: dict[int, Callable[[OffsetOutcome], None]] = {}
-        self._next_request_id = 1
+        self._requests = ClientRequests(shared.counters)
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
         self._received: bytes | memoryview = b""
         self._events: deque[ev.Event] = deque()
@@ -232,19 +215,10 @@ class PartitionHost:
             on_done(ProduceOutcome(checked.error, message=checked.message))
             return
         assert isinstance(checked, CheckedBatches)
-        buffer: bytearray | memoryview
-        if isinstance(records, bytearray) or (
-            isinstance(records, memoryview) and not records.readonly
-        ):
-            buffer = records
-        else:
-            buffer = bytearray(records)  # the one copy: what a client sent is not ours to stamp
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        produce = _Produce(buffer, checked, on_done, perf_counter())
-        if config.timestamp_kind is TimestampKind.LOG_APPEND_TIME:
-            produce.log_append_time_ms = now_ms
-        self._produces[request_id] = produce
+        is_by_broker = config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
+        request_id = self._requests.add_produce(
+            records, checked, on_done, log_append_time_ms=now_ms if is_by_broker else -1
+        )
         self.step(
             ev.ProduceRequested(
                 request_id=request_id,
@@ -256,17 +230,12 @@ class PartitionHost:
             )
         )
 
-    def delete_records(
-        self, before_offset: Offset, *, timeout_ms: int, on_done: Callable[[OffsetOutcome], None]
-    ) -> None:
+    def delete_records(self, before_offset: Offset, *, timeout_ms: int, on_done: OnDeleted) -> None:
         """Let the log begin at `before_offset`, -1: at the high watermark; `on_done` once, perhaps
         at once, with the low watermark."""
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        self._deletes[request_id] = on_done
         self.step(
             ev.DeleteRecordsRequested(
-                request_id=request_id,
+                request_id=self._requests.add_delete(on_done),
                 before_offset=before_offset,
                 deadline_ms=boottime_ms() + timeout_ms,
             )
@@ -347,7 +316,8 @@ class PartitionHost:
             _DO[type(effect)](self, effect)
 
     def _append(self, effect: fx.Append) -> None:
-        produce = None if effect.request_id is None else self._produces[effect.request_id]
+        number = effect.request_id
+        produce = None if number is None else self._requests.produce(number)
         counters = self._shared.counters
         try:
             if produce is None:
@@ -356,15 +326,7 @@ class PartitionHost:
                 info = self.log.append(self._received, now_ms=wall_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
-                stamp_batches(
-                    produce.buffer,
-                    produce.batches,
-                    base_offset=effect.base_offset,
-                    leader_epoch=effect.leader_epoch,
-                    log_append_time_ms=produce.log_append_time_ms,
-                )
-                info = self.log.append(produce.buffer, now_ms=wall_ms())
-                produce.buffer = _EMPTY  # the log's now
+                info = self.log.append(produce.stamped(effect), now_ms=wall_ms())
                 counters.append_bytes += info.size_bytes
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
@@ -452,30 +414,15 @@ class PartitionHost:
         self._shared.propose_isr(self, effect)
 
     def _answer_produce(self, effect: fx.AnswerProduce) -> None:
-        produce = self._produces.pop(effect.request_id, None)
-        if produce is None:
-            return
-        if effect.error_code is not ErrorCode.NONE:
-            self._shared.counters.produce_errors += 1
         is_storage_error = effect.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        self._shared.counters.produce_latencies.observe(perf_counter() - produce.began_s)
-        outcome = ProduceOutcome(
-            effect.error_code,
-            effect.base_offset,
-            produce.log_append_time_ms if effect.error_code is ErrorCode.NONE else -1,
-            self.log.log_start_offset,
-            effect.leader_epoch,
-            self._shared.storage_problem if is_storage_error else "",
+        self._requests.answer_produce(
+            effect,
+            log_start_offset=self.log.log_start_offset,
+            message=self._shared.storage_problem if is_storage_error else "",
         )
-        try:
-            produce.on_done(outcome)
-        except Exception as error:  # of who asked: it is none of this partition's
-            _log.error("What follows a produce failed", exc=error, partition=str(self))
 
     def _answer_delete(self, effect: fx.AnswerDelete) -> None:
-        self._deletes.pop(effect.request_id)(
-            OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)
-        )
+        self._requests.answer_delete(effect)
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         self.log.set_high_watermark(effect.high_watermark)
@@ -503,7 +450,6 @@ class PartitionHost:
             watcher.on_partition_moved(self)
 
 
-_EMPTY: Final = bytearray()
 _DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
     fx.Append: PartitionHost._append,
     fx.Sync: PartitionHost._sync,
