@@ -15,7 +15,7 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import FollowerSession
-from odradek_broker.replication.follower_stream import HostKey, Lane, host_key
+from odradek_broker.replication.streams.follower_stream import HostKey, Lane, host_key
 from odradek_protocol.identity import BrokerId, TopicIdPartition
 from tests.sim.disk import Batch
 from tests.sim.network import Stream

@@ -12,8 +12,8 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Effect, Role
 from odradek_broker.partition.events import FollowerSession
-from odradek_broker.replication.follower_links import FollowerLinks
-from odradek_broker.replication.follower_stream import Lane
+from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.replication.streams.follower_stream import Lane
 from odradek_metadata_quorum.controller.requests import (
     AlterPartitionItem,
     AlterPartitionRequest,

@@ -10,7 +10,7 @@ from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId

@@ -43,13 +43,13 @@ from odradek_broker.metrics import BrokerMetrics
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.follower_links import FollowerLinks
-from odradek_broker.replication.follower_stream import FollowerIdentity
-from odradek_broker.replication.full_disk import FullDisk
+from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.full_disk import FullDisk
+from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_broker.replication.upkeep import Upkeep
+from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.replication.streams.follower_stream import FollowerIdentity
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
 from odradek_broker.security.oauth_tokens import token_verifier
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener

@@ -22,7 +22,7 @@ from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.directory.loading import LoadReport
 from odradek_broker.log.directory.restart_markers import RestartClass
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,

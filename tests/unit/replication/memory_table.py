@@ -12,8 +12,8 @@ import pytest
 
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.full_disk import FullDisk
+from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.full_disk import FullDisk
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import (

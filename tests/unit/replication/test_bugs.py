@@ -13,10 +13,10 @@ from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.leading.follower_progress import FollowerProgress
-from odradek_broker.replication.leader_stream import LeaderStream
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import BROKEN_MAX, PartitionTable
+from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import TOPIC_ID, batch, memory_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 
 
 async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> None:

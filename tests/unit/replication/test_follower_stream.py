@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.replication import follower_stream
-from odradek_broker.replication.follower_stream import FollowerIdentity, FollowerStream, Lane
+from odradek_broker.replication.streams import follower_stream
+from odradek_broker.replication.streams.follower_stream import (
+    FollowerIdentity,
+    FollowerStream,
+    Lane,
+)
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, DirectoryId
 
 LEADER = BrokerId(1)

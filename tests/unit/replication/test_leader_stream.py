@@ -11,7 +11,7 @@ from odradek_broker.partition.effects import SendAttached
 from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
 from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.leader_stream import LeaderStream
+from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,

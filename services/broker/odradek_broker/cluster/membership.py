@@ -22,7 +22,7 @@ from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.registration import register, wire_partitions, wire_restart_class
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,

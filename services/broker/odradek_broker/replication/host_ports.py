@@ -8,7 +8,7 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost

@@ -33,8 +33,8 @@ from odradek_broker.replication.batch_checks import (
     scan_replicated,
 )
 from odradek_broker.replication.client_requests import ClientRequests, OnDeleted, OnProduced
+from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
-from odradek_broker.replication.log_work import LogWork
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.visible_bytes import VisibleBytes
 from odradek_protocol.identity import (
@@ -47,6 +47,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
     TopicName,
 )
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import boottime_ms, wall_ms
 from odradek_runtime.logs import event_log
 

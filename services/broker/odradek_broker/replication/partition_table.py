@@ -23,17 +23,16 @@ from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk_pool import DiskPool
-from odradek_broker.replication.follower_links import FollowerLinks
-from odradek_broker.replication.follower_stream import FollowerStream
-from odradek_broker.replication.leader_stream import LeaderStream
+from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.image_views import broker_view, partition_view
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import LeadershipWatcher
+from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.replication.streams.follower_stream import FollowerStream
+from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import (
     NO_BROKER,
     BrokerId,
-    LeaderEpoch,
-    PartitionEpoch,
     PartitionIndex,
     TopicId,
     TopicIdPartition,
@@ -147,7 +146,7 @@ class PartitionTable:
         assert self.links is not None
         for broker_id in delta.brokers:
             self.links.broker_changed(broker_id)
-        views = [view for broker_id in delta.brokers if (view := _view(image, broker_id))]
+        views = [view for broker_id in delta.brokers if (view := broker_view(image, broker_id))]
         for host in list(self.by_id.values()):
             state = image.partition(host.partition.topic_id, host.partition.partition)
             if state is None:
@@ -161,23 +160,8 @@ class PartitionTable:
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
         if host is None:
             return
-        brokers = tuple(
-            view for broker_id in state.replicas if (view := _view(self.image, broker_id))
-        )
-        host.step(
-            ev.PartitionChanged(
-                leader=state.leader,
-                leader_epoch=LeaderEpoch(state.leader_epoch),
-                partition_epoch=PartitionEpoch(state.partition_epoch),
-                replicas=state.replicas,
-                isr=state.isr,
-                elr=state.elr,
-                min_insync_replicas=self.image.min_insync_replicas(state),
-                is_recovering=state.recovering,
-                brokers=brokers,
-                is_fsync=host.log.config.durability is Durability.FSYNC,
-            )
-        )
+        is_fsync = host.log.config.durability is Durability.FSYNC
+        host.step(partition_view(self.image, state, is_fsync=is_fsync))
 
     def _make(self, state: PartitionState) -> PartitionHost | None:
         topic = self.image.topics[state.topic_id].name
@@ -406,15 +390,3 @@ class PartitionTable:
                 return
             if host.log.log_start_offset > before:
                 host.step(ev.LogStartAdvanced(log_start=host.log.log_start_offset))
-
-
-def _view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        return None
-    return ev.BrokerView(
-        broker_id=broker_id,
-        broker_epoch=broker.broker_epoch,
-        is_fenced=broker.fenced,
-        in_shutdown=broker.in_shutdown,
-    )

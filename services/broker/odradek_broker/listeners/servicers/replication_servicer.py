@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 
 from odradek_broker.partition import events as ev
-from odradek_broker.replication.leader_stream import LeaderStream
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2

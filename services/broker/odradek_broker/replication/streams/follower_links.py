@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek_broker.quotas.token_bucket import TokenBucket
-from odradek_broker.replication.follower_stream import (
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.streams.follower_stream import (
     FollowerIdentity,
     FollowerStream,
     HostKey,
     Lane,
     host_key,
 )
-from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.identity import NO_BROKER, BrokerId
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.tls import TlsFiles

@@ -1,0 +1,1 @@
+"""Replication streams: the ends that a leader and a follower have of them."""
