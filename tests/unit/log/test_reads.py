@@ -254,3 +254,16 @@ def test_what_is_forgotten_takes_no_room_behind_what_is_kept() -> None:
     assert idle[Offset(0)].data == b"kept"
     assert len(recent._queue) < 50
     assert recent.size_bytes == sum(len(one.data or b"") for one in recent._queue) == 4
+
+
+@pytest.mark.parametrize(("size_bytes", "is_copied"), [(1_000, False), (999, True)])
+def test_a_small_piece_of_a_large_message_does_not_keep_it_alive(
+    size_bytes: int, is_copied: bool
+) -> None:
+    message = bytearray(32_000)
+    recent = RecentAppends(1 << 20)
+    tail: Tail = {}
+    recent.keep(tail, Offset(0), Offset(1), memoryview(message)[:size_bytes].toreadonly())
+    kept = tail[Offset(0)].data
+    assert kept == message[:size_bytes]
+    assert isinstance(kept, bytes) is is_copied

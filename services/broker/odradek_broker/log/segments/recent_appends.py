@@ -3,6 +3,9 @@
 Followers and most consumers want what was just written; handing them the very buffer costs no
 system call and no copy. One bound for all partitions of a directory: the oldest append goes first,
 whosesoever it is.
+
+A view keeps the whole message alive that it lies in, and the rest of it may have been refused. So a
+small piece of a large message is copied: what is kept alive is at most 32 times the bound.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final, TypeAlias
 from odradek_protocol.identity import Offset
 
 RECENT_BYTES_MAX: Final = 8 << 20
+PINNED_RATIO_MAX: Final = 32
 
 
 class RecentAppend:
@@ -51,6 +55,11 @@ class RecentAppends:
         if len(data) > self._bytes_max:
             self.forget(tail)  # a gap would break the chain
             return
+        if isinstance(data, memoryview):
+            whole = data.obj
+            assert isinstance(whole, bytes | bytearray), type(whole)
+            if len(whole) > PINNED_RATIO_MAX * len(data):
+                data = bytes(data)
         append = RecentAppend(base_offset, end_offset, data, tail)
         tail[base_offset] = append
         self._queue.append(append)
