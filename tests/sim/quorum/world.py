@@ -17,8 +17,8 @@ import random
 from collections.abc import Callable
 
 from odradek_metadata_quorum.quorum.network.wire import Message, decode
+from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.engine import ENGINE_CLOCK
-from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
 from odradek_metadata_quorum.quorum.storage_format import (
     StorageIdentity,

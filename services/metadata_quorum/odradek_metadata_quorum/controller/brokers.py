@@ -15,18 +15,12 @@ from collections.abc import Iterable
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_metadata_quorum.controller.flapping import note_fencing, unfence_delay_ms
 from odradek_metadata_quorum.controller.recovery import wanted_log_ends
-from odradek_metadata_quorum.controller.requests import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-)
+from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerEpoch, BrokerId, DirectoryId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, PartitionState
-from odradek_protocol.metadata.records import (
-    NO_LEADER,
-    BrokerRegistrationChange,
-)
+from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChange
 
 
 def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> HeartbeatResponse:

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 from odradek_metadata_quorum.controller.decision import GOOD, Outcome
 from odradek_metadata_quorum.controller.flapping import note_fencing
-from odradek_metadata_quorum.controller.requests import (
-    RegisterRequest,
-    RegisterResponse,
-)
+from odradek_metadata_quorum.controller.requests import RegisterRequest, RegisterResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
+from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
 from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
 from odradek_metadata_quorum.quorum.settings import QuorumSettings

@@ -25,13 +25,13 @@ from typing import Any, Final
 from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.engine import (
     COMMAND_REGULAR,
     ENGINE_CLOCK,
     FOLLOWER,
     LEADER,
 )
-from odradek_metadata_quorum.quorum.raft.hardened_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.joining import Joining
 from odradek_metadata_quorum.quorum.raft.replicating_engine import (
     RaftEvents,

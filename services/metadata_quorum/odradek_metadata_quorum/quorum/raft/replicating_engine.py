@@ -24,8 +24,9 @@ from odradek_metadata_quorum.quorum.errors import CorruptStorage
 from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.engine import COMMAND_REGULAR, ENGINE_CLOCK
-from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine, RaftTimers
+from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
 from odradek_metadata_quorum.quorum.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from odradek_metadata_quorum.quorum.state_machine import StateMachine
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue, Fatal

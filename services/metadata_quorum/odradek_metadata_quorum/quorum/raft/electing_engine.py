@@ -1,0 +1,307 @@
+"""The engine's elections, with the holes of pysyncobj 0.3.17 closed, and its place in the process.
+
+pysyncobj decides when to campaign and who has won. This class stands between it and the messages,
+and overrides the private methods whose rules are too weak. The rules it adds:
+
+- *Pre-vote and stickiness* (`pre_vote.py`), votes counted once per (term, voter), and none given by
+  a voter that may have forgotten one (`joining.py`).
+- *A leader whose connection broke* is not waited for as one that is silent: its process is gone, or
+  will be heard again at once. Who hears it still (a majority, if it lives) consents to no election.
+- *A stall of our own is nobody else's silence*: time in which this process did not run is added to
+  every deadline before it is judged.
+
+What must not be overridden lightly is written as `super()._SyncObj__...`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pysyncobj import SyncObj, SyncObjConf
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.engine import (
+    CANDIDATE,
+    ENGINE_CLOCK,
+    FOLLOWER,
+    LEADER,
+    BarrierJournal,
+    EngineTransport,
+    Node,
+)
+from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
+from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+
+APPEND_BATCH_BYTES: Final = (1 << 20) + 4096  # above the largest command: it is never cut in pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftTimers:
+    """In seconds, as the engine counts."""
+
+    election_min_s: float
+    election_max_s: float
+    lost_leader_min_s: float
+    lost_leader_max_s: float
+    heartbeat_s: float
+    fallback_s: float
+    tick_s: float
+
+
+class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """Elections, and what is known. Not for use by itself: see `RaftNode`."""
+
+    _SyncObj__raftElectionDeadline: float  # the engine's, set here too
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Iterable[int],
+        barrier: WriteBarrier,
+        outbox: Outbox,
+        timers: RaftTimers,
+        clock: Callable[[], float],
+        randomness: random.Random,
+        fatal: Fatal,
+    ) -> None:
+        ENGINE_CLOCK.read = clock
+        peers = sorted(set(voters) - {node_id})
+        self.node_id = node_id
+        self.halted = False
+        self._peers = {peer_id: Node(peer_id) for peer_id in peers}
+        self._barrier = barrier
+        self._log = barrier.log
+        self._outbox = outbox
+        self._timers = timers
+        self._random = randomness
+        self._fatal = fatal
+        self._pre_vote = PreVote(node_id, len(peers) + 1)
+        self._votes: set[tuple[int, int]] = set()
+        self._heard_s = ENGINE_CLOCK.read()
+        self._stepped_s = self._heard_s
+        self._lost_leader_s = 0.0  # when the connection to the leader broke
+        super().__init__(
+            Node(node_id),
+            list(self._peers.values()),
+            conf=SyncObjConf(
+                autoTick=False,
+                journalFile=BarrierJournal(barrier),
+                appendEntriesUseBatch=True,
+                appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
+                raftMinTimeout=timers.election_min_s,
+                raftMaxTimeout=timers.election_max_s,
+                appendEntriesPeriod=timers.heartbeat_s,
+                leaderFallbackTimeout=timers.fallback_s,
+                commandsWaitLeader=False,
+                dynamicMembershipChange=False,
+                useFork=False,
+            ),
+            nodeClass=Node,
+            transport=EngineTransport(self._send_from_engine),
+        )
+        self._SyncObj__needLoadDumpFile = False
+
+    # What is known.
+
+    @property
+    def term(self) -> int:
+        """Raft's current term."""
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def commit_index(self) -> int:
+        """The last entry known to be committed."""
+        return int(self._SyncObj__raftCommitIndex)
+
+    @property
+    def applied(self) -> int:
+        """The last entry applied."""
+        return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return bool(self._SyncObj__raftState == LEADER)
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether this node campaigns."""
+        return bool(self._SyncObj__raftState == CANDIDATE)
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads, as far as this node knows."""
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else int(leader.id)
+
+    def may_vote(self) -> bool:
+        """False while this voter may have forgotten votes."""
+        raise NotImplementedError
+
+    def peer_connected(self, peer_id: int) -> None:
+        """The network reaches a voter."""
+        self._SyncObj__onNodeConnected(self._peers[peer_id])
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        """The network lost a voter."""
+        self._SyncObj__onNodeDisconnected(self._peers[peer_id])
+        if peer_id == self.leader_id:
+            self._lost_leader_s = ENGINE_CLOCK.read()
+            timers = self._timers
+            patience_s = self._random.uniform(timers.lost_leader_min_s, timers.lost_leader_max_s)
+            due_s = self._lost_leader_s + patience_s
+            if due_s < self._SyncObj__raftElectionDeadline:
+                self._SyncObj__raftElectionDeadline = due_s
+
+    def halt(self, reason: str, error: BaseException | None = None) -> None:
+        """Something that must not be survived: nothing is sent any more, the process ends."""
+        self.halted = True
+        self._fatal(reason, error)
+
+    def tell(self, peer_id: int, message: Message) -> None:
+        """Send, behind the write barrier."""
+        if not self.halted:
+            self._outbox.send(peer_id, message)
+
+    # Time.
+
+    def _forgive_own_stall(self) -> None:
+        """Time in which this process did not run counts for nobody's silence."""
+        now_s = ENGINE_CLOCK.read()
+        stall_s = now_s - self._stepped_s - self._timers.tick_s
+        self._stepped_s = now_s
+        if stall_s <= self._timers.heartbeat_s:
+            return
+        self._heard_s += stall_s
+        self._SyncObj__raftElectionDeadline += stall_s
+        for node in self._SyncObj__lastResponseTime:
+            self._SyncObj__lastResponseTime[node] += stall_s
+
+    def _election_timeout_s(self) -> float:
+        timers = self._timers
+        if self.term == 0 and not any(peer_id < self.node_id for peer_id in self._peers):
+            return timers.heartbeat_s  # a new cluster: one voter asks often, the others leave it
+        return self._random.uniform(timers.election_min_s, timers.election_max_s)
+
+    def campaign_soon(self) -> None:
+        """The timer ends with the next step, and no leader of the past holds this voter back."""
+        self._heard_s = ENGINE_CLOCK.read() - self._timers.election_min_s
+        if self._election_timeout_s() <= self._timers.heartbeat_s or not self._peers:
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    # Overrides: elections.
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        return self._election_timeout_s()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The engine asks this exactly when its election timer has ended: the pre-vote's place."""
+        if not self.may_vote():
+            self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
+            return False
+        if not self._pre_vote.approved:
+            self._pre_vote.start()
+        if self._pre_vote.use():
+            self._votes.clear()
+            return True
+        self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
+        self._SyncObj__raftLeader = None
+        _, last_index, last_term = self._log.entries[-1]
+        for peer_id in self._peers:
+            self.tell(
+                peer_id,
+                {
+                    "type": wire.PRE_VOTE,
+                    "term": self.term + 1,
+                    "round": self._pre_vote.round,
+                    "last_log_index": last_index,
+                    "last_log_term": last_term,
+                },
+            )
+        return False
+
+    def _SyncObj__setCurrentTerm(self, term: int, voted_for: int | None) -> None:
+        assert term >= self.term, (term, self.term)
+        if term > self.term or voted_for not in (None, self.node_id):
+            self._pre_vote.clear()
+        super()._SyncObj__setCurrentTerm(term, voted_for)
+
+    def _follow(self, term: int) -> None:
+        """A higher term was seen: be a follower in it, of nobody yet."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    # Messages.
+
+    def _send_from_engine(self, node: Any, message: Message) -> bool:
+        self.tell(node.id, message)
+        return True
+
+    def _to_engine(self, node: Any, message: Message) -> None:
+        self._SyncObj__onMessageReceived(node, message)
+
+    def _on_request_vote(self, node: Any, message: Message) -> None:
+        if not self.may_vote():
+            return
+        self._to_engine(node, message)
+
+    def _on_response_vote(self, node: Any, message: Message) -> None:
+        if message["term"] > self.term:
+            self._follow(message["term"])
+        elif message["term"] == self.term and self._is_first_vote(message["term"], node.id):
+            self._to_engine(node, message)
+
+    def _is_first_vote(self, term: int, peer_id: int) -> bool:
+        if (term, peer_id) in self._votes:
+            return False
+        self._votes.add((term, peer_id))
+        return True
+
+    def _on_pre_vote(self, node: Any, message: Message) -> None:
+        _, last_index, last_term = self._log.entries[-1]
+        granted = (
+            self.may_vote()
+            and not self._hears_leader()
+            and message["term"] > self.term
+            and (message["last_log_term"], message["last_log_index"]) >= (last_term, last_index)
+        )
+        self.tell(
+            node.id,
+            {
+                "type": wire.PRE_VOTE_REPLY,
+                "term": self.term,
+                "round": message["round"],
+                "granted": granted,
+            },
+        )
+
+    def _hears_leader(self) -> bool:
+        """Stickiness: whether there is a leader worth keeping."""
+        if self.is_leader:
+            return True
+        heard_s_ago = ENGINE_CLOCK.read() - self._heard_s
+        return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
+
+    def _on_pre_vote_reply(self, node: Any, message: Message) -> None:
+        if message["term"] > self.term:
+            self._follow(message["term"])
+        elif (
+            message["granted"]
+            and not self.is_leader
+            and self._pre_vote.grant(node.id, message["round"])
+        ):
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    def _on_timeout_now(self, node: Any, message: Message) -> None:
+        """The leader hands over: campaign at once, without asking whether one may."""
+        if message["term"] == self.term and node.id == self.leader_id and self.may_vote():
+            self._pre_vote.approved = True
+            self._SyncObj__raftElectionDeadline = 0.0
