@@ -156,6 +156,28 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
     await server.stop(0)
 
 
+class OtherHistory(pb_grpc.ControllerServiceServicer):
+    """Knows another past than whoever asks."""
+
+    async def MetadataFeed(
+        self, request: pb.MetadataFeedRequest, context: Any
+    ) -> AsyncIterator[pb.MetadataFeedResponse]:
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "entry 4 has epoch 2 here")
+        yield pb.MetadataFeedResponse()
+
+
+async def test_a_feed_that_is_refused_for_good_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    server, port = await _serve(OtherHistory())
+    client = ControllerClient([(1, "127.0.0.1", port)], None)
+    feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
+    task = asyncio.create_task(feed.run())
+    await _until(lambda: "Metadata feed is refused" in caplog.messages)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await client.close()
+    await server.stop(0)
+
+
 async def test_a_call_finds_the_active_controller(controller: MemoryController) -> None:
     standby = Standby(active=1)
     server, port = await _serve(standby)

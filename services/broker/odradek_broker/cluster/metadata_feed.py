@@ -73,7 +73,16 @@ class MetadataFeed:
                 try:
                     await self._follow(controller)
                 except grpc.aio.AioRpcError as error:
-                    _log.debug("Metadata feed ended", controller=controller, code=error.code().name)
+                    if error.code() is grpc.StatusCode.OUT_OF_RANGE:  # not its cluster's history
+                        _log.error(
+                            "Metadata feed is refused",
+                            controller=controller,
+                            reason=error.details(),
+                        )
+                    else:
+                        _log.debug(
+                            "Metadata feed ended", controller=controller, code=error.code().name
+                        )
                 except (FeedBroken, MetadataDecodeError) as error:
                     _log.error("Metadata feed is wrong", controller=controller, reason=str(error))
                 except asyncio.CancelledError:
