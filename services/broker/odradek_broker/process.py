@@ -29,16 +29,12 @@ from odradek_broker.cluster.registration import (
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.data_directory import close_data_directory, open_data_directory
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.listeners.grpc_listeners import GrpcListeners
 from odradek_broker.listeners.grpc_services import add_services
 from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.listeners.kafka_services import kafka_services
-from odradek_broker.log.log_directory import (
-    DirectoryRefused,
-    LogDirectory,
-)
-from odradek_broker.log.storage import StorageFailed
 from odradek_broker.metrics import BrokerMetrics
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
@@ -66,7 +62,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.internal_channels import InternalChannels
-from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
+from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready
 from odradek_runtime.listeners import (
     ListenerAddress,
     refuse_open_without_authentication,
@@ -79,7 +75,6 @@ from odradek_runtime.tls import TlsFiles
 _EARLY_LOAD_S: Final = 0.5
 _WARM_UP_PAUSE_S: Final = 0.1
 _SERVER_GRACE_S: Final = 0.05
-_SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
 _log = event_log(__name__)
 
 
@@ -116,7 +111,9 @@ class BrokerProcess:
         """Live until `stop` is set, or something that cannot be mended happens."""
         self._stop = stop
         settings = self._settings
-        self._directory = self._open_directory()
+        self._directory = open_data_directory(
+            settings, broker_id=self._broker_id, incarnation=self._incarnation
+        )
         self._tick = LoopTick()
         self._tick.start()
         self._pool = DiskPool(threads_max=settings.pool_threads_max)
@@ -225,29 +222,6 @@ class BrokerProcess:
         }
 
     # --- starting --------------------------------------------------------------------------------
-
-    def _open_directory(self) -> LogDirectory:
-        settings = self._settings
-        if not settings.cluster_id:
-            raise ProcessRefused(
-                "cluster.id is not set: take the one of the controllers (`odradek quorum status`)"
-            )
-        cluster_id = ClusterId(settings.cluster_id)
-        try:
-            settings.log_dir.mkdir(parents=True, exist_ok=True)
-            LogDirectory.format(settings.log_dir, cluster_id=cluster_id, node_id=self._broker_id)
-            return LogDirectory.open(
-                settings.log_dir,
-                cluster_id=cluster_id,
-                node_id=self._broker_id,
-                incarnation=self._incarnation,
-            )
-        except DirectoryRefused as refused:
-            raise ProcessRefused(str(refused)) from None
-        except OSError as error:
-            raise ProcessRefused(
-                f"the data directory {settings.log_dir} cannot be used: {error.strerror}"
-            ) from None
 
     def _bind(self) -> None:
         """Take the ports: the registration tells them, serving begins later."""
@@ -426,31 +400,17 @@ class BrokerProcess:
         await self._grpc.health.close()
         if self._table.links is not None:
             await self._table.links.close()
-        await self._close_directory(is_clean)
+        registered = self._membership.epoch
+        await close_data_directory(
+            self._directory,
+            self._pool,
+            broker_epoch=registered if is_clean and registered >= 0 else None,
+        )
         self._lease.end()
         self._membership.stop()
         self._pool.close()
         await self._peers.close()
         await self._controllers.close()
-
-    async def _close_directory(self, is_clean: bool) -> None:
-        """Sync and mark. Its leaderships are elsewhere by now: nobody waits but who starts it again,
-        whom the sync saves the scan of as many bytes."""
-        registered = self._membership.epoch
-        epoch: BrokerEpoch | None = registered if is_clean and registered >= 0 else None
-
-        async def close() -> None:
-            await self._pool.idle()
-            await self._pool.call(lambda: self._directory.close(broker_epoch=epoch))
-
-        unsynced_bytes = sum(log.unsynced_bytes for log in self._directory.logs())
-        try:
-            is_closed = await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
-        except StorageFailed as failure:
-            _log.error("Could not stop cleanly", reason=str(failure))
-        else:
-            is_clean = is_closed and epoch is not None
-            _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)
 
 
 async def _warm_up(counters: Counters) -> None:

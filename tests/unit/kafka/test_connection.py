@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import scramp
 
-from odradek_broker.listeners import kafka_connection
+from odradek_broker.listeners import connection_times
 from odradek_broker.security.sasl import credential_of
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
@@ -180,8 +180,8 @@ async def test_connections_are_bounded_by_address_and_in_all() -> None:
 async def test_who_sends_nothing_is_closed_and_who_stops_within_a_frame_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_connection, "FIRST_FRAME_MS_MAX", 50)
-    monkeypatch.setattr(kafka_connection, "STALLED_FRAME_MS_MAX", 50)
+    monkeypatch.setattr(connection_times, "FIRST_FRAME_MS_MAX", 50)
+    monkeypatch.setattr(connection_times, "STALLED_FRAME_MS_MAX", 50)
     async with listening() as server:
         silent, stalled = await server.connect(), await server.connect()
         stalled.send(ApiKey.API_VERSIONS, 3)
@@ -194,7 +194,7 @@ async def test_who_sends_nothing_is_closed_and_who_stops_within_a_frame_too(
 async def test_who_does_not_take_its_answers_is_not_served_and_then_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_connection, "STALLED_WRITE_MS_MAX", 50)
+    monkeypatch.setattr(connection_times, "STALLED_WRITE_MS_MAX", 50)
     async with listening() as server:
         server.partitions.records[TopicName("orders"), 0] = [bytes(8 << 20)]
         client = await server.connect()

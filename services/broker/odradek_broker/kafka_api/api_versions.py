@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
@@ -23,10 +24,7 @@ SUPPORTED_FEATURES: Final = {"group.version": (0, 1)}
 def api_versions(request: Request) -> Message:
     """The registry's keys; the client says who it is from version 3 on."""
     message = request.message
-    keys = [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
-        for key, lowest, highest in request.services.advertised()
-    ]
+    keys = _keys(request.services.advertised())
     if request.version >= _WITH_SOFTWARE:
         name, version = message.client_software_name, message.client_software_version
         if not _NAME_OR_VERSION.fullmatch(name) or not _NAME_OR_VERSION.fullmatch(version):
@@ -60,3 +58,15 @@ def api_versions(request: Request) -> Message:
             if level > 0
         ],
     )
+
+
+def unknown_version(advertised: Iterable[tuple[int, int, int]]) -> Message:
+    """To a client of a later version: in version 0, with all keys, so that it need not guess (KIP-511)."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_keys(advertised))
+
+
+def _keys(advertised: Iterable[tuple[int, int, int]]) -> list[Any]:
+    return [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+        for key, lowest, highest in advertised
+    ]

@@ -16,6 +16,7 @@ from odradek_broker.security.rights import (
 from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_runtime.certificate_principals import ANONYMOUS
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 DENIALS_TOLD_MAX: Final = 100
@@ -44,6 +45,18 @@ class ClientSession:
     def is_authenticated(self) -> bool:
         """Whether anything but the login itself may be asked."""
         return self.sasl is None or self.sasl.is_complete
+
+    def logged_in(self, reauth_ms_max: int) -> int:
+        """The exchange is complete: how long the login lasts, in ms; 0: as long as the connection.
+
+        A login by token ends with the token, any login after `reauth_ms_max` if that is not 0.
+        """
+        assert self.sasl is not None, self
+        self.principal = f"User:{self.sasl.user}"
+        bounds = (reauth_ms_max, self.sasl.lifetime_ms)
+        lifetime_ms = min((one for one in bounds if one), default=0)
+        self.reauthenticate_at_ms = monotonic_ms() + lifetime_ms if lifetime_ms else None
+        return lifetime_ms
 
     def must_log_in_again(self, now_ms: int) -> bool:
         """Whether the login has run out (KIP-368)."""

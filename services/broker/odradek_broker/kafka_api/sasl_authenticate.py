@@ -12,7 +12,6 @@ from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, SaslAuthenticateResponse
-from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 _log = event_log("odradek_broker.audit")
@@ -42,10 +41,7 @@ async def sasl_authenticate(request: Request) -> Message:
         )
     lifetime_ms = 0
     if sasl.is_complete:
-        session.principal = f"User:{sasl.user}"
-        bounds = (request.services.settings.connections_max_reauth_ms, sasl.lifetime_ms)
-        lifetime_ms = min((one for one in bounds if one), default=0)
-        session.reauthenticate_at_ms = monotonic_ms() + lifetime_ms if lifetime_ms else None
+        lifetime_ms = session.logged_in(request.services.settings.connections_max_reauth_ms)
     return SaslAuthenticateResponse(
         error_code=ErrorCode.NONE,
         error_message=None,

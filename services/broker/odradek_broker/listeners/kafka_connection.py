@@ -18,12 +18,12 @@ waiting for.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Coroutine
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
-from odradek_broker.kafka_api.registry import Handler, Registry, Reply
+from odradek_broker.kafka_api.api_versions import unknown_version
+from odradek_broker.kafka_api.registry import Registry, Reply
 from odradek_broker.kafka_api.request import (
     ClientSession,
     CloseConnection,
@@ -31,31 +31,25 @@ from odradek_broker.kafka_api.request import (
     NoAnswer,
     Request,
 )
-from odradek_broker.listeners.answer_writer import AnswerBuffer, AnswerWriter
+from odradek_broker.listeners.answer_line import AnswerLine, Slot
+from odradek_broker.listeners.connection_times import ConnectionTimes
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import ArrivingBytes, FrameAssembler, FrameRefused
-from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.frames import (
     FRAME_SIZE,
     RequestHeader,
     read_request_header,
-    response_head,
 )
-from odradek_protocol.kafka.messages import ApiVersionsResponse, encode_message
+from odradek_protocol.kafka.messages import encode_message
 from odradek_protocol.primitives.varint import Malformed
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
 IN_FLIGHT_MAX: Final = 5
-FIRST_FRAME_MS_MAX: Final = 10_000
-STALLED_FRAME_MS_MAX: Final = 30_000
-STALLED_WRITE_MS_MAX: Final = 30_000
-CLOSING_MS_MAX: Final = 5_000
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
@@ -83,21 +77,6 @@ class ConnectionOwner(Protocol):
         """Run it in the listener's task group."""
 
 
-class _Slot:
-    """A request's place in the line of answers."""
-
-    __slots__ = ("began", "buffers", "handler", "header", "request", "seconds", "work")
-
-    def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
-        self.header = header
-        self.handler = handler
-        self.request: Request | None = None
-        self.buffers: list[AnswerBuffer] | None = None  # None: not answered yet
-        self.work: asyncio.Future[Any] | None = None
-        self.began = 0.0
-        self.seconds = 0.0
-
-
 class KafkaConnection(asyncio.BufferedProtocol):
     """See above. Lives on the event loop alone."""
 
@@ -106,18 +85,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frames = FrameAssembler(
             owner.scratch, frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX
         )
-        self._slots: deque[_Slot] = deque()
+        self._line = AnswerLine()
+        self._slots = self._line.slots
         self._unordered = 0
         self._transport: asyncio.Transport | None = None
-        self._writer: AnswerWriter | None = None
         self._session: ClientSession | None = None
         self._is_reading = True
         self._is_write_paused = False
         self._mute: asyncio.TimerHandle | None = None
         self._is_advancing = False
         self._is_closing = False
-        self._opened_at_ms = self._active_at_ms = self._written_at_ms = now_ms
-        self._unwritten_bytes = 0
+        self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
         self._takes_raw_tokens = False
 
@@ -126,7 +104,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._transport = stream
-        self._writer = AnswerWriter(stream)
+        self._line.opened(stream)
         try:
             self._session = self._owner.opened(self, stream)
         except CloseConnection as refused:
@@ -140,10 +118,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = True
         if self._mute is not None:
             self._mute.cancel()
-        for slot in self._slots:
-            if slot.work is not None:
-                slot.work.cancel()
-        self._slots.clear()
+        self._line.drop()
         self._owner.arriving.hold(self, 0)
         self._owner.closed(self)
 
@@ -153,7 +128,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:
             return
-        self._active_at_ms = _now_ms()
+        self._times.active_at_ms = _now_ms()
         self._frames.received(nbytes)
         self._advance()
 
@@ -162,7 +137,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
-        self._written_at_ms = _now_ms()
+        self._times.written_at_ms = _now_ms()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
@@ -239,7 +214,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return
             if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
                 raise CloseConnection("the login has run out")
-            slot = _Slot(header, handler)
+            slot = Slot(header, handler)
             request = slot.request = Request(
                 key=handler.key,
                 version=header.version,
@@ -276,27 +251,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _refuse_version(self, header: RequestHeader) -> None:
         if header.api_key != ApiKey.API_VERSIONS:
             raise CloseConnection(f"request {header.api_key} version {header.version}")
-        # Every client can read this: version 0, with all keys, so that it need not guess (KIP-511).
-        slot = _Slot(header._replace(version=0), None)
-        body = encode_message(
-            ApiVersionsResponse(
-                error_code=ErrorCode.UNSUPPORTED_VERSION,
-                api_keys=[
-                    ApiVersionsResponse.ApiVersion(
-                        api_key=key, min_version=lowest, max_version=highest
-                    )
-                    for key, lowest, highest in self._owner.registry.advertised()
-                ],
-            ),
-            0,
-        )
+        slot = Slot(header._replace(version=0), None)
+        body = encode_message(unknown_version(self._owner.registry.advertised()), 0)
         self._slots.append(slot)
-        self._fill(slot, [body], len(body))
+        self._line.fill(slot, [body], len(body))
         self._flush()
 
     # --- answering -----------------------------------------------------------------------------
 
-    async def _finish(self, slot: _Slot, reply: Awaitable[Reply]) -> None:
+    async def _finish(self, slot: Slot, reply: Awaitable[Reply]) -> None:
         """The root of an asynchronous request's task."""
         try:
             answer = await reply
@@ -308,7 +271,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._unordered -= slot.handler is not None and not slot.handler.is_ordered
             self._answer(slot, answer)
 
-    def _future_done(self, slot: _Slot, done: asyncio.Future[Reply]) -> None:
+    def _future_done(self, slot: Slot, done: asyncio.Future[Reply]) -> None:
         if done.cancelled() or self._is_closing:
             return
         assert slot.handler is not None
@@ -319,7 +282,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             self._answer(slot, done.result())
 
-    def _answer(self, slot: _Slot, reply: Reply) -> None:
+    def _answer(self, slot: Slot, reply: Reply) -> None:
         """Encode, put into the line, and send what is at its head."""
         request = slot.request
         if self._is_closing or request is None:
@@ -329,20 +292,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if isinstance(reply, NoAnswer):
                 slot.buffers = []
             elif isinstance(reply, Encoded):
-                self._fill(slot, reply.buffers, reply.size_bytes)
+                self._line.fill(slot, reply.buffers, reply.size_bytes)
             else:
                 self._count_time(slot, request)
                 if request.throttle_ms:
                     reply.throttle_time_ms = request.throttle_ms
                 body = encode_message(reply, request.version)
-                self._fill(slot, [body], len(body))
+                self._line.fill(slot, [body], len(body))
         except Exception as error:
             self._fail(slot, error)
             return
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
-        self._flush()
+        try:  # as _flush: this is the way of each request
+            if self._line.flush():
+                self._times.active_at_ms = _now_ms()
+        except OSError as error:
+            self._close(f"what was to be sent cannot be read: {error}")
         if request.closes_connection:
             self._close("the login failed")
             return
@@ -350,32 +317,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._mute_for(request.throttle_ms)
         self._advance()
 
-    def _fill(self, slot: _Slot, buffers: Any, size_bytes: int) -> None:
-        header = slot.header
-        head = response_head(
-            ApiKey(header.api_key), header.version, header.correlation_id, size_bytes
-        )
-        slot.buffers = [head, *buffers]
-        if slot is not self._slots[0]:  # it waits in line: its files may be cut before its turn
-            slot.buffers = [
-                one.read() if isinstance(one, FileSlice) else one for one in slot.buffers
-            ]
-
     def _flush(self) -> None:
-        """Write the answers at the head of the line."""
-        slots = self._slots
-        ready: list[AnswerBuffer] = []
-        while slots and slots[0].buffers is not None:
-            ready.extend(slots.popleft().buffers or ())
-        if not ready or self._writer is None:
-            return
         try:
-            self._writer.write(ready)
+            if self._line.flush():
+                self._times.active_at_ms = _now_ms()
         except OSError as error:
             self._close(f"what was to be sent cannot be read: {error}")
-        self._active_at_ms = _now_ms()
 
-    def _count_time(self, slot: _Slot, request: Request) -> None:
+    def _count_time(self, slot: Slot, request: Request) -> None:
         wait_ms = request.services.quotas.throttle_ms(
             REQUEST_PERCENTAGE, request.session.principal, request.client_id, slot.seconds * 100
         )
@@ -406,12 +355,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_raw_token(self, token: bytes) -> None:
         """SaslHandshake 0: tokens follow in frames without a header, until the login is done."""
-        slot = _Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
+        slot = Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
         self._slots.append(slot)
         self._unordered += 1
         slot.work = self._owner.spawn(self._raw_token(slot, token))
 
-    async def _raw_token(self, slot: _Slot, token: bytes) -> None:
+    async def _raw_token(self, slot: Slot, token: bytes) -> None:
         session = self._session
         assert session is not None
         assert session.sasl is not None, session
@@ -423,10 +372,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._unordered -= 1
         if session.sasl.is_complete:
-            session.principal = f"User:{session.sasl.user}"
+            session.logged_in(self._owner.registry.services.settings.connections_max_reauth_ms)
             session.takes_raw_tokens = False
-            if session.sasl.lifetime_ms is not None:
-                session.reauthenticate_at_ms = monotonic_ms() + session.sasl.lifetime_ms
         slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
         self._login_advanced()
         self._flush()
@@ -438,34 +385,29 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Close it if it is too slow or rests too long; the listener calls this every second."""
         if self._transport is None or self._session is None:
             return
+        times = self._times
         if self._is_closing:
-            if now_ms - self._active_at_ms > CLOSING_MS_MAX:
+            if times.closes_too_slowly(now_ms):
                 self._transport.abort()
-            return
-        rested_ms = now_ms - self._active_at_ms
-        if self._is_write_paused:
-            unwritten = self._transport.get_write_buffer_size()
-            if unwritten != self._unwritten_bytes:
-                self._unwritten_bytes = unwritten
-                self._written_at_ms = now_ms
-            elif now_ms - self._written_at_ms > STALLED_WRITE_MS_MAX:
+        elif self._is_write_paused:
+            if times.takes_nothing(self._transport.get_write_buffer_size(), now_ms):
                 self._close("it does not take its answers")
         elif not self._session.is_authenticated or not self._has_spoken:
-            if now_ms - self._opened_at_ms > FIRST_FRAME_MS_MAX and not self._slots:
+            if times.begins_too_slowly(now_ms) and not self._slots:
                 self._close("no request, or no login, in time")
         elif self._slots or self._mute is not None:
             return
         elif self._frames.is_mid_frame:
-            if rested_ms > STALLED_FRAME_MS_MAX:
+            if times.stalls(now_ms):
                 self._close("a frame that does not arrive")
-        elif rested_ms > self._owner.idle_ms_max:
+        elif times.rests(self._owner.idle_ms_max, now_ms):
             self._close("")
 
     def abort(self) -> None:
         """Close it now (the listener stops)."""
         self._close("")
 
-    def _fail(self, slot: _Slot, error: BaseException) -> None:
+    def _fail(self, slot: Slot, error: BaseException) -> None:
         """A bug: nothing sensible can be answered, so the client must ask anew."""
         self._owner.counters.failures += 1
         _log.error(
@@ -481,7 +423,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         self._is_closing = True
-        self._active_at_ms = _now_ms()
+        self._times.active_at_ms = _now_ms()
         session = self._session
         if reason:
             self._owner.counters.closed += 1

@@ -1,0 +1,66 @@
+"""How a broker takes its data directory when it starts, and leaves it when it stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
+from odradek_runtime.lifecycle import ProcessRefused, bounded
+from odradek_runtime.logs import event_log
+
+_SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
+_log = event_log(__name__)
+
+
+def open_data_directory(
+    settings: BrokerSettings, *, broker_id: BrokerId, incarnation: IncarnationId
+) -> LogDirectory:
+    """Lock it, make it this broker's if it is new, and judge its last life.
+
+    Raises:
+        ProcessRefused: it is another's, or cannot be used; no cluster is told.
+    """
+    if not settings.cluster_id:
+        raise ProcessRefused(
+            "cluster.id is not set: take the one of the controllers (`odradek quorum status`)"
+        )
+    cluster_id = ClusterId(settings.cluster_id)
+    try:
+        settings.log_dir.mkdir(parents=True, exist_ok=True)
+        LogDirectory.format(settings.log_dir, cluster_id=cluster_id, node_id=broker_id)
+        return LogDirectory.open(
+            settings.log_dir, cluster_id=cluster_id, node_id=broker_id, incarnation=incarnation
+        )
+    except DirectoryRefused as refused:
+        raise ProcessRefused(str(refused)) from None
+    except OSError as error:
+        raise ProcessRefused(
+            f"the data directory {settings.log_dir} cannot be used: {error.strerror}"
+        ) from None
+
+
+async def close_data_directory(
+    directory: LogDirectory, pool: DiskPool, *, broker_epoch: BrokerEpoch | None
+) -> None:
+    """Sync and mark; `broker_epoch` None: it is no clean end.
+
+    Its leaderships are elsewhere by now: nobody waits but who starts it again, whom the sync saves the scan of as many
+    bytes.
+    """
+
+    async def close() -> None:
+        await pool.idle()
+        await pool.call(lambda: directory.close(broker_epoch=broker_epoch))
+
+    unsynced_bytes = sum(log.unsynced_bytes for log in directory.logs())
+    try:
+        is_closed = await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
+    except StorageFailed as failure:
+        _log.error("Could not stop cleanly", reason=str(failure))
+    else:
+        is_clean = is_closed and broker_epoch is not None
+        _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)

@@ -1,0 +1,43 @@
+"""How long a Kafka client may take over what it does, and when it did it last. Times are ms of the loop's clock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_FRAME_MS_MAX: Final = 10_000
+STALLED_FRAME_MS_MAX: Final = 30_000
+STALLED_WRITE_MS_MAX: Final = 30_000
+CLOSING_MS_MAX: Final = 5_000
+
+
+class ConnectionTimes:
+    """One connection's; the connection notes them."""
+
+    __slots__ = ("active_at_ms", "opened_at_ms", "unwritten_bytes", "written_at_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.opened_at_ms = self.active_at_ms = self.written_at_ms = now_ms
+        self.unwritten_bytes = 0
+
+    def closes_too_slowly(self, now_ms: int) -> bool:
+        """It was told to close, and what it was answered before does not go out."""
+        return now_ms - self.active_at_ms > CLOSING_MS_MAX
+
+    def takes_nothing(self, unwritten_bytes: int, now_ms: int) -> bool:
+        """Of so many bytes that wait for it, it has taken none for too long."""
+        if unwritten_bytes != self.unwritten_bytes:
+            self.unwritten_bytes, self.written_at_ms = unwritten_bytes, now_ms
+            return False
+        return now_ms - self.written_at_ms > STALLED_WRITE_MS_MAX
+
+    def begins_too_slowly(self, now_ms: int) -> bool:
+        """It has not said anything, or not logged in, for too long."""
+        return now_ms - self.opened_at_ms > FIRST_FRAME_MS_MAX
+
+    def stalls(self, now_ms: int) -> bool:
+        """It has begun a frame, and sent nothing for too long."""
+        return now_ms - self.active_at_ms > STALLED_FRAME_MS_MAX
+
+    def rests(self, idle_ms_max: int, now_ms: int) -> bool:
+        """It has done nothing for that long."""
+        return now_ms - self.active_at_ms > idle_ms_max
