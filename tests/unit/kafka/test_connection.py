@@ -17,6 +17,7 @@ from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import ScramMechanism
+from odradek_runtime.clock import monotonic_ms
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.wire_client import WireClient, eventually, listening
 
@@ -314,8 +315,9 @@ class TestLogin:
             )
             await client.receive()
 
-    async def test_raw_tokens_after_handshake_0(self) -> None:
-        async with self.serving() as server:
+    @pytest.mark.parametrize("reauth_ms_max", [0, 1])
+    async def test_raw_tokens_after_handshake_0(self, reauth_ms_max: int) -> None:
+        async with self.serving(connections_max_reauth_ms=reauth_ms_max) as server:
             client = await server.connect()
             assert await self.handshake(client, "SCRAM-SHA-256", 0) == 0
             scram = scramp.ScramClient(["SCRAM-SHA-256"], "alice", "secret")
@@ -325,8 +327,13 @@ class TestLogin:
             client.send_frame(scram.get_client_final().encode())
             (size,) = struct.unpack(">i", await client.reader.readexactly(4))
             scram.set_server_final((await client.reader.readexactly(size)).decode())
+            ends_ms = monotonic_ms() + reauth_ms_max + 1
+            await eventually(lambda: monotonic_ms() > ends_ms)
             client.send(ApiKey.METADATA, 12)
-            await client.receive()
+            if reauth_ms_max:
+                assert await client.is_closed(), "the login has run out"
+            else:
+                await client.receive()
 
     async def test_a_nonce_of_another_exchange_is_refused(self) -> None:
         async with self.serving() as server:
