@@ -6,7 +6,7 @@ from typing import Final
 
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_runtime.lifecycle import ProcessRefused, bounded
