@@ -131,7 +131,7 @@ class Chaos:
                 return False
             disk.fail = None
             self._count("failed disk call")
-            self._broken += 1
+            self._broken += node_id in self.world.nodes  # a power cut may come first
             return True
 
         disk.fail = fail
