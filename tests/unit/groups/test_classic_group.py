@@ -284,6 +284,12 @@ def test_names_that_no_record_has_room_for_are_refused(
     assert talk.shard.groups == {}
 
 
+def test_a_join_that_is_refused_makes_no_group() -> None:
+    talk = Conversation()
+    assert talk.joined(talk.join(protocols=())).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert talk.shard.listings() == []
+
+
 def test_time_passes_only_groups_by_with_something_due(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Conversation()
     talk.stable_pair()

@@ -64,8 +64,10 @@ class GroupShard(OffsetShard):
         classic = self._classic(join.group_id)
         if classic is None:
             classic = self._new_classic(join.group_id)
+        told = classic.handle_join(request_id, join, now_ms=now_ms)
+        if classic.members or classic.pending_members:  # who was refused leaves no group behind
             self.groups[join.group_id] = classic
-        return step + self._stamped(classic.handle_join(request_id, join, now_ms=now_ms), wall_ms)
+        return step + self._stamped(told, wall_ms)
 
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
