@@ -39,7 +39,8 @@ class AdminCalls:
 
     @property
     def _timeout_ms(self) -> int:
-        return int(self._timeout_s * 1000)
+        """How long the cluster may take: a tenth less than we wait, so that it can say what timed out."""
+        return int(self._timeout_s * 900)
 
     async def _call(self, method: Method[Any, R], request: Any) -> R:
         """One call to whichever broker answers; again while controller or coordinator is moving."""
