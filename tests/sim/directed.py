@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_broker.coordination.coordinator_host import java_hash
+from odradek_broker.coordination.coordinator_host import absolute_java_hash
 from odradek_broker.partition.leading.leader import Leader
 from odradek_metadata_quorum.controller.administration.configs import (
     AlterConfigsRequest,
@@ -164,7 +164,7 @@ class Stage:
         topic = self.cluster.log.image.topic(GROUPS_TOPIC.name)
         if topic is None:
             return -1
-        return topic.partitions[java_hash(group_id) % len(topic.partitions)].leader
+        return topic.partitions[absolute_java_hash(group_id) % len(topic.partitions)].leader
 
     def close(self) -> None:
         """Unwind what runs, where coordinators did."""

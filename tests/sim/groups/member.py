@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from odradek_broker.coordination.coordinator_host import java_hash
+from odradek_broker.coordination.coordinator_host import absolute_java_hash
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.groups import messages as gm
 from odradek_protocol.identity import GroupId, Offset, TopicPartition
@@ -229,7 +229,7 @@ class Member:
         topic = image.topic(OFFSETS_TOPIC)
         if topic is None:
             return -1
-        state = topic.partitions[java_hash(self.group_id) % len(topic.partitions)]
+        state = topic.partitions[absolute_java_hash(self.group_id) % len(topic.partitions)]
         if state.leader_epoch < self._leader_epoch:
             return -1
         self._leader_epoch = state.leader_epoch

@@ -88,7 +88,7 @@ class CoordinatorHost(Generic[Shard]):
 
     def partition_of(self, name: str, partition_count: int) -> PartitionIndex:
         """Where the state of that group or transactional id is kept: Kafka's `abs(hashCode) % count`."""
-        return PartitionIndex(java_hash(name) % partition_count)
+        return PartitionIndex(absolute_java_hash(name) % partition_count)
 
     async def ask(
         self, partition: PartitionIndex, decide: Callable[[Shard, int], DecidedStep]
@@ -263,10 +263,15 @@ class CoordinatorHost(Generic[Shard]):
                 hosted.take_of(self._kind.tick)
 
 
-def java_hash(text: str) -> int:
-    """`String.hashCode() & 0x7fffffff` of Java, over UTF-16 units: how Kafka spreads groups over partitions."""
+def absolute_java_hash(text: str) -> int:
+    """Java's `String.hashCode()` over UTF-16 units, without its sign: how Kafka spreads groups over partitions.
+
+    The lowest int has no positive twin; Kafka takes 0 for it (`Utils.abs`).
+    """
     value = 0
     units = text.encode("utf-16-be")
     for index in range(0, len(units), 2):
         value = (31 * value + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return value if value < 1 << 31 else 0
