@@ -12,7 +12,7 @@ from odradek.cli.main import app
 
 HEAVY = (
     "asyncio", "cryptography", "fastapi", "grpc", "importlib.metadata", "pyarrow", "pydantic",
-    "pyspark", "structlog",
+    "pyspark", "rich", "structlog",
 )  # fmt: skip
 _PROBE = """
 import sys

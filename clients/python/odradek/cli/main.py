@@ -20,7 +20,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # its boxes take a third of the start-up; tables of results import rich when they come
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
