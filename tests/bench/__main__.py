@@ -21,6 +21,7 @@ BENCHES = {
     ],
     "quorum": ["tests.bench.bench_quorum"],
     "gateway": ["tests.bench.bench_gateway"],
+    "recovery": ["tests.bench.bench_recovery"],
 }
 START_UP_ROUNDS = 7
 

@@ -1,0 +1,101 @@
+"""How long a broker with much data takes from its start after kill -9 to its first acknowledgement.
+
+    python -m tests.bench.bench_recovery [--gigabytes 10]
+
+One controller, one broker, a topic of 8 partitions with segments of 1 GiB. First as a crash leaves it: only
+what lies past the recovery point is scanned. Then without index files and checkpoints: all of it is.
+The page cache is as the writing left it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import Progress
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+
+TOPIC = "much"
+PARTITIONS = 8
+VALUE_BYTES = 32 * 1024
+READY_S_MAX = 600.0
+BAR_S = 30.0
+REBUILT = (".index", ".timeindex")
+CHECKPOINT = "-offset-checkpoint"
+
+
+async def write(bootstrap: str, total_bytes: int) -> None:
+    """Acknowledged, and as much per partition."""
+    noise = os.urandom(VALUE_BYTES * 2)
+    records = total_bytes // VALUE_BYTES
+    progress = Progress(console=Console(file=sys.stderr), transient=True)
+    async with Client(bootstrap) as client:
+        await client.admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        async with client.producer() as producer:
+            with progress:
+                writing = progress.add_task("writing", total=records)
+                for number in range(records):
+                    start = number % VALUE_BYTES
+                    value = noise[start : start + VALUE_BYTES]
+                    await producer.send(TOPIC, value, partition=number % PARTITIONS)
+                    if not number % 1_000:
+                        progress.update(writing, completed=number)
+                await producer.flush(120)
+
+
+async def first_acknowledgement(bootstrap: str) -> None:
+    async with Client(bootstrap) as client, client.producer() as producer:
+        for partition in range(PARTITIONS):
+            await producer.send_and_wait(TOPIC, b"after", partition=partition)
+
+
+def forget_what_can_be_rebuilt(cluster: EmbeddedCluster) -> None:
+    """Index files, and where recovery might begin."""
+    for path in cluster.broker_data_dir(1).rglob("*"):
+        if path.suffix in REBUILT or path.name.endswith(CHECKPOINT):
+            path.unlink()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=10.0)
+    gigabytes = parser.parse_args().gigabytes
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        asyncio.run(write(cluster.bootstrap, int(gigabytes * 1e9)))
+        broker = cluster.brokers[1]
+        for what, prepare in (
+            ("restart after kill -9", lambda _: None),
+            ("the same without indexes and checkpoints", forget_what_can_be_rebuilt),
+        ):
+            broker.signal(signal.SIGKILL)
+            broker.wait(10)
+            prepare(cluster)
+            began_s = time.perf_counter()
+            broker.start()
+            broker.wait_ready(READY_S_MAX)
+            asyncio.run(first_acknowledgement(cluster.bootstrap))
+            took_s = time.perf_counter() - began_s
+            line = {
+                "bench": "recovery",
+                "what": f"{what}, start to an acknowledgement by every partition",
+                "gigabytes": gigabytes,
+                "s": round(took_s, 2),
+                "bar_s": BAR_S,
+                "is_bar_met": took_s <= BAR_S,
+            }
+            print(json.dumps(line), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
