@@ -17,6 +17,7 @@ import grpc
 
 from odradek import Client
 from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek.embedded.free_ports import free_ports
 from odradek.errors import OdradekError
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -108,7 +109,7 @@ def _nobody_there(cluster: EmbeddedCluster) -> str:
     "advertised.listeners...",
 )
 def _unresolvable(_: EmbeddedCluster) -> str:
-    port = _free_port()
+    [port] = free_ports(1)
     listeners = (
         f"listeners=GRPC://127.0.0.1:{port},REPLICATION://127.0.0.1:0",
         f"advertised.listeners=GRPC://nosuch.invalid:{port},REPLICATION://127.0.0.1:0",
@@ -362,9 +363,3 @@ def _copy_of_data(cluster: EmbeddedCluster, folder: Path) -> Path:
     copy = folder / "copy"
     shutil.copytree(cluster.broker_data_dir(1), copy)
     return copy
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port

@@ -6,7 +6,6 @@ Nobody is told when a cable is cut: without pings that must be answered a stream
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from odradek.embedded.free_ports import free_ports
 from odradek_runtime.grpc_endpoints import internal_channel, new_server
 from odradek_runtime.listeners import ListenerAddress
 from tests.integration.broker.flaky_link import FlakyLink
@@ -51,9 +51,7 @@ class Echo(grpc.GenericRpcHandler):
 @asynccontextmanager
 async def echo_behind_a_link() -> AsyncIterator[tuple[Echo, FlakyLink, grpc.aio.Channel]]:
     """A server as our processes have it, and an internal channel to it over a link."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    [port] = free_ports(1)
     address = ListenerAddress(name="ECHO", host="127.0.0.1", port=port)
     server, echo = new_server(), Echo()
     server.add_generic_rpc_handlers((echo,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.process import QuorumProcess
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_protocol.metadata.codec import decode_batch
@@ -39,18 +39,6 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
                 return
             await asyncio.sleep(0.01)
     raise AssertionError(what)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 @dataclass
@@ -113,9 +101,7 @@ class Controllers:
         found: list[int] = []
 
         def look() -> bool:
-            for task in self.tasks.values():
-                if task.done():
-                    task.result()
+            self._check_tasks()
             found[:] = [
                 node
                 for node, process in self.processes.items()
@@ -125,6 +111,23 @@ class Controllers:
 
         await until(look, "an active controller")
         return found[0]
+
+    async def all_ready(self) -> None:
+        """From now on a majority is enough: new ones must have heard of each other once."""
+
+        def look() -> bool:
+            self._check_tasks()
+            return all(
+                hasattr(process, "_is_serving") and not process._why_not_ready()
+                for process in self.processes.values()
+            )
+
+        await until(look, "controllers that are ready")
+
+    def _check_tasks(self) -> None:
+        for task in self.tasks.values():
+            if task.done():
+                task.result()
 
     def controller(self, node: int) -> controller_service_pb2_grpc.ControllerServiceAsyncStub:
         return controller_service_pb2_grpc.ControllerServiceStub(self.channel(node))  # type: ignore[return-value]
@@ -169,6 +172,7 @@ async def controllers(
         found.start(node)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(found.close)
+        await found.all_ready()
         yield found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.quorum import (
     CommittedEntry,
     NotLeader,
@@ -22,7 +23,6 @@ from odradek_metadata_quorum.quorum import (
     StorageMismatch,
     format_storage,
 )
-from tests.integration.quorum.voter_cluster import free_ports
 
 
 class History:

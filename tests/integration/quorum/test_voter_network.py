@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.quorum import (
     InsecureListener,
     Quorum,
@@ -27,7 +28,6 @@ from odradek_metadata_quorum.quorum.network.peer_link import hello
 from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.quorum.network.wire import Message
 from tests.integration.quorum.certificates import CertificateAuthority
-from tests.integration.quorum.voter_cluster import free_ports
 
 
 class Recorded:

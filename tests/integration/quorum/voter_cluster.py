@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,22 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.quorum import format_storage
 from tests.integration.quorum.certificates import CertificateAuthority
 
 _ROOT = Path(__file__).resolve().parents[3]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has right now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 class VoterCluster:

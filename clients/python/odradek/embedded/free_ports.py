@@ -1,14 +1,25 @@
-"""Ports for processes that must know each other's addresses before any of them listens."""
+"""Ports for processes that must know each other's addresses before any of them listens.
+
+Between the choice of a port and the moment its process listens, another program may choose the
+same one. Programs that start clusters at the same time therefore take their ports from blocks: a
+block belongs to the program that holds its first port, which nothing else uses.
+"""
 
 from __future__ import annotations
 
 import random
 import socket
+import threading
+from collections import deque
+from typing import Final
 
 # Below Linux' range for outgoing connections, so that none of those takes a port while its process restarts.
-_PORT_MIN = 15_000
-_PORT_MAX = 32_000
-_TRIES_MAX = 2_000
+_PORT_MIN: Final = 15_000
+_PORT_MAX: Final = 32_000
+_BLOCK_PORTS: Final = 100
+
+_lock = threading.Lock()
+_ports: deque[int] = deque()  # of our blocks, without the first; given longest ago comes first
 
 
 def free_ports(count: int, *, base_port: int = 0) -> list[int]:
@@ -26,14 +37,42 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
                     f"or choose another --base-port (0: free ports)"
                 )
         return ports
+    with _lock:
+        return _free_of_our_blocks(count)
+
+
+def _free_of_our_blocks(count: int) -> list[int]:
     found: list[int] = []
-    for _ in range(_TRIES_MAX):
-        port = random.randrange(_PORT_MIN, _PORT_MAX)
-        if port not in found and _is_free(port):
+    seen = 0
+    while len(found) < count:
+        if seen == len(_ports):
+            _take_block()
+        port = _ports.popleft()
+        _ports.append(port)
+        seen += 1
+        if _is_free(port):
             found.append(port)
-            if len(found) == count:
-                return found
-    raise OSError(f"no {count} free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
+    return found
+
+
+def _take_block() -> None:
+    """Hold one more block; its ports come first.
+
+    Raises:
+        OSError: all blocks are taken.
+    """
+    blocks = range(_PORT_MIN, _PORT_MAX, _BLOCK_PORTS)
+    for first in random.sample(blocks, len(blocks)):
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", first))
+        except OSError:
+            holder.close()
+            continue
+        holder.detach()  # open until this program ends
+        _ports.extendleft(reversed(range(first + 1, first + _BLOCK_PORTS)))
+        return
+    raise OSError(f"no free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
 
 
 def _is_free(port: int) -> bool:

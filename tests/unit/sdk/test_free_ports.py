@@ -1,0 +1,55 @@
+"""Ports of an embedded cluster: free, distinct, and never those of another program's cluster."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from odradek.embedded import free_ports as module
+from odradek.embedded.free_ports import free_ports
+
+_ASK = "from odradek.embedded.free_ports import free_ports; print(*free_ports(70)); input()"
+
+
+def test_ports_are_distinct_also_beyond_one_block() -> None:
+    assert len(set(free_ports(250))) == 250
+
+
+def test_a_port_that_is_taken_is_left_out() -> None:
+    [port] = free_ports(1)
+    everything_else = len(module._ports) - 1
+    with socket.create_server(("127.0.0.1", port)):
+        assert port not in free_ports(everything_else)
+
+
+def test_a_port_given_is_not_given_again_soon() -> None:
+    first = free_ports(30)
+    assert not set(first) & set(free_ports(30))
+
+
+def test_programs_that_ask_at_the_same_time_get_different_ports() -> None:
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ASK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]
+    lines = [program.stdout.readline() for program in programs if program.stdout]
+    for program in programs:
+        program.communicate(b"\n")
+    given = [port for line in lines for port in line.split()]
+    assert len(given) == len(set(given)) == 4 * 70
+
+
+def test_a_wish_that_is_taken_is_refused_by_name() -> None:
+    [port] = free_ports(1)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use"),
+    ):
+        free_ports(2, base_port=port)
