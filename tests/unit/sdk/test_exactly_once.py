@@ -97,6 +97,32 @@ def test_and_so_with_compression_and_large_batches(plan: list[tuple], compressio
     asyncio.run(run(plan, {**QUICK, "linger_ms": 0, "compression": compression}))
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS]
+)
+async def test_what_follows_a_refused_first_batch_is_not_written_before_it(code: ErrorCode) -> None:
+    """A leader takes any number from a producer that is new to it: what is behind would count as written."""
+    cluster = MemoryCluster()
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, code)
+    async with cluster.client() as client, client.producer(batch_bytes_max=1) as producer:
+        futures = [await producer.send("t", b"%d" % number) for number in range(5)]
+        offsets = [(await future).offset for future in futures]
+    assert written(cluster, 0) == [b"%d" % number for number in range(5)]
+    assert offsets == list(range(5))
+
+
+async def test_a_first_batch_that_is_too_large_is_written_before_its_smaller_followers() -> None:
+    cluster = MemoryCluster()
+    cluster.create_topic("t", configs={"max.message.bytes": "2000"})
+    sent = [b"%04d" % number + b"x" * 96 for number in range(50)]
+    async with cluster.client() as client, client.producer(batch_bytes_max=4_000) as producer:
+        for value in sent:
+            await producer.send("t", value)
+        await producer.flush(10)
+    assert written(cluster, 0) == sent
+
+
 async def test_without_idempotence_a_lost_answer_writes_twice() -> None:
     """The counterpart: what the numbers are for."""
     cluster = MemoryCluster()

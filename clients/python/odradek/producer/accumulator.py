@@ -283,9 +283,13 @@ class Accumulator:
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
         if queue.is_settling or queue.not_before_ms > now_ms:
             return False
-        if self.is_idempotent and not queue.may_number(self.producer_id):
-            return False
-        return len(queue.in_flight) < self.limits.in_flight_max
+        in_flight_max = self.limits.in_flight_max
+        if self.is_idempotent:
+            if not queue.may_number(self.producer_id):
+                return False
+            if not queue.is_remembered:
+                in_flight_max = 1
+        return len(queue.in_flight) < in_flight_max
 
     def _ready(self, queue: PartitionQueue, now_ms: int, is_idle: bool) -> ProducerBatch | None:
         if queue.waiting:
@@ -308,6 +312,7 @@ class Accumulator:
         batch.base_offset = base_offset
         batch.log_append_time_ms = log_append_time_ms
         queue.failures = 0
+        queue.is_remembered = True
         if batch.number > queue.hole_number:
             queue.hole_number = -1
         return self._done(batch, None)

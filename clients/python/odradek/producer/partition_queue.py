@@ -6,6 +6,9 @@ are older than the one filling. What keeps it so:
 
 - At most `in_flight_max` (5) are sent and undecided: the broker remembers the last five of a
   producer, so a repeat of any of them is recognized.
+- Until the leader has acknowledged one batch under the present producer id and epoch, one is sent at a time: a
+  leader takes any number from a producer that it does not remember, so a later batch could be written though the
+  first was refused, and the repeat of the first would count as written, too.
 - After a failure that may be retried nothing new is sent until every batch in flight is decided or
   given up on (`is_settling`). Then all go again, lowest sequence first.
 - Sequence numbers are given when a batch is first sent and kept over retries: whether an earlier
@@ -43,6 +46,7 @@ class PartitionQueue:
         "filling",
         "hole_number",
         "in_flight",
+        "is_remembered",
         "is_settling",
         "must_renumber",
         "name",
@@ -68,6 +72,8 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.is_remembered = False
+        """A batch was acknowledged under this producer id and epoch: the leader notices gaps."""
         self.hole_number = -1
         """Number of the last batch that failed after it was sent; -1: no hole since the last success."""
         self.must_renumber = False
@@ -156,7 +162,7 @@ class PartitionQueue:
             assert not self.in_flight, self.name
             for waiting in self.waiting:
                 waiting.number_as(-1, -1, -1)
-            self.must_renumber = False
+            self.must_renumber = self.is_remembered = False
             self.hole_number = -1
             if self.producer_epoch < PRODUCER_EPOCH_MAX:
                 self.producer_epoch += 1
@@ -167,5 +173,6 @@ class PartitionQueue:
             assert not self.in_flight, self.name
             self.producer_id, self.producer_epoch = producer_id, producer_epoch
             self.next_sequence = 0
+            self.is_remembered = False
         batch.number_as(self.producer_id, self.producer_epoch, self.next_sequence)
         self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCE_MODULUS

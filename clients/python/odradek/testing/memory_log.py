@@ -142,11 +142,13 @@ class MemoryLog:
         return ErrorCode.NONE, base_offset
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
-        """NONE and -1: append; NONE and an offset: it is there already."""
+        """NONE and -1: append; NONE and an offset: it is there already.
+
+        As brokers do (Kafka's, too), it takes whatever number comes first from a producer that it does not remember.
+        """
         state = self._producers.get(header.producer_id)
         if state is None:
-            fits = header.base_sequence == 0
-            return (ErrorCode.NONE if fits else ErrorCode.UNKNOWN_PRODUCER_ID), -1
+            return ErrorCode.NONE, -1
         if header.producer_epoch < state.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH, -1
         if header.producer_epoch > state.epoch:
@@ -157,6 +159,9 @@ class MemoryLog:
                 return ErrorCode.NONE, base_offset
         if header.base_sequence == (state.last_sequence + 1) % _SEQUENCE_MODULUS:
             return ErrorCode.NONE, -1
+        behind = (state.recent[0][0] - header.last_sequence) % _SEQUENCE_MODULUS
+        if 0 < behind < _SEQUENCE_MODULUS // 2:
+            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
 
     def _remember(self, header: BatchHeader, base_offset: int) -> None:
