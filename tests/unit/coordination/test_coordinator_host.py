@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.coordination.coordinator_host import CoordinatorHost
+from odradek_broker.coordination import coordinator_host
+from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.step import Answer, RequestId
@@ -61,7 +62,8 @@ class TallyKind:
     def tick(self, shard: Tally) -> Told:
         if self.failures:
             self.failures -= 1
-            self.has_failed.set()
+            if not self.failures:
+                self.has_failed.set()
             raise AssertionError("a bug")
         return Told()
 
@@ -190,6 +192,36 @@ async def test_a_timer_that_fails_costs_one_load(
         await kind.has_failed.wait()
     assert await ask(host, FIRST, add("b")) == 2
     assert len(kind.made) == 2
+
+
+def test_the_wait_before_a_load_grows_and_is_bounded() -> None:
+    waits_s = [reload_wait_s(breaks) for breaks in (1, 2, 3, 4, 10_000)]
+    assert waits_s == [0.0, 0.4, 0.8, 1.6, 5.0]
+
+
+async def test_a_shard_that_breaks_again_waits_before_it_is_loaded(
+    host: CoordinatorHost[Tally], kind: TallyKind
+) -> None:
+    kind.failures = 2
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(5):
+        await kind.has_failed.wait()
+    broken_at_s = loop.time()
+    assert host.is_loading()
+    assert await ask(host, FIRST, add("a")) == 1
+    assert loop.time() - broken_at_s >= 0.39
+
+
+async def test_after_a_calm_time_a_shard_is_loaded_at_once(
+    host: CoordinatorHost[Tally], kind: TallyKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_host, "_CALM_S", -1.0)
+    kind.failures = 20  # would wait for over a minute
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    async with asyncio.timeout(5):
+        await kind.has_failed.wait()
+    assert await ask(host, FIRST, add("a")) == 1
 
 
 @pytest.mark.parametrize("why", ["it raises", "no record can be made of it"])

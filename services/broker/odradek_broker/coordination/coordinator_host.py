@@ -2,7 +2,8 @@
 
 Loading reads the whole partition and replays it, once the watermark has passed its end: what earlier leaders wrote, and
 what a broken shard of our own wrote and could not see committed, may still be committed, and then the next coordinator
-replays it. At most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load.
+replays it. At most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load; one that breaks again
+and again waits longer each time, so that a request that meets a bug, repeated for ever, does not cost a load each time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from odradek_runtime.logs import event_log
 Shard = TypeVar("Shard")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
+_RELOAD_S_MAX = 5.0
+_CALM_S = 60.0  # broken later than that after it became active: as if for the first time
 _READ_BYTES = 1024 * 1024
 _BATCH_BYTES_MAX = 16 * 1024 * 1024
 _WRITE_TIMEOUT_MS = 15_000
@@ -129,15 +132,7 @@ class CoordinatorHost(Generic[Shard]):
     ) -> None:
         """LeadershipWatcher: load it."""
         self.on_resigned(topic, partition)
-        hosted = HostedShard(
-            partition=partition,
-            leader_epoch=leader_epoch,
-            shard=self._kind.create(),
-            append=lambda records, on_done: self._append(hosted, records, on_done),
-            on_broken=lambda: self._reload(hosted),
-        )
-        self._hosted[partition] = hosted
-        self._loads.put_nowait(hosted)
+        self._loads.put_nowait(self._host(partition, leader_epoch))
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
         """LeadershipWatcher: drop it."""
@@ -145,12 +140,36 @@ class CoordinatorHost(Generic[Shard]):
         if hosted is not None:
             hosted.close()
 
-    def _reload(self, hosted: HostedShard[Shard]) -> None:
-        if self._hosted.get(hosted.partition) is hosted:
-            _log.warning(
-                "Loading a coordinator again", topic=self.topic, partition=hosted.partition
-            )
-            self.on_leader(self.topic, hosted.partition, hosted.leader_epoch)
+    def _host(
+        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, *, breaks: int = 0
+    ) -> HostedShard[Shard]:
+        hosted = HostedShard(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            shard=self._kind.create(),
+            append=lambda records, on_done: self._append(hosted, records, on_done),
+            on_broken=lambda: self._reload(hosted),
+            breaks=breaks,
+        )
+        self._hosted[partition] = hosted
+        return hosted
+
+    def _reload(self, broken: HostedShard[Shard]) -> None:
+        partition = broken.partition
+        if self._hosted.get(partition) is not broken:
+            return
+        loop = asyncio.get_running_loop()
+        is_first = loop.time() - broken.active_since_s > _CALM_S
+        breaks = 1 if is_first else broken.breaks + 1
+        wait_s = reload_wait_s(breaks)
+        _log.warning(
+            "Loading a coordinator again",
+            topic=self.topic,
+            partition=partition,
+            wait_s=wait_s,
+        )
+        hosted = self._host(partition, broken.leader_epoch, breaks=breaks)
+        loop.call_later(wait_s, self._loads.put_nowait, hosted)
 
     # --- loading ---------------------------------------------------------------------------------
 
@@ -166,7 +185,7 @@ class CoordinatorHost(Generic[Shard]):
                     continue  # it went meanwhile
                 if is_loaded:
                     step = self._kind.loaded(hosted.shard)
-                    hosted.state = ShardState.ACTIVE
+                    hosted.activate(loop.time())
                     hosted.take(step)
                     continue
             except Exception as error:
@@ -261,6 +280,11 @@ class CoordinatorHost(Generic[Shard]):
             await asyncio.sleep(self._tick_ms / 1000)
             for hosted in list(self._hosted.values()):
                 hosted.take_of(self._kind.tick)
+
+
+def reload_wait_s(breaks: int) -> float:
+    """How long a shard that broke so often in a row waits for its next load: not at all, then 0.4 s to 5 s."""
+    return 0.0 if breaks <= 1 else min(_LOAD_RETRY_S * 2 ** min(breaks, 10), _RELOAD_S_MAX)
 
 
 def absolute_java_hash(text: str) -> int:

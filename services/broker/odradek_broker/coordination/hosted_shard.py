@@ -79,10 +79,16 @@ class HostedShard(Generic[Shard]):
     shard: Shard
     append: Callable[[Sequence[Any], Callable[[ProduceOutcome], None]], None]
     on_broken: Callable[[], None]
+    breaks: int = 0  # how often in a row those before it broke
     state: ShardState = ShardState.LOADING
+    active_since_s: float = 0.0  # of the loop's clock
     _waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
+
+    def activate(self, now_s: float) -> None:
+        """It is loaded: it decides from now on."""
+        self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
     def ask(self, decide: Callable[[Shard, int], DecidedStep]) -> asyncio.Future[Any]:
         """Decide one request; the future gives its response when it may leave.
