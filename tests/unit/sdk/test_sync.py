@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -13,11 +14,13 @@ import odradek.sync as sync
 from odradek.errors import (
     BufferFull,
     ClientClosed,
+    FlushTimedOut,
     RequestTimedOut,
     SerializationFailed,
     UnknownTopic,
 )
 from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 @pytest.fixture
@@ -90,6 +93,53 @@ def test_waiting_has_a_bound(cluster: MemoryCluster, client: sync.Client) -> Non
     producer.close(0.1)
     with pytest.raises(ClientClosed):
         producer.send("t", b"x")
+
+
+def test_a_callback_that_raises_does_not_stop_what_is_sent_after(
+    cluster: MemoryCluster, client: sync.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t")
+    with client.producer() as producer:
+        for value in ("no bytes", b"good"):
+            delivery = producer.send("t", value)
+            delivery.add_done_callback(lambda _: 1 / 0)
+        assert delivery.result(5).offset == 0
+        assert producer.send("t", b"after").result(5).offset == 1
+    assert "a delivery callback failed" in caplog.text
+
+
+def test_flush_says_so_when_records_were_not_even_taken_over(cluster: MemoryCluster) -> None:
+    cluster.frozen.update((1, 2))  # no topic's partitions can be learned
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        producer = client.producer()
+        producer.send_many("t", [b"x"] * 3)
+        with pytest.raises(FlushTimedOut, match="3 records"):
+            producer.flush(0.1)
+        producer.close(0)
+
+
+def test_closing_fails_every_record_that_was_not_sent(cluster: MemoryCluster) -> None:
+    cluster.frozen.update((1, 2))
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        producer = client.producer()
+        deliveries = producer.send_many("t", [b"x"] * 20)
+        producer.close(0.1)
+        for delivery in deliveries:
+            with pytest.raises(ClientClosed):
+                delivery.result(5)
+
+
+def test_failures_that_nobody_waits_for_are_logged(
+    cluster: MemoryCluster, client: sync.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t")
+    cluster.fail_next("produce", "t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with caplog.at_level(logging.WARNING), client.producer() as producer:
+        producer.send("t", b"refused")
+        producer.flush(5)
+        producer.send("t", "no bytes")
+    assert "a record for 't' failed: t-0: topic authorization failed" in caplog.text
+    assert "a record for 't' failed: a record for 't' cannot be made" in caplog.text
 
 
 def test_a_full_queue_makes_send_wait_and_then_fail(

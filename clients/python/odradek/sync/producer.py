@@ -8,13 +8,15 @@ full, that is while the producer's own buffer is.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
 from types import TracebackType
 from typing import Any, Final, Self
 
-from odradek.errors import BufferFull, ClientClosed, RequestTimedOut
+from odradek.errors import BufferFull, ClientClosed, FlushTimedOut, RequestTimedOut
 from odradek.producer.accumulator import Headers
 from odradek.producer.delivery import RecordMetadata
 from odradek.producer.producer import CLOSE_S_MAX
@@ -22,6 +24,8 @@ from odradek.producer.producer import Producer as AsyncProducer
 from odradek.sync.loop_thread import LoopThread
 
 WAITING_RECORDS_MAX: Final = 10_000
+
+_log = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -59,12 +63,20 @@ class Delivery:
         return self._error
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(self)` when done, on the SDK's thread; at once if it is already."""
+        """Call `callback(self)` when done, on the SDK's thread; at once if it is already.
+
+        What it raises is logged.
+        """
         with self._lock:
             if not self.done():
                 self._callbacks = [*(self._callbacks or ()), callback]
                 return
-        callback(self)
+        self._call(callback)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for it, or has asked to be called."""
+        return self._waiter is not None or self._callbacks is not None
 
     def _finish(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
         with self._lock:
@@ -73,7 +85,13 @@ class Delivery:
             if self._waiter is not None:
                 self._waiter.set()
         for callback in callbacks or ():
+            self._call(callback)
+
+    def _call(self, callback: Callable[[Delivery], object]) -> None:
+        try:
             callback(self)
+        except Exception:  # the program's own; other records must go on
+            _log.exception("a delivery callback failed")
 
 
 _Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
@@ -90,6 +108,8 @@ class Producer:
         self._waiting: deque[_Item] = deque()
         self._is_draining = False
         self._drain: asyncio.Task[None] | None = None
+        self._unsent: Iterator[_Item] = iter(())
+        """What the drain has yet to send of those it took; its own iterator."""
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -198,7 +218,8 @@ class Producer:
                 if not items:
                     self._is_draining = False
                     return
-            for item in items:
+            self._unsent = iter(items)
+            for item in self._unsent:
                 await self._send(item)
 
     async def _send(self, item: _Item) -> None:
@@ -213,33 +234,55 @@ class Producer:
                 timestamp_ms=timestamp_ms,
             )
         except Exception as error:
-            delivery._finish(None, error)
+            _fail(delivery, topic, error)
             return
         except BaseException:
-            delivery._finish(None, ClientClosed("the client was closed"))
+            _fail(delivery, topic, ClientClosed("the client was closed"))
             raise
 
         def finish(done: object) -> None:
             error = future.exception()
-            delivery._finish(None if error else future.result(), error)
+            if error is None:
+                delivery._finish(future.result(), None)
+            else:
+                _fail(delivery, topic, error)
 
         future.add_done_callback(finish)
 
     async def _flush(self, timeout_s: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._drain is not None and not self._drain.done():
-                    await asyncio.wait({self._drain})
-        except TimeoutError:
-            timeout_s = 0.0
-        await self._producer.flush(timeout_s)
+        deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        while self._drain is not None and not self._drain.done():
+            await asyncio.wait({self._drain}, timeout=_left_s(deadline_s))
+            if deadline_s is not None and not self._drain.done():
+                unsent = 1 + length_hint(self._unsent) + len(self._waiting)
+                raise FlushTimedOut(
+                    f"{unsent} records still waited for their topic's partitions, or for buffer"
+                    f" space, after {timeout_s} s"
+                )
+        await self._producer.flush(_left_s(deadline_s))
 
     async def _close(self, timeout_s: float) -> None:
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         drain = self._drain
         if drain is not None and not drain.done():
             await asyncio.wait({drain}, timeout=timeout_s)
             drain.cancel()
-        await self._producer.close(timeout_s)
-        for item in self._waiting:
-            item[-1]._finish(None, ClientClosed("the producer was closed before it was sent"))
+            await asyncio.wait({drain})
+        await self._producer.close(_left_s(deadline_s) or 0.0)
+        for item in (*self._unsent, *self._waiting):
+            closed = ClientClosed("the producer was closed before this record was sent")
+            _fail(item[-1], item[0], closed)
         self._waiting.clear()
+
+
+def _left_s(deadline_s: float | None) -> float | None:
+    """Until the deadline, on the running loop's clock."""
+    if deadline_s is None:
+        return None
+    return max(0.0, deadline_s - asyncio.get_running_loop().time())
+
+
+def _fail(delivery: Delivery, topic: str, error: BaseException) -> None:
+    if not delivery._is_awaited:
+        _log.warning("a record for %r failed: %s", topic, error)
+    delivery._finish(None, error)
