@@ -155,6 +155,28 @@ async def test_a_buffer_that_stays_full_is_an_error_that_tells_why(
     await producer.close(0)
 
 
+async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_meanwhile(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(linger_ms=1_000) as producer:
+        await producer.send_and_wait("t", b"first")
+        cluster.frozen.add(1)
+        await producer.send("t", b"waited for")
+        flushing = asyncio.create_task(producer.flush(10))
+        sender, accumulator = producer._sender, producer._accumulator
+        async with asyncio.timeout(5):
+            while not (sent := [b for b in accumulator.undone() if b.attempt]):
+                await asyncio.sleep(0)
+        await producer.send("t", b"opened")
+        accumulator.answered(
+            sent[0], 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
+        )
+        sender._signal_progress()
+        await asyncio.wait_for(flushing, 1)
+        cluster.thaw(1)
+
+
 async def test_close_and_flush_are_bounded_with_all_brokers_dead(
     cluster: MemoryCluster, client: Client
 ) -> None:

@@ -143,6 +143,45 @@ async def test_failures_that_nobody_waits_for_are_logged(
     assert "1 records for t-0 failed" in caplog.text
 
 
+async def test_records_that_time_out_or_are_left_at_the_end_are_logged_too(
+    cluster: MemoryCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t", 2)
+    cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+    cluster.fail_next("produce", "t", 1, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 100)
+    with caplog.at_level(logging.WARNING):
+        producer = client.producer(delivery_timeout_ms=100)
+        await producer.send("t", b"x", partition=0)
+        await producer.flush(10)
+        assert "1 records for t-0 failed: 1 records for t-0 were not acknowledged" in caplog.text
+        await producer.send("t", b"x", partition=1)
+        await producer.close(0)
+    assert "1 records for t-1 failed: the producer was closed" in caplog.text
+
+
+@pytest.mark.parametrize("partition", [None, 3])
+async def test_a_record_that_waits_for_its_partition_while_the_producer_closes_fails(
+    cluster: MemoryCluster, client: Client, partition: int | None
+) -> None:
+    """Its batch would belong to nobody, and its future would never be done."""
+    cluster.create_topic("t", 2)
+    producer = client.producer()
+    if partition is not None:
+        await producer.send_and_wait("t", b"x")
+    cluster.frozen.update((1, 2, 3))
+    late = asyncio.create_task(producer.send_and_wait("t", b"late", partition=partition))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(producer.close(0))
+    await asyncio.sleep(0)
+    if partition is not None:
+        cluster.add_partitions("t", 2)
+    for broker in (1, 2, 3):
+        cluster.thaw(broker)
+    await closing
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(late, 10)
+
+
 async def test_acks_0_is_done_when_it_is_sent_and_1_when_the_leader_has_it(
     cluster: MemoryCluster, client: Client
 ) -> None:

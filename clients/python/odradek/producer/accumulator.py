@@ -65,6 +65,10 @@ class Accumulator:
         self.producer_epoch = -1
         self.buffered_bytes = 0
         self.undone_batches = 0
+        self.done_batches = 0
+        """Ever."""
+        self.unheard: list[ProducerBatch] = []
+        """Failed, and nobody waits for them; the shell tells and empties it."""
         self.has_news = False
         """A batch was opened since the shell last looked; the shell resets it."""
         self.has_full = False
@@ -356,9 +360,13 @@ class Accumulator:
         queue.drop(batch)
         self.buffered_bytes -= batch.size_bytes
         self.undone_batches -= 1
+        self.done_batches += 1
         if queue.is_empty:
             self._pending.pop(queue.name, None)
-        return batch.finish(error)
+        callbacks = batch.finish(error)
+        if error is not None and not callbacks:
+            self.unheard.append(batch)
+        return callbacks
 
     def _timed_out(self, batch: ProducerBatch, now_ms: int) -> OdradekError:
         waited_s = (now_ms - batch.created_ms) / 1000

@@ -257,9 +257,12 @@ class Producer:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _open_topic(self, topic: str) -> TopicLanes:
+    def _require_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("the producer is closed")
+
+    async def _open_topic(self, topic: str) -> TopicLanes:
+        self._require_open()
         if not self._is_started:
             self._is_started = True
             self._sender.start()
@@ -269,6 +272,7 @@ class Producer:
             timeout_s=self.options.max_block_ms / 1000,
             allow_create=self.options.allow_auto_create,
         )
+        self._require_open()
         lanes = self._lanes.get(topic)
         if lanes is None:
             queues = [self._sender.queue(topic, p.partition) for p in known.partitions]
@@ -288,6 +292,9 @@ class Producer:
             await self._cluster.topic(
                 lanes.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition
             )
+            self._require_open()
+            if lanes is not self._lanes.get(lanes.topic):  # deleted and created anew meanwhile
+                lanes = await self._open_topic(lanes.topic)
             self._update_lanes(lanes.topic)
         return lanes.queues[partition]
 

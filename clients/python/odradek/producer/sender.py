@@ -78,7 +78,7 @@ class Sender:
         self._pump_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._progress = asyncio.Event()
-        self._undone_seen = 0
+        self._done_seen = 0
         self._id_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -238,8 +238,7 @@ class Sender:
                 if result.HasField("leader"):
                     self._cluster.hint(batch.queue.name, result.leader)
                 self._cluster.refresh_soon()
-            if batch.is_done:
-                self._tell(batch, callbacks)
+            self._run(callbacks)
         self._signal_progress()
         self.kick()
 
@@ -259,7 +258,7 @@ class Sender:
                 if not isinstance(error, _FINAL):
                     self._accumulator.lost(batch, attempt, error, now_ms, random.random())
                 elif not batch.is_done and batch.attempt == attempt:
-                    self._tell(batch, self._accumulator.fail(batch, error))
+                    self._run(self._accumulator.fail(batch, error))
         self._signal_progress()
         if isinstance(error, BrokerUnreachable | RequestTimedOut):
             self._cluster.refresh_soon()
@@ -280,21 +279,22 @@ class Sender:
         if change.leaders or self._cluster.state is LinkState.CLOSED:
             self.kick()
 
-    def _tell(self, batch: ProducerBatch, callbacks: Callbacks) -> None:
-        if batch.error is not None and not callbacks:
+    def _run(self, callbacks: Callbacks) -> None:
+        """Run users' callbacks; what one raises goes to the loop's handler, as with any future.
+
+        Failures that nobody waits for are logged.
+        """
+        for callback in callbacks:
+            _guarded(callback)
+        unheard, self._accumulator.unheard = self._accumulator.unheard, []
+        for batch in unheard:
             _log.warning(
                 "%d records for %s failed: %s", batch.record_count, batch.queue.name, batch.error
             )
-        self._run(callbacks)
-
-    def _run(self, callbacks: Callbacks) -> None:
-        """Run users' callbacks; what one raises goes to the loop's handler, as with any future."""
-        for callback in callbacks:
-            _guarded(callback)
 
     def _signal_progress(self) -> None:
-        if self._accumulator.undone_batches != self._undone_seen:
-            self._undone_seen = self._accumulator.undone_batches
+        if self._accumulator.done_batches != self._done_seen:
+            self._done_seen = self._accumulator.done_batches
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
 
