@@ -37,7 +37,9 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 
 
 @contextlib.asynccontextmanager
-async def serving(authority: CertificateAuthority | None, client_auth: str) -> AsyncIterator[int]:
+async def serving(
+    authority: CertificateAuthority | None, client_auth: str, app: Any = whoami
+) -> AsyncIterator[int]:
     tls: dict[str, Any] = {}
     if authority is not None:
         certificate, key = authority.issue("gateway-1", hosts=["127.0.0.1"], days=1)
@@ -48,7 +50,7 @@ async def serving(authority: CertificateAuthority | None, client_auth: str) -> A
             "http_ssl_client_auth": client_auth,
         }
     listening = open_port(ListenerAddress(name="HTTP", host="127.0.0.1", port=0))
-    server = HttpServer(whoami, GatewaySettings(**tls), connections_max=100)
+    server = HttpServer(app, GatewaySettings(**tls), connections_max=100)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=[listening]))
         yield listening.getsockname()[1]
@@ -103,7 +105,7 @@ async def test_a_server_that_stops_waits_for_no_connection_at_rest(
 async def test_who_says_nothing_is_closed(
     authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, has_tls: bool
 ) -> None:
-    monkeypatch.setattr(http_server, "FIRST_REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
     monkeypatch.setattr(http_server, "HANDSHAKE_S_MAX", 0.2)
     async with serving(authority if has_tls else None, "none") as port:
         contexts = [None, context(authority)] if has_tls else [None]
@@ -119,10 +121,125 @@ async def test_who_says_nothing_is_closed(
                 await writer.wait_closed()
 
 
+@pytest.mark.parametrize(
+    ("begin", "piece", "counted_bytes"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", b"X-Many: " + b"y" * 900 + b"\r\n", 906),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ", b"y" * 1000, 1000),
+        (b"GET /", b"y" * 1000, 1000),
+        (
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"X: " + b"y" * 900 + b"\r\n",
+            901,
+        ),
+    ],
+    ids=["many headers", "one long header", "url", "trailers"],
+)
+async def test_a_head_that_is_too_large_is_refused_before_anybody_logs_in(
+    begin: bytes, piece: bytes, counted_bytes: int
+) -> None:
+    called = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        called.set()
+
+    async with serving(None, "none", app) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        pieces = piece * (http_server.HEAD_BYTES_MAX // counted_bytes + 1)
+        writer.write(begin + pieces + b"\r\nX-Last: x\r\n")
+        async with asyncio.timeout(http_server.HEAD_S_MAX / 2):
+            told = await reader.read()
+        assert told.startswith(b"HTTP/1.1 431 ")
+        assert told.endswith(b'larger than 65536 bytes"}')
+        writer.close()
+    assert called.is_set() is begin.startswith(b"POST")
+
+
+async def test_a_header_without_end_is_not_taken_for_ever() -> None:
+    async with serving(None, "none") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"y" * (16 * http_server.HEAD_BYTES_MAX))
+        async with asyncio.timeout(http_server.HEAD_S_MAX / 2):
+            with contextlib.suppress(ConnectionError):  # what is still on its way is not read
+                assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+
+
+async def test_a_later_request_has_no_more_time_for_its_head_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
+    async with serving(None, "none") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"ANONYMOUS")
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        async with asyncio.timeout(CLOSED_S):
+            with contextlib.suppress(ConnectionError):
+                assert b"200" not in await reader.read()
+        writer.close()
+
+
+async def endless(scope: Any, receive: Any, send: Any) -> None:
+    """Send until the client is gone."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    watching = asyncio.create_task(gone())
+    while not watching.done():
+        await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        await asyncio.sleep(0)
+    scope["state"]["ended"].set()
+
+
+async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its request is at work, and its answer in memory, for ever."""
+    monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.2)
+    ended = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await endless({**scope, "state": {"ended": ended}}, receive, send)
+
+    async with serving(None, "none", app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(CLOSED_S):
+            await ended.wait()
+        writer.close()
+
+
+async def test_who_reads_slowly_gets_all_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.2)
+    size, piece = 16 << 20, 1 << 20
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        length = (b"content-length", str(size).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    loop = asyncio.get_running_loop()
+    async with serving(None, "none", large) as port, asyncio.timeout(CLOSED_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(size // piece):  # 0.8 s in all
+            next_time = loop.create_future()
+            loop.call_later(0.05, next_time.set_result, None)
+            await next_time
+            await reader.readexactly(piece)
+        writer.close()
+
+
 async def test_who_has_asked_may_rest(
     authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "FIRST_REQUEST_S_MAX", 0.05)
+    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.05)
     async with serving(None, "none") as port, httpx.AsyncClient() as http:
         for _ in range(3):
             assert (await http.get(f"http://127.0.0.1:{port}/")).text == "User:ANONYMOUS"

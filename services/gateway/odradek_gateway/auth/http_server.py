@@ -1,9 +1,11 @@
-"""The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and a bound on silence.
+"""The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and bounds on what a peer may do.
 
-A connection that has not sent the whole head of its first request within FIRST_REQUEST_S_MAX is
-closed (slowloris), and one that has not ended its TLS handshake within HANDSHAKE_S_MAX. When the server
-stops, connections at rest are closed at once, the others after their answer; who does not say goodbye
-(TLS' close_notify, which clients with a pool do not) within GOODBYE_S_MAX is not waited for.
+A connection is closed that has not ended its TLS handshake within HANDSHAKE_S_MAX, has not sent the whole
+head of its first request within HEAD_S_MAX, or that of a later one so long after its first byte
+(slowloris), and one that read nothing of its answer for STALLED_S_MAX. A head above HEAD_BYTES_MAX is
+answered 431. When the server stops, connections at rest are closed at once, the others after their answer;
+who does not say goodbye (TLS' close_notify, which clients with a pool do not) within GOODBYE_S_MAX is not
+waited for.
 """
 
 from __future__ import annotations
@@ -14,32 +16,142 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final
 
+import orjson
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from odradek_gateway.auth.authentication import CERTIFICATE
+from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
 
-FIRST_REQUEST_S_MAX: Final = 10.0
+HEAD_BYTES_MAX: Final = 64 << 10
+HEAD_S_MAX: Final = 10.0
 HANDSHAKE_S_MAX: Final = 5.0
+STALLED_S_MAX: Final = 60.0
 GOODBYE_S_MAX: Final = 0.5
-_Base: Any = AutoHTTPProtocol  # httptools' protocol where that is installed, else h11's
 
 
-class _Protocol(_Base):  # type: ignore[misc]
-    """One connection."""
+class _HeadTooLarge(Exception):
+    """Raised out of the parser, which ends with it."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """One connection. The parser bounds nothing, so what it makes of a head is counted here."""
 
     def connection_made(self, transport: Any) -> None:
         """Note who is there, and expect a request soon."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_S_MAX, transport.abort)
-        self._first_request_timer = timer
+        self._head_bytes = 0  # of this message, trailers too
+        self._unparsed_bytes = 0  # since the parser made anything of them
         self._is_last_answer = False
-        self.app: Any = _Introduced(self.app, certificate, timer)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._expect_head()
+        self.app: Any = _Introduced(self.app, certificate)
+
+    # --- the head of a request --------------------------------------------------------------------
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S_MAX, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:  # it stands behind a request that is at work, and may not be read before
+            self._expect_head()
+
+    def _head_ends(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """Its first byte."""
+        self._head_bytes = self._unparsed_bytes = 0
+        self._expect_head()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of it."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One that is there as a whole."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size_bytes: int) -> None:
+        self._unparsed_bytes = 0
+        self._head_bytes += size_bytes
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        """The request begins."""
+        self._unparsed_bytes = 0
+        self._head_ends()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of it."""
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up."""
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        words = f"the head of the request is larger than {HEAD_BYTES_MAX} bytes"
+        body = orjson.dumps(error_body(431, words))
+        head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """More is to be read than the network takes."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """Most of it is read."""
+        self._stalled_no_more()
+        super().resume_writing()
+
+    def _expect_reading(self) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(STALLED_S_MAX, self._look_at_reading, unread_bytes)
+
+    def _look_at_reading(self, unread_bytes: int) -> None:
+        if self.transport.get_write_buffer_size() < unread_bytes:
+            self._expect_reading()
+        else:
+            self.transport.abort()
+
+    def _stalled_no_more(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def shutdown(self) -> None:
         """The server stops."""
@@ -55,31 +167,25 @@ class _Protocol(_Base):  # type: ignore[misc]
 
     def _part(self) -> None:
         if self.transport.is_closing():
-            asyncio.get_running_loop().call_later(GOODBYE_S_MAX, self.transport.abort)
+            self.loop.call_later(GOODBYE_S_MAX, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is waited for any more."""
-        self._first_request_timer.cancel()
+        self._head_ends()
+        self._stalled_no_more()
         super().connection_lost(exc)
 
 
 class _Introduced:
     """The application, told of the connection's certificate."""
 
-    __slots__ = ("_app", "_certificate", "_timer")
+    __slots__ = ("_app", "_certificate")
 
-    def __init__(
-        self,
-        app: Callable[..., Awaitable[None]],
-        certificate: bytes | None,
-        timer: asyncio.TimerHandle,
-    ) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], certificate: bytes | None) -> None:
         self._app = app
         self._certificate = certificate
-        self._timer = timer
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        self._timer.cancel()
         if self._certificate is not None:
             scope[CERTIFICATE] = self._certificate
         await self._app(scope, receive, send)
@@ -113,6 +219,7 @@ class HttpServer(uvicorn.Server):
                 settings=settings,
                 log_config=None,
                 access_log=False,
+                ws="none",
                 lifespan="off",
                 server_header=False,
                 proxy_headers=bool(settings.forwarded_allow_ips),
