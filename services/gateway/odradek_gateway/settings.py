@@ -96,6 +96,14 @@ class GatewaySettings(AuthSettings):
         default=10_000,
         minimum=1,
     )
+    consumer_prefetch_bytes_max: int = setting(
+        "consumer.prefetch.bytes.max",
+        "Records that an instance fetches ahead, from each broker, while it is read; none while it is not.",
+        default=1 << 20,
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=1 << 30,
+    )
     shutdown_timeout_ms: int = setting(
         "shutdown.timeout.ms",
         "How long requests at work may take to end when the gateway stops.",

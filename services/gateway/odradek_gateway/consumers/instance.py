@@ -136,6 +136,7 @@ class Instance:
 
     client: Client
     spec: InstanceSpec
+    prefetch_bytes_max: int = 1 << 20  # from each broker
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_at_s: float = field(default_factory=time.monotonic)
     is_ended: bool = False
@@ -146,6 +147,20 @@ class Instance:
     def reads_something(self) -> bool:
         """It has a subscription or an assignment."""
         return bool(self.spec.topics or self.spec.pattern or self.spec.partitions)
+
+    @property
+    def idle_s(self) -> float:
+        """Since when nobody has used it."""
+        return time.monotonic() - self.used_at_s
+
+    def used(self) -> None:
+        """Somebody begins or ends to use it."""
+        self.used_at_s = time.monotonic()
+
+    def rest(self) -> None:
+        """Nobody reads: keep nothing that was read ahead, and fetch nothing before somebody does."""
+        if self._consumer is not None:
+            self._consumer.pause()
 
     async def end(self) -> None:
         """Leave the group for good; commits if it commits by itself."""
@@ -178,8 +193,7 @@ class Instance:
         Raises:
             RestError: 40903 before any subscription or assignment; 50003 when it has ended.
         """
-        if self.is_ended:
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, "the instance has just been closed here")
+        self._require_open()
         if self._consumer is not None:
             return self._consumer
         spec = self.spec
@@ -188,12 +202,20 @@ class Instance:
             group = GroupOptions(
                 group=spec.group, pattern=spec.pattern, auto_commit=spec.auto_commit
             )
-            consumer = self.client.consumer(*spec.topics, group=group, auto_offset_reset=reset)
+            consumer = self.client.consumer(
+                *spec.topics,
+                group=group,
+                auto_offset_reset=reset,
+                prefetch_bytes_max=self.prefetch_bytes_max,
+            )
             await consumer.__aenter__()
         elif spec.partitions:
-            consumer = self.client.consumer(auto_offset_reset=reset)
             names = [TopicPartition(topic, index) for topic, index in spec.partitions]
             committed = await self.client.admin.group_offsets(spec.group, names)
+            self._require_open()  # it may have been ended meanwhile: nobody would close the consumer
+            consumer = self.client.consumer(
+                auto_offset_reset=reset, prefetch_bytes_max=self.prefetch_bytes_max
+            )
             consumer.assign(names)
             for name, offset in committed.items():
                 consumer.seek(name, offset)
@@ -207,6 +229,7 @@ class Instance:
     async def read_begins(self) -> Consumer:
         """The consumer for a read; what it handed out before counts as done now, as with any auto-commit."""
         consumer = await self.consumer()
+        consumer.resume()
         if time.monotonic() - self._committed_at_s >= _AUTO_COMMIT_S:
             await self._auto_commit(consumer)
         return consumer
@@ -220,6 +243,10 @@ class Instance:
         if offsets is None:
             offsets = consumer.positions()
         await self.client.admin.alter_group_offsets(self.spec.group, offsets)
+
+    def _require_open(self) -> None:
+        if self.is_ended:
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, "the instance has just been closed here")
 
     async def _auto_commit(self, consumer: Consumer) -> None:
         """Of a manual assignment: the members of a group do it themselves."""

@@ -4,14 +4,14 @@ A request may reach any gateway. If the instance is served elsewhere, the reques
 answer, this one takes the instance over and goes on at the committed offsets.
 
 An instance ends when it is deleted, or when nobody has asked for it for `consumer.instance.timeout.ms`. Its gateway
-sees to that; if that one is gone, any other does, after two such times.
+sees to that; if that one is gone, any other does, after two such times. What an instance reads ahead is let go
+when nobody has read for _READ_AHEAD_S: thousands of them are open, and few are read at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -40,6 +40,8 @@ PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
 _ANSWER_S: Final = 120.0
 _SWEEP_S_MAX: Final = 5.0
+_READ_AHEAD_S: Final = 5.0
+_ENDS_AT_ONCE: Final = 16
 _log = event_log(__name__)
 
 
@@ -158,7 +160,7 @@ class Instances:
             raise RestError(403, 40301, f"consumer instance {name} in {group} is somebody else's")
         local = self._local.get((group, name))
         if known.owner == self._cluster.url and local is not None:
-            local.used_at_s = time.monotonic()
+            local.used()
             return local
         if local is not None:  # another gateway thought that we were dead
             del self._local[(group, name)]
@@ -191,10 +193,11 @@ class Instances:
 
     def _instance(self, spec: InstanceSpec) -> Instance:
         """Acting as whom it belongs to."""
+        prefetch_bytes_max = self._cluster.settings.consumer_prefetch_bytes_max
         if self._accesses is None:
-            return Instance(self._cluster.client, spec)
+            return Instance(self._cluster.client, spec, prefetch_bytes_max)
         access = self._accesses.of(Caller(principal=spec.principal, host=current_caller().host))
-        instance = Instance(access.client, spec)
+        instance = Instance(access.client, spec, prefetch_bytes_max)
         access.users.add(instance)
         return instance
 
@@ -279,24 +282,45 @@ class Instances:
                 _log.warning("Could not look after the instances", reason=repr(error))
 
     async def _sweep_once(self, limit_s: float) -> None:
-        for instance in list(self._local.values()):
-            if instance.lock.locked():  # somebody uses it at this moment
-                continue
-            async with instance.lock:
-                spec = instance.spec
-                known = self.registry.find(spec.group, spec.name)
-                if known is None or known.owner != self._cluster.url:
-                    await instance.end()
-                    self._no_longer_here(instance)
-                elif time.monotonic() - instance.used_at_s > limit_s:
-                    await self.remove(instance)
-        for spec in self.registry.unheard_of(limit_s / 2):
+        for spec in self.registry.unheard_of(limit_s / 2):  # first: to end others may take its time
             if (spec.group, spec.name) in self._local:
                 await self.registry.update(spec)
+        over = []
+        for instance in self._local.values():
+            if instance.lock.locked():  # somebody uses it at this moment
+                continue
+            if self._is_over(instance, limit_s):
+                over.append(instance)
+            elif instance.idle_s > _READ_AHEAD_S:
+                instance.rest()
+        room = asyncio.Semaphore(_ENDS_AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for instance in over:
+                tasks.create_task(self._end(instance, limit_s, room))
         for spec in self.registry.unheard_of(2 * limit_s):
             if (spec.group, spec.name) not in self._local:
                 _log.info("An instance of a gone gateway", group=spec.group, instance=spec.name)
                 await self.registry.forget(spec.group, spec.name)
+
+    def _is_over(self, instance: Instance, limit_s: float) -> bool:
+        return instance.idle_s > limit_s or not self._is_ours(instance.spec)
+
+    def _is_ours(self, spec: InstanceSpec) -> bool:
+        known = self.registry.find(spec.group, spec.name)
+        return known is not None and known.owner == self._cluster.url
+
+    async def _end(self, instance: Instance, limit_s: float, room: asyncio.Semaphore) -> None:
+        async with room, instance.lock:
+            if not self._is_over(instance, limit_s):  # somebody was faster
+                return
+            try:
+                if self._is_ours(instance.spec):
+                    await self.remove(instance)
+                else:
+                    await instance.end()
+                    self._no_longer_here(instance)
+            except (OdradekError, RestError, TimeoutError) as error:
+                _log.warning("An instance did not end in order", reason=repr(error))
 
 
 def in_motion() -> RestError:

@@ -46,5 +46,8 @@ async def at_owner(group: str, name: str, request: Request, work: Work) -> Respo
             return Response(found.body, found.status, media_type=found.media_type)
         async with found.lock:
             if not found.is_ended:  # while this request waited for its turn
-                return await work(instances, found, body)
+                try:
+                    return await work(instances, found, body)
+                finally:
+                    found.used()  # a poll may last longer than an instance may be idle
     raise in_motion()

@@ -1,0 +1,117 @@
+"""One consumer instance: what it keeps in memory, and what it leaves behind when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from odradek import Client, Consumer
+from odradek.testing import MemoryCluster
+from odradek_gateway.consumers.instance import Instance, InstanceSpec
+from odradek_gateway.rest.errors import RestError
+
+DEADLINE_S = 20.0
+RECORD_BYTES, RECORDS = 100_000, 60
+PREFETCH_BYTES_MAX = 1 << 20
+SPEC = InstanceSpec(
+    group="g",
+    name="i",
+    auto_offset_reset="earliest",
+    auto_commit=False,
+    partitions=(("t", 0),),
+)
+
+
+class Groups:
+    """No group has committed anything; `asked` is set by who asks, who waits for `answer`."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+        self.answer.set()
+
+    async def group_offsets(self, _group: str, _names: Any) -> dict[Any, int]:
+        self.asked.set()
+        await self.answer.wait()
+        return {}
+
+
+class OneClient:
+    """A client whose consumers are remembered."""
+
+    def __init__(self, client: Client) -> None:
+        self.admin = Groups()
+        self.consumers: list[Consumer] = []
+        self._client = client
+
+    def consumer(self, **options: Any) -> Consumer:
+        self.consumers.append(self._client.consumer(**options))
+        return self.consumers[-1]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[OneClient]:
+    cluster = MemoryCluster()
+    cluster.create_topic("t", partitions=1)
+    async with cluster.client() as made:
+        async with made.producer() as producer:
+            for number in range(RECORDS):
+                value = number.to_bytes(4, "big") + bytes(RECORD_BYTES)
+                await producer.send("t", value, partition=0)
+                await producer.flush(DEADLINE_S)
+        yield OneClient(made)
+
+
+def made_with(client: OneClient) -> Instance:
+    return Instance(cast("Client", client), SPEC, PREFETCH_BYTES_MAX)
+
+
+def held_bytes(consumer: Consumer) -> int:
+    return consumer._planner.buffered_bytes
+
+
+async def read(instance: Instance, records_max: int) -> list[int]:
+    consumer = await instance.read_begins()
+    records = await consumer.getmany(5_000, records_max)
+    return [int.from_bytes(one.value[:4], "big") for one in records]
+
+
+async def until_read_ahead(consumer: Consumer) -> None:
+    while held_bytes(consumer) < PREFETCH_BYTES_MAX - 2 * RECORD_BYTES:
+        await consumer._fetcher.arrival()
+
+
+async def test_an_instance_reads_little_ahead_and_nothing_at_rest(client: OneClient) -> None:
+    """Thousands of them are open in one process, most of them idle and far behind."""
+    instance = made_with(client)
+    async with asyncio.timeout(DEADLINE_S):
+        told = await read(instance, 2)
+        (consumer,) = client.consumers
+        while len(told) < RECORDS:
+            if told[-1] < RECORDS // 2:
+                await until_read_ahead(consumer)
+            assert held_bytes(consumer) <= PREFETCH_BYTES_MAX + RECORD_BYTES * 2
+            instance.rest()
+            assert held_bytes(consumer) == 0
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert held_bytes(consumer) == 0, "it was fetched again though nobody reads"
+            told += await read(instance, 7)
+        await instance.end()
+    assert told == list(range(RECORDS))
+
+
+async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: OneClient) -> None:
+    """It would fetch for ever, for nobody."""
+    instance = made_with(client)
+    client.admin.answer.clear()
+    async with asyncio.timeout(DEADLINE_S):
+        beginning = asyncio.create_task(instance.consumer())
+        await client.admin.asked.wait()
+        await instance.end()
+        client.admin.answer.set()
+        with pytest.raises(RestError, match="just been closed"):
+            await beginning
+    assert client.consumers == []

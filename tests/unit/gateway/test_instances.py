@@ -1,0 +1,139 @@
+"""The instances of one gateway: how they are looked after, and how requests are passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from odradek.errors import BrokersUnavailable
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.consumers.instance import Instance, InstanceSpec
+from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration
+from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.settings import GatewaySettings
+
+DEADLINE_S, LIMIT_S = 20.0, 300.0
+HEARD_OF_S = LIMIT_S  # ago, all of them
+HERE, THERE = "http://here:8082", "http://there:8082"
+
+
+@dataclass
+class Registry:
+    """What all gateways know, without the topic that tells them."""
+
+    known: dict[tuple[str, str], Registration] = field(default_factory=dict)
+    log: list[tuple[str, str]] = field(default_factory=list)
+    failing: set[str] = field(default_factory=set)
+    forgot: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> None:
+        pass
+
+    async def catch_up(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def register(self, spec: InstanceSpec, owner: str = HERE) -> None:
+        told = Registration(spec=spec, owner=owner, number=1, heard_at_s=0.0)
+        self.known[(spec.group, spec.name)] = told
+
+    def find(self, group: str, name: str) -> Registration | None:
+        return self.known.get((group, name))
+
+    def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
+        return [one.spec for one in self.known.values() if longer_than_s < HEARD_OF_S]
+
+    async def update(self, spec: InstanceSpec) -> bool:
+        self.log.append(("update", spec.name))
+        return True
+
+    async def forget(self, group: str, name: str) -> None:
+        if name in self.failing:
+            raise BrokersUnavailable(tried=["b"])
+        self.log.append(("forget", name))
+        del self.known[(group, name)]
+        self.forgot.set()
+
+
+class Idle(Instance):
+    """Nobody has used it for so long."""
+
+    age_s: float = 0.0
+    ending: Callable[[], Any] | None = None
+    rests: int = 0
+
+    @property
+    def idle_s(self) -> float:
+        return self.age_s
+
+    def rest(self) -> None:
+        self.rests += 1
+
+    async def end(self) -> None:
+        if self.ending is not None:
+            await self.ending()
+
+
+def instances_of(*aged: tuple[str, float]) -> tuple[Instances, Registry, dict[str, Idle]]:
+    cluster = ClusterAccess(GatewaySettings(), url=HERE)
+    registry = Registry()
+    instances = Instances(cluster, on_failure=lambda _: None)
+    instances.registry = cast("InstanceRegistry", registry)
+    idle = {}
+    for name, age_s in aged:
+        spec = InstanceSpec(group="g", name=name)
+        registry.register(spec)
+        one = Idle(cluster.client, spec)
+        one.age_s = age_s
+        instances._local[("g", name)] = idle[name] = one
+    return instances, registry, idle
+
+
+async def test_what_is_used_is_kept_alive_before_what_is_over_is_ended() -> None:
+    """To end one takes long while its coordinator is away; meanwhile other gateways forget what is not heard of."""
+    instances, registry, idle = instances_of(("over", 400.0), ("used", 1.0))
+
+    async def takes_long() -> None:
+        assert ("update", "used") in registry.log
+        registry.log.append(("end", "over"))
+
+    idle["over"].ending = takes_long
+    async with asyncio.timeout(DEADLINE_S):
+        await instances._sweep_once(LIMIT_S)
+        await instances.close()
+    assert registry.log[-2:] == [("end", "over"), ("forget", "over")]
+    assert set(registry.known) == {("g", "used")}
+
+
+async def test_one_that_cannot_end_does_not_keep_the_others() -> None:
+    instances, registry, _ = instances_of(("bad", 400.0), ("good", 400.0))
+    registry.failing.add("bad")
+    async with asyncio.timeout(DEADLINE_S):
+        await instances._sweep_once(LIMIT_S)
+        await instances.close()
+    assert ("forget", "good") in registry.log
+
+
+async def test_one_that_hangs_does_not_keep_the_others() -> None:
+    instances, registry, idle = instances_of(("hangs", 400.0), ("good", 400.0))
+    forever = asyncio.Event()
+    idle["hangs"].ending = forever.wait
+    async with asyncio.timeout(DEADLINE_S):
+        sweeping = asyncio.create_task(instances._sweep_once(LIMIT_S))
+        await registry.forgot.wait()
+        forever.set()
+        await sweeping
+        await instances.close()
+
+
+async def test_who_is_not_read_for_a_while_rests() -> None:
+    instances, _, idle = instances_of(("read", 1.0), ("quiet", 30.0), ("busy", 30.0))
+    async with asyncio.timeout(DEADLINE_S), idle["busy"].lock:
+        await instances._sweep_once(LIMIT_S)
+    async with asyncio.timeout(DEADLINE_S):
+        await instances.close()
+    assert {name: one.rests for name, one in idle.items()} == {"read": 0, "quiet": 1, "busy": 0}
