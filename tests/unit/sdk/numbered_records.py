@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from odradek import Client, Consumer, ConsumerRecord
 
@@ -33,3 +34,12 @@ async def read(consumer: Consumer, count: int, **arguments: int) -> list[Consume
         assert more, f"only {len(records)} of {count} came"
         records += more
     return records
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Let other tasks run until it is."""
+    for _ in range(1_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never was")

@@ -15,7 +15,7 @@ from odradek.errors import (
 )
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.unit.sdk.numbered_records import fill, numbers, read
+from tests.unit.sdk.numbered_records import fill, numbers, read, until
 
 T0 = TopicPartition("t", 0)
 
@@ -100,6 +100,24 @@ async def test_an_unclean_election_that_took_read_records_back_is_noticed(
             await read(consumer, 5)
         assert caught.value.truncated_to == 20
         assert numbers(await read(consumer, 15)) == list(range(200, 215))
+
+
+async def test_a_seek_during_a_lookup_does_not_keep_later_resets_from_happening(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 20)
+    async with client.consumer(auto_offset_reset="earliest") as consumer:
+        await consumer.end_offsets([T0])
+        cluster.requests.clear()
+        cluster.frozen.add(1)
+        consumer.assign([T0])
+        await until(lambda: "ListOffsets" in cluster.requests)
+        consumer.seek(T0, 10)
+        cluster.thaw(1)
+        assert numbers(await read(consumer, 10)) == list(range(10, 20))
+        consumer.seek(T0, 1_000)
+        assert numbers(await read(consumer, 20)) == list(range(20))
 
 
 async def test_a_damaged_batch_is_reported_and_read_again(

@@ -22,6 +22,7 @@ from odradek.errors import (
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_reader import decode_batch
+from tests.unit.sdk.numbered_records import until
 
 
 def values(cluster: MemoryCluster, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -165,12 +166,11 @@ async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_mean
         await producer.send("t", b"waited for")
         flushing = asyncio.create_task(producer.flush(10))
         sender, accumulator = producer._sender, producer._accumulator
-        async with asyncio.timeout(5):
-            while not (sent := [b for b in accumulator.undone() if b.attempt]):
-                await asyncio.sleep(0)
+        await until(lambda: any(batch.attempt for batch in accumulator.undone()))
+        (sent,) = accumulator.undone()
         await producer.send("t", b"opened")
         accumulator.answered(
-            sent[0], 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
+            sent, 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
         )
         sender._signal_progress()
         await asyncio.wait_for(flushing, 1)

@@ -91,6 +91,7 @@ class FetchPlanner:
         self._restart(progress)
         progress.position = progress.fetch_offset = offset
         progress.lookup_ms = None
+        progress.is_looking_up = False  # an answer that is under way comes too late
         progress.last_epoch = progress.validated_epoch = -1
 
     def seek_to_timestamp(self, name: TopicPartition, timestamp_ms: int) -> None:
