@@ -167,3 +167,36 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(
             await producer.send_and_wait("t", b"1", partition=1)
         assert numbers(await read(consumer, 1)) == [1]
         assert consumer.assignment() == [("t", 0), ("t", 1)]
+
+
+async def test_a_topic_that_is_deleted_and_made_anew_at_once_is_read_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 5)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        await read(consumer, 5)
+        cluster.delete_topic("t")
+        cluster.create_topic("t")  # watchers are told of both at once
+        async with cluster.client() as other:
+            await fill(other, 3)
+        assert numbers(await read(consumer, 3)) == list(range(3))
+
+
+async def test_a_leader_that_went_and_comes_back_under_the_same_epoch_is_read_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 5)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        await read(consumer, 5)
+        cluster.kill(1, elect=False)
+        cluster.changed()
+        assert await consumer.getmany(200) == []
+        reading = asyncio.create_task(consumer.getmany(5_000))
+        await asyncio.sleep(0)
+        cluster.alive.add(1)
+        cluster.changed()
+        async with cluster.client() as other:
+            await fill(other, 1)
+        assert numbers(await reading) == [0]

@@ -77,6 +77,13 @@ def test_a_broker_that_lags_cannot_delete_a_topic_that_it_does_not_know_yet() ->
     assert cache.topic("t") is None
 
 
+def test_a_broker_that_lags_cannot_take_away_a_topic_that_was_made_anew() -> None:
+    cache = MetadataCache()
+    cache.apply(news((1, 0), offset=7, topic_id=ID_2))
+    assert not cache.remove(["t"], as_of=6).topics
+    assert cache.remove(["t"], as_of=8).leaders == {T0}
+
+
 def test_a_hint_is_taken_only_when_it_is_newer_and_knows_its_endpoint_itself() -> None:
     cache = MetadataCache()
     cache.apply(news((1, 3)))
@@ -92,6 +99,18 @@ def test_an_older_list_of_brokers_does_not_replace_a_newer_one() -> None:
     cache.apply(news(offset=5, brokers=(1, 2, 3)))
     cache.apply(news(offset=4, brokers=(1,)))
     assert sorted(cache.brokers) == [1, 2, 3]
+
+
+def test_a_leader_whose_address_becomes_known_or_changes_is_a_change() -> None:
+    """Who waits for it has nothing else to wake him."""
+    cache = MetadataCache()
+    cache.apply(news((3, 0), (1, 0)))
+    assert cache.leader_endpoint(T0) is None
+    assert cache.apply(news(offset=2, brokers=(1, 2, 3))).leaders == {T0}
+    assert not cache.apply(news(offset=3, brokers=(1, 2))).leaders, "it only left"
+    moved = news(offset=4, brokers=(2, 3))
+    moved.brokers.add(broker_id=1, grpc_endpoint="elsewhere:1")
+    assert cache.apply(moved).leaders == {T0, ("t", 1)}
 
 
 def test_partitions_that_are_added_are_a_change() -> None:

@@ -19,6 +19,7 @@ from odradek.errors import (
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_reader import decode_batch
+from tests.unit.sdk.numbered_records import until
 
 
 def values(cluster: MemoryCluster, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -118,6 +119,22 @@ async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
         cluster._faults.clear()
         cluster.create_topic("t", 2)
         assert (await producer.send_and_wait("t", b"new", partition=1)).offset == 0
+
+
+async def test_a_topic_made_anew_does_not_know_the_producer_yet(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(batch_bytes_max=1) as producer:
+        await producer.send_and_wait("t", b"old")
+        cluster.delete_topic("t")
+        topic_id = cluster.create_topic("t").topic_id  # watchers are told of both at once
+        cache = client._cluster.cache
+        await until(lambda: cache.topics["t"].topic_id == topic_id)
+        cluster.fail_next("produce", "t", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        futures = [await producer.send("t", b"%d" % number) for number in range(4)]
+        assert [(await asyncio.wait_for(f, 5)).offset for f in futures] == list(range(4))
+    assert values(cluster, "t") == [b"%d" % number for number in range(4)]
 
 
 async def test_a_refusal_fails_the_record_and_keeps_its_code(

@@ -304,10 +304,10 @@ class Cluster:
         return has_told
 
     def _take_news(self, news: pb.WatchMetadataResponse) -> None:
-        change = self.cache.apply(news.metadata)
-        gone = self.cache.remove(news.removed_topics)
-        change.leaders |= gone.leaders
-        change.topics |= gone.topics
+        change = self.cache.remove(news.removed_topics, as_of=news.metadata.metadata_offset)
+        present = self.cache.apply(news.metadata)  # of the same name, too: made anew
+        change.leaders |= present.leaders
+        change.topics |= present.topics
         self.tried.clear()
         self.last_error = None
         self._enter(LinkState.CONNECTED)

@@ -7,16 +7,16 @@ weighed alone:
 
 - A partition's leader is replaced only by one of an equal or higher **leader epoch** of the same
   topic id: leader epochs never go back here. An equal epoch replaces replicas and ISR, too.
-- A topic's id changes (deleted and created again) only by news that is no older, by metadata
+- A topic's id changes (deleted and created again), or goes, only by news that is no older, by metadata
   offset, than what the present id came with.
 - Brokers come whole: the newest list by metadata offset wins.
 
-Sans-IO: `apply` and `hint` return the partitions whose leader changed, and the caller acts on them.
+Sans-IO: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from odradek.partitions import TopicPartition
@@ -70,7 +70,7 @@ class Change:
     """What a piece of news changed."""
 
     leaders: set[TopicPartition] = field(default_factory=set)
-    """Partitions with another leader or leader epoch than before, new ones too."""
+    """Partitions with another leader, leader epoch or address of the leader than before, new ones too."""
     topics: set[str] = field(default_factory=set)
     """Topics that appeared, went, were created anew, or grew."""
 
@@ -94,6 +94,7 @@ class MetadataCache:
         if news.brokers and news.metadata_offset >= self._brokers_offset:
             self._brokers_offset = news.metadata_offset
             self.controller_id = news.controller_id
+            before = {**self._hinted_endpoints, **_endpoints(self.brokers)}
             self.brokers = {
                 b.broker_id: Broker(
                     broker_id=b.broker_id,
@@ -104,16 +105,20 @@ class MetadataCache:
                 for b in news.brokers
             }
             self._hinted_endpoints.clear()
+            moved = dict(_endpoints(self.brokers).items() - before.items())
+            if moved:
+                self._note_moved(moved, change)
         for told in news.topics:
             self._apply_topic(told, news.metadata_offset, change)
         return change
 
-    def remove(self, names: Iterable[str]) -> Change:
-        """Forget topics that are gone."""
+    def remove(self, names: Iterable[str], *, as_of: int) -> Change:
+        """Forget topics that are gone as of this metadata offset."""
         change = Change()
         for name in names:
-            topic = self.topics.pop(name, None)
-            if topic is not None:
+            topic = self.topics.get(name)
+            if topic is not None and topic.metadata_offset <= as_of:
+                del self.topics[name]
                 change.topics.add(name)
                 change.leaders.update(TopicPartition(name, p.partition) for p in topic.partitions)
         return change
@@ -170,13 +175,18 @@ class MetadataCache:
         """Where the live brokers listen."""
         return [b.grpc_endpoint for b in self.brokers.values() if b.grpc_endpoint]
 
+    def _note_moved(self, brokers: Container[int], change: Change) -> None:
+        """These brokers can be reached now, or elsewhere than before."""
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if partition.leader_id in brokers:
+                    change.leaders.add(TopicPartition(topic.name, partition.partition))
+
     def _apply_topic(self, told: pb.TopicInfo, metadata_offset: int, change: Change) -> None:
         known = self.topics.get(told.name)
         if told.error_code != ErrorCode.NONE:
-            if known is not None and metadata_offset < known.metadata_offset:
-                return
             if told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                gone = self.remove([told.name])
+                gone = self.remove([told.name], as_of=metadata_offset)
                 change.topics |= gone.topics
                 change.leaders |= gone.leaders
             return
@@ -208,6 +218,10 @@ class MetadataCache:
         topic.partitions[told.partition] = told
         if (told.leader_epoch, told.leader_id) != (known.leader_epoch, known.leader_id):
             change.leaders.add(name)
+
+
+def _endpoints(brokers: dict[int, Broker]) -> dict[int, str]:
+    return {b.broker_id: b.grpc_endpoint for b in brokers.values() if b.grpc_endpoint}
 
 
 def _partitions(told: pb.TopicInfo) -> Iterator[Partition]:

@@ -267,7 +267,11 @@ class Sender:
     def _on_change(self, change: Change) -> None:
         for name in change.leaders:
             queue = self._queues.get(name)
-            if queue is None or queue.is_empty:
+            if queue is None:
+                continue
+            if name.topic in change.topics:
+                queue.is_remembered = False  # another log, maybe, which knows no producer yet
+            if queue.is_empty:
                 continue
             if name.topic in change.topics and name.topic not in self._cluster.cache.topics:
                 gone = UnknownTopic(

@@ -77,14 +77,15 @@ async def _watch(
 ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
     request = await anext(requests)
     names = None if request.all_topics else list(request.topics)
-    told_offset, is_first, known = -1, True, set[str]()
+    told_offset, is_first, known = -1, True, dict[bytes, str]()
     while True:
         if cluster.metadata_offset != told_offset:
             told_offset = cluster.metadata_offset
             metadata = cluster.metadata(names)
-            present = {t.name for t in metadata.topics if not t.error_code}
+            present = {t.topic_id: t.name for t in metadata.topics if not t.error_code}
+            removed = sorted(known[topic_id] for topic_id in known.keys() - present.keys())
             yield pb.WatchMetadataResponse(
-                metadata=metadata, is_full=is_first, removed_topics=sorted(known - present)
+                metadata=metadata, is_full=is_first, removed_topics=removed
             )
             is_first, known = False, present
             continue
