@@ -7,11 +7,12 @@ read, or is too much to hold, that is not the disk's fault: then the batch stand
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
+from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import check_crc, read_header
@@ -19,6 +20,7 @@ from odradek_protocol.records.batch_reader import open_batch
 from odradek_protocol.records.errors import CorruptBatch
 
 _RECORDS_AT_ONCE: Final = 1_000  # a batch of strangers may hold millions
+_LOOKS_MAX: Final = 10
 
 
 class TimestampOffset(NamedTuple):
@@ -32,7 +34,7 @@ class TimestampOffset(NamedTuple):
 def find_timestamp(
     storage: Storage,
     health: DirectoryHealth,
-    segments: Sequence[Segment],
+    segments: SegmentList,
     timestamp_ms: int,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
@@ -40,11 +42,49 @@ def find_timestamp(
 
     Raises StorageFailed when the disk fails, or holds what is no batch.
     """
-    try:
-        return _find(storage, segments, timestamp_ms, log_start_offset)
-    except (OSError, CorruptBatch) as error:
-        cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-        raise health.fail("looking for a timestamp", cause) from error
+
+    def find(now: Sequence[Segment]) -> TimestampOffset | None:
+        return _find(storage, now, timestamp_ms, log_start_offset)
+
+    return _look(health, segments, find)
+
+
+def find_greatest(
+    storage: Storage,
+    health: DirectoryHealth,
+    segments: SegmentList,
+    log_start_offset: Offset,
+) -> TimestampOffset | None:
+    """The first record that has the greatest timestamp of all; the rest as `find_timestamp`."""
+
+    def find(now: Sequence[Segment]) -> TimestampOffset | None:
+        kept = [s for s in now if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
+        newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
+        if newest is None:
+            return None
+        return _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+
+    return _look(health, segments, find)
+
+
+def _look(
+    health: DirectoryHealth,
+    segments: SegmentList,
+    find: Callable[[Sequence[Segment]], TimestampOffset | None],
+) -> TimestampOffset | None:
+    """Find, again if a segment expired, was compacted or deleted while somebody looked into it: what
+    its name led to then, or that it led nowhere, is not the disk's fault. None once all is deleted.
+    """
+    for _ in range(_LOOKS_MAX):
+        now = segments.all
+        try:
+            return find(now)
+        except (OSError, CorruptBatch) as error:
+            if any(segment.is_retired for segment in now):
+                continue
+            cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            raise health.fail("looking for a timestamp", cause) from error
+    return None
 
 
 def _find(
@@ -61,30 +101,13 @@ def _find(
     return None
 
 
-def find_greatest(
-    storage: Storage,
-    health: DirectoryHealth,
-    segments: Sequence[Segment],
-    log_start_offset: Offset,
-) -> TimestampOffset | None:
-    """The first record that has the greatest timestamp of all."""
-    kept = [s for s in segments if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
-    newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
-    if newest is None:
-        return None
-    return find_timestamp(storage, health, [newest], newest.max_timestamp_ms, log_start_offset)
-
-
 def _scan(
     storage: Storage, segment: Segment, floor: int, timestamp_ms: int, log_start_offset: int
 ) -> TimestampOffset | None:
+    file = storage.open(segment.path(Suffix.LOG))
     try:
-        file = storage.open(segment.path(Suffix.LOG))
-    except FileNotFoundError:
-        if segment.is_retired:
-            return None
-        raise
-    try:
+        if segment.is_retired:  # the name may be its successor's by now
+            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
         size_bytes = segment.size_bytes
         start, _ = segment.locate(file, floor, size_bytes)
         for position, header in walk_headers(file, start, size_bytes):

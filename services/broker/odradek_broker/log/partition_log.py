@@ -506,12 +506,12 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after it, with its own time (pool: waits). Raises StorageFailed."""
         return find_timestamp(
-            self._storage, self._health, self._segments.all, timestamp_ms, self.log_start_offset
+            self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
-        return find_greatest(self._storage, self._health, self._segments.all, self.log_start_offset)
+        return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
 
     def aborted_transactions(
         self, start_offset: Offset, end_offset: Offset

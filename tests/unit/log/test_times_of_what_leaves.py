@@ -1,0 +1,91 @@
+"""Looking for a time in a pool thread while the owner takes the segments away: no fault of the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.partition_log import PartitionLog
+from tests.builders.memory_storage import MemoryFile, MemoryStorage
+from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch
+
+CONFIG = LogConfig(
+    segment_bytes=600,
+    index_interval_bytes=0,
+    cleanup_compact=True,
+    cleanup_delete=True,
+    min_cleanable_dirty_ratio=0.0,
+    file_delete_delay_ms=0,
+    retention_ms=500,
+)
+
+
+class Watched(MemoryStorage):
+    """Calls `on_open` once, before the next file is opened: what the owner does at that moment."""
+
+    on_open: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, create: bool = False) -> MemoryFile:
+        act, self.on_open = self.on_open, None
+        if act is not None:
+            act()
+        return super().open(path, create=create)
+
+
+def filled() -> tuple[Watched, Broker]:
+    """Records of 10 ms each, two of three under a key that returns; no index is in memory."""
+    storage = Watched()
+    broker = Broker(storage, config=CONFIG)
+    for number in range(30):
+        keys = [b"again", b"again", b"once-%d" % number]
+        data = batch(broker.log.log_end_offset, count=3, keys=keys, timestamp_ms=10 * number)
+        broker.log.append(data, now_ms=0)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.stop_and_start()
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    assert broker.log.segment_count > 5
+    return storage, broker
+
+
+def compact_when_opened(storage: Watched, log: PartitionLog) -> None:
+    job = log.begin_compaction(now_ms=300)
+    assert job is not None
+    while not job.ready:
+        job.run_slice(0)
+    storage.on_open = lambda: log.install_compacted(job, now_ms=300)
+
+
+def test_a_segment_compacted_meanwhile_is_looked_into_anew() -> None:
+    storage, broker = filled()
+    log = broker.log
+    assert log.offset_for_timestamp(22) == (22, 8, 0)  # with the indexes of the first segment
+    compact_when_opened(storage, log)
+    assert log.offset_for_timestamp(22) == (22, 8, 0)
+    assert broker.directory.failure is None
+
+
+def test_a_segment_that_expired_meanwhile_is_passed_over() -> None:
+    storage, broker = filled()
+    log = broker.log
+    storage.on_open = lambda: log.apply_retention(now_ms=600)
+    found = log.offset_for_timestamp(0)
+    assert log.log_start_offset > 0
+    assert found is not None
+    assert found.offset == log.log_start_offset
+    assert broker.directory.failure is None
+
+
+@pytest.mark.parametrize(
+    "look", [lambda log: log.offset_for_timestamp(15), lambda log: log.max_timestamp_offset()]
+)
+def test_a_topic_deleted_meanwhile_takes_no_directory_offline(
+    look: Callable[[PartitionLog], object],
+) -> None:
+    _, broker = filled()
+    log = broker.log
+    broker.directory.delete(TOPIC_ID, PARTITION)
+    assert look(log) is None
+    assert broker.directory.failure is None
