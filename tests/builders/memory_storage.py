@@ -21,7 +21,8 @@ from odradek_protocol.records.batch_header import ByteBuffer
 class Inode:
     """A file's content now, the content that is durable, and the changes in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, modified_ms: int) -> None:
+        self.modified_ms = modified_ms
         self.data = bytearray()
         self.durable = b""
         self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes), or a new size
@@ -95,6 +96,7 @@ class MemoryFile:
             _resize(content, position)
         content[position : position + len(written)] = written
         self._inode.changes.append((position, written))
+        self._inode.modified_ms = self._storage.now_ms
         return len(written)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
@@ -112,6 +114,7 @@ class MemoryFile:
         self._storage.ask("truncate", self._path)
         _resize(self._inode.data, size_bytes)
         self._inode.changes.append((size_bytes, None))
+        self._inode.modified_ms = self._storage.now_ms
 
     def datasync(self) -> None:
         self._storage.ask("sync", self._path)
@@ -137,13 +140,15 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """The file system. `handles` counts open files; `is_hot` is what every residency probe says."""
+    """The file system. `handles` counts open files; `is_hot` is what every residency probe says, and
+    `now_ms` its clock."""
 
     def __init__(self) -> None:
         self.root = MemoryDirectory()
         self.fault: Fault | None = None
         self.handles = 0
         self.is_hot = True
+        self.now_ms = 0
         self.operations = 0
 
     def ask(self, operation: str, path: Path) -> int | None:
@@ -191,7 +196,7 @@ class MemoryStorage:
         directory = self._directory(path.parent)
         if create and path.name not in directory.entries:
             self.ask("create", path)
-            directory.entries[path.name] = Inode()
+            directory.entries[path.name] = Inode(self.now_ms)
         return MemoryFile(self, self.inode(path), path)
 
     def read(self, path: Path) -> bytes:
@@ -210,6 +215,12 @@ class MemoryStorage:
 
     def size_bytes(self, path: Path) -> int:
         return len(self.inode(path).data)
+
+    def modified_ms(self, path: Path) -> int:
+        return self.inode(path).modified_ms
+
+    def set_modified_ms(self, path: Path, modified_ms: int) -> None:
+        self.inode(path).modified_ms = modified_ms
 
     def make_directory(self, path: Path) -> None:
         self.ask("create", path)

@@ -18,6 +18,7 @@ from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.control import ControlType, encode_marker
+from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, memory_broker, unreadable
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -432,3 +433,58 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
         names = storage.names(broker.log.directory)
         assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))], names
     assert fault_at > 20, "the fault never fell into the swap"
+
+
+def test_what_only_holds_numbers_of_producers_expires_as_it_would_have_before() -> None:
+    """Of records that were all outdated the last batch's header stays, which tells no time."""
+    config = replace(CONFIG, cleanup_delete=True, retention_ms=5000)
+    broker = memory_broker(config)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    put(broker, (b"k", b"v" * 400), timestamp_ms=1000, producer_id=7, base_sequence=0)
+    put(broker, (b"k", b"w" * 400), timestamp_ms=2000)
+    put(broker, (b"j", b"x" * 400), timestamp_ms=3000)
+    storage.now_ms = 4000
+    job = compact(broker, now_ms=4000)
+    assert job is not None
+    assert list(records(broker)) == [1, 2]
+    first = broker.log._segments.all[0]
+    assert (first.end_offset, first.max_timestamp_ms, first.newest_ms()) == (1, -1, 1000)
+    storage.now_ms = 5000
+    compact(broker, now_ms=5000)
+    broker.kill_and_start()
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.log.apply_retention(now_ms=6000)
+    assert broker.log.log_start_offset == 0
+    broker.log.apply_retention(now_ms=7001)
+    assert broker.log.log_start_offset == 2, "it does not keep what follows it"
+
+
+def test_a_record_is_compacted_at_its_greatest_age_however_little_is_written() -> None:
+    broker = memory_broker(CONFIG)
+    for number in range(8):
+        put(broker, (b"%d" % number, b"v" * 400), timestamp_ms=5000)
+    assert compact(broker) is not None
+    late = replace(CONFIG, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=0.9)
+    broker.log.config = late
+    put(broker, (b"untimed", b"v" * 500), timestamp_ms=-1)
+    clean = broker.log.segment_count
+    old = put(broker, (b"k", b"old"), timestamp_ms=5000)
+    put(broker, (b"k", b"new"), timestamp_ms=6000)
+    assert broker.log.segment_count == clean + 1
+    put(broker, (b"i", b"late"), timestamp_ms=6001)
+    assert broker.log.segment_count == clean + 2, "the active segment is never compacted"
+    assert compact(broker, now_ms=6000) is None, "not so old yet"
+    assert compact(broker, now_ms=6001) is not None
+    assert old not in records(broker)
+
+
+def test_a_segment_without_timestamps_is_as_young_as_its_file() -> None:
+    broker = memory_broker(replace(CONFIG, min_compaction_lag_ms=1000))
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.now_ms = 5000
+    for value in (b"old", b"new", b"newest"):
+        put(broker, (b"k", value * 100), timestamp_ms=-1)
+    assert compact(broker, now_ms=5999) is None
+    assert compact(broker, now_ms=6000) is not None

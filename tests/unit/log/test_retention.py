@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
+from odradek_protocol.records.builder import encode_batch
+from odradek_protocol.records.codec import Record
+from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, memory_broker
 
 # each batch of 10 records is 1 segment; sizes are equal
@@ -20,6 +27,12 @@ def filled(config: LogConfig, times_ms: list[int]) -> Broker:
     broker.log.set_high_watermark(broker.log.log_end_offset)
     assert broker.log.segment_count == len(times_ms)
     return broker
+
+
+def untimed(base_offset: int) -> bytes:
+    """A batch of 10 records whose producer gave no timestamps."""
+    records = [Record(None, b"v" * 20, timestamp_ms=-1)] * 10
+    return encode_batch(records, base_offset=base_offset, leader_epoch=0)
 
 
 def config(**settings: object) -> LogConfig:
@@ -52,6 +65,43 @@ def test_the_active_segment_leaves_when_nothing_in_it_is_young() -> None:
     assert starts(broker) == (20, 1)
     broker.append(2)
     assert broker.log.log_end_offset == 22
+
+
+def test_a_segment_without_timestamps_leaves_by_when_its_file_was_written() -> None:
+    broker = memory_broker(config(retention_ms=500))
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    for storage.now_ms in (1000, 2000, 3000):
+        broker.log.append(untimed(broker.log.log_end_offset), now_ms=storage.now_ms)
+    broker.append(count=10, timestamp_ms=2500)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    assert broker.log.segment_count == 4
+    broker.log.apply_retention(now_ms=1500)
+    assert starts(broker) == (0, 4)
+    broker.log.apply_retention(now_ms=2501)
+    assert starts(broker) == (20, 2)
+    broker.kill_and_start()
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    assert broker.log.apply_retention(now_ms=3500) == 0
+    assert broker.log.apply_retention(now_ms=3501) == 2, "not held back any more by the untimed one"
+
+
+def test_a_file_that_cannot_be_asked_for_its_time_is_the_disks_fault() -> None:
+    broker = memory_broker(config(retention_ms=500))
+    for _ in range(2):
+        broker.log.append(untimed(broker.log.log_end_offset), now_ms=0)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.storage.remove(broker.files(".log")[0])
+    with pytest.raises(StorageFailed, match="no such file"):
+        broker.log.apply_retention(now_ms=9000)
+
+
+def test_a_disk_tells_when_a_file_was_written_and_may_be_told_otherwise(tmp_path: Path) -> None:
+    storage, path = DiskStorage(), tmp_path / "segment"
+    path.write_bytes(b"batches")
+    assert abs(storage.modified_ms(path) - time.time_ns() // 1_000_000) < 60_000
+    storage.set_modified_ms(path, 123_456_789)
+    assert storage.modified_ms(path) == 123_456_789
 
 
 def test_an_old_segment_behind_a_young_one_stays() -> None:

@@ -52,7 +52,8 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: records younger than this stay uncompacted."""
     max_compaction_lag_ms: int = _INT64_MAX
-    """`max.compaction.lag.ms`: age at which a record is compacted whatever the ratio."""
+    """`max.compaction.lag.ms`: age at which a record is compacted whatever the ratio; a segment of a
+    compacted topic is closed by then, since the active one is never compacted."""
     delete_retention_ms: int = _DAY_MS
     """`delete.retention.ms`: how long a tombstone or a transaction's marker stays readable."""
     file_delete_delay_ms: int = 60_000
@@ -65,6 +66,13 @@ class LogConfig:
     """`message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be."""
     durability: Durability = Durability.REPLICATED
     """`durability`: Odradek's own; internal topics default to fsync."""
+
+    @property
+    def roll_ms(self) -> int:
+        """How much younger than a segment's first batch none of its batches is."""
+        if self.cleanup_compact:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     @classmethod
     def from_topic_configs(

@@ -172,10 +172,8 @@ class PartitionLog:
 
     def _undo_append(self, base_offset: Offset) -> None:
         """Take back what reached the files of an append that had no room."""
-        try:
+        with self._health.failing(f"cutting {self.directory}"):
             self._segments.active.undo_write()
-        except OSError as error:
-            raise self._health.fail(f"cutting {self.directory}", error) from error
         if self.log_end_offset > base_offset:  # it went on into a second segment
             self.is_intact = False
             self.truncate_to(base_offset)
@@ -533,13 +531,14 @@ class PartitionLog:
         if self._is_cutting:
             return 0
         self.producers.expire(now_ms=now_ms, idle_ms_max=producer_idle_ms_max)
-        count, roll_first = expired_segments(
-            self._segments.all,
-            self.config,
-            now_ms=now_ms,
-            log_start_offset=self.log_start_offset,
-            high_watermark=self.high_watermark,
-        )
+        with self._health.failing(f"looking for old segments of {self.directory}"):
+            count, roll_first = expired_segments(
+                self._segments.all,
+                self.config,
+                now_ms=now_ms,
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+            )
         if not count:
             return 0
         if roll_first:
@@ -547,11 +546,9 @@ class PartitionLog:
                 self._roll()
             except OSError as error:
                 raise self._health.fail_to_write(f"rolling {self.directory}", error) from error
-        try:
+        with self._health.failing(f"deleting segments of {self.directory}"):
             gone = self._segments.all[:count]
             self._segments.retire(gone, due_ms=now_ms + self.config.file_delete_delay_ms)
-        except OSError as error:
-            raise self._health.fail(f"deleting segments of {self.directory}", error) from error
         self._progress.forget_segments()
         first_offset = Offset(self._segments.first_offset)
         self.cleaned_offset = max(self.cleaned_offset, first_offset)
@@ -567,7 +564,8 @@ class PartitionLog:
         `install_compacted` after each, until it is done. One at a time."""
         if self._is_cutting or self._health.full is not None:
             return None
-        return begin_compaction(self, self._storage, self._segments.all, now_ms=now_ms)
+        with self._health.failing(f"looking for old segments of {self.directory}"):
+            return begin_compaction(self, self._storage, self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob, *, now_ms: int) -> None:
         """Put the segments that a slice made ready in place. Raises StorageFailed."""
@@ -576,11 +574,9 @@ class PartitionLog:
             failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)
             raise failure from job.error
         due_ms = now_ms + self.config.file_delete_delay_ms
-        try:
+        with self._health.failing(f"compacting {self.directory}"):
             if job.install(self._segments, is_cutting=self._is_cutting, due_ms=due_ms):
                 self._recent.forget(self._tail)
-        except OSError as error:
-            raise self._health.fail(f"compacting {self.directory}", error) from error
         self._progress.forget_segments()
         if job.is_done:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)

@@ -20,7 +20,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -90,6 +90,12 @@ class Storage(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def size_bytes(self, path: Path) -> int: ...
+
+    def modified_ms(self, path: Path) -> int:
+        """When a file's content last changed, ms since the epoch."""
+
+    def set_modified_ms(self, path: Path, modified_ms: int) -> None:
+        """Let a copy pass for as old as what it was made of; durable with the file's next sync."""
 
     def make_directory(self, path: Path) -> None:
         """Make one directory; no error if it is there."""
@@ -185,6 +191,12 @@ class DiskStorage:
 
     def size_bytes(self, path: Path) -> int:
         return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: Path, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000,) * 2)
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
@@ -307,6 +319,14 @@ class DirectoryHealth:
             if self.on_failure is not None:
                 self.on_failure(failure)
         return failure
+
+    @contextlib.contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Around calls none of whose errors may pass: `fail` of an OSError."""
+        try:
+            yield
+        except OSError as error:
+            raise self.fail(what, error) from error
 
     def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
         """`fail`, or StorageFull if there was only no room: the caller undoes what was written."""

@@ -213,6 +213,9 @@ class CompactJob:
             aborted = [a for s in run for a in s.aborted() if a.last_offset in kept_markers]
             new.replace_aborted(aborted)
             new.seal()
+            if new.max_timestamp_ms < 0:  # its age is its file's then, and no younger than before
+                newest_ms = max(segment.newest_ms() for segment in run)
+                self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)
             new.file().sync()
             new.write_indexes(sync=True)
             new.rename_files(Suffix.SWAP.value)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def begin_compaction(
     log: PartitionLog, storage: Storage, segments: Sequence[Segment], *, now_ms: int
 ) -> CompactJob | None:
-    """A pass over `log`, or None if it is not compacted, or not dirty enough yet."""
+    """A pass over `log`, or None if it is not compacted, or not dirty enough yet. Raises OSError."""
     config = log.config
     if not config.cleanup_compact:
         return None
@@ -27,8 +27,8 @@ def begin_compaction(
         return None
     dirty_bytes = sum(s.size_bytes for s in dirty)
     ratio = dirty_bytes / max(sum(s.size_bytes for s in covered), 1)
-    first_ms = min(s.first_timestamp_ms for s in dirty)
-    is_late = 0 <= first_ms < now_ms - config.max_compaction_lag_ms
+    late_ms = now_ms - config.max_compaction_lag_ms
+    is_late = any(0 <= s.first_timestamp_ms < late_ms for s in dirty)
     if ratio < config.min_cleanable_dirty_ratio and not is_late:
         return None
     last_batches = frozenset(
@@ -57,7 +57,7 @@ def _covered(log: PartitionLog, segments: Sequence[Segment], *, now_ms: int) -> 
     young_ms = now_ms - log.config.min_compaction_lag_ms
     covered: list[Segment] = []
     for segment in segments[:-1]:
-        is_young = log.config.min_compaction_lag_ms > 0 and segment.max_timestamp_ms > young_ms
+        is_young = log.config.min_compaction_lag_ms > 0 and segment.newest_ms() > young_ms
         if segment.end_offset > limit or is_young:
             break
         covered.append(segment)

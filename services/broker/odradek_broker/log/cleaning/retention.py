@@ -1,4 +1,4 @@
-"""Which segments a log may let go: a pure decision over their ages, sizes and offsets."""
+"""Which segments a log may let go: a decision over their ages, sizes and offsets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def expired_segments(
     Nothing at or above the high watermark goes, and nothing whose successor may not go either: a
     log has no holes. Segments below the log start offset go whatever `cleanup.policy` says; age and
     size count with `delete` only. The active segment goes only by age, when nothing in it is young.
+    Raises OSError, if a segment without timestamps cannot be asked for its file's.
     """
     sizes_bytes = sum(segment.size_bytes for segment in segments)
     excess_bytes = sizes_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
@@ -52,4 +53,4 @@ def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
         return False
     if segment.size_bytes == 0:
         return True
-    return 0 <= segment.max_timestamp_ms < now_ms - config.retention_ms
+    return segment.newest_ms() < now_ms - config.retention_ms

@@ -121,6 +121,13 @@ class Segment:
         """Where one of its files is now."""
         return self._directory / (file_name(self.base_offset, suffix) + self._mark)
 
+    def newest_ms(self) -> int:
+        """The greatest timestamp; where no record has one, when the file was last written, as Kafka
+        takes it (asks the file system). Raises OSError."""
+        if self.max_timestamp_ms >= 0:
+            return self.max_timestamp_ms
+        return self._storage.modified_ms(self.path(Suffix.LOG))
+
     # --- opening and closing --------------------------------------------------------------------
 
     def create(self) -> None:
@@ -203,14 +210,14 @@ class Segment:
         self, header: Header, pending_bytes: int, pending_first_ms: int, config: LogConfig
     ) -> bool:
         """Whether a batch may follow `pending_bytes` of others that wait to be written: by size,
-        room in the indexes, and age (`segment.ms` between the first batch's timestamp and its
+        room in the indexes, and age (`roll_ms` between the first batch's timestamp and its
         own; `pending_first_ms` is the first one's while the segment is empty)."""
         assert self._offsets is not None, self.base_offset
         assert self._times is not None, self.base_offset
         first_ms = self.first_timestamp_ms if self.size_bytes else pending_first_ms
         return (
             self.size_bytes + pending_bytes + header.size_bytes <= config.segment_bytes
-            and not 0 <= first_ms < header.max_timestamp_ms - config.segment_ms
+            and not 0 <= first_ms < header.max_timestamp_ms - config.roll_ms
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(self._offsets) + 1) * ENTRY_BYTES <= config.segment_index_bytes
             and (len(self._times) + 2) * TIME_ENTRY_BYTES <= config.segment_index_bytes
