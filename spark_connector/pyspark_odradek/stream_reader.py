@@ -75,6 +75,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = [name for name in self._latest if name not in begun]
         if new:
             begun |= self._lookup.earliest(new)
+            self._latest = {name: end for name, end in self._latest.items() if name in begun}
         if isinstance(limit, ReadAllAvailable):
             return dict(to_json(self._latest))
         ends = self._admission.end(
@@ -95,7 +96,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = ", ".join(str(name) for name in deleted)
             report_data_loss(f"Partitions {names} have been deleted.", is_fatal=is_fatal)
         new = sorted(ends.keys() - starts.keys())
-        for name, first in self._lookup.earliest(new).items():
+        found = self._lookup.earliest(new)
+        if len(found) < len(new):
+            names = ", ".join(str(name) for name in new if name not in found)
+            report_data_loss(
+                f"Cannot find earliest offsets of {names}. Some data may have been missed.",
+                is_fatal=is_fatal,
+            )
+        for name, first in found.items():
             if first > 0:
                 report_data_loss(
                     f"Added partition {name} starts from {first} instead of 0.", is_fatal=is_fatal
@@ -103,6 +111,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts[name] = first
         ranges = []
         for name, until in ends.items():
+            if name not in starts:
+                continue
             if until < starts[name]:
                 report_data_loss(
                     f"Partition {name} offset was changed from {starts[name]} to {until}. This could"

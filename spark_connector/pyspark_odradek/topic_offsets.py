@@ -35,7 +35,10 @@ _MARGIN_S: Final = 5.0
 
 
 class TopicOffsets:
-    """Look-ups for one source. Every call waits at most the source's poll timeout."""
+    """Look-ups for one source. Every call waits at most the source's poll timeout.
+
+    Without failOnDataLoss `earliest` and `latest` leave out topics that were deleted meanwhile.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -54,7 +57,7 @@ class TopicOffsets:
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
         """First offsets that are still there."""
-        return self._look_up(dict.fromkeys(partitions, EARLIEST))
+        return self._look_up_there(dict.fromkeys(partitions, EARLIEST))
 
     def latest(
         self,
@@ -69,7 +72,7 @@ class TopicOffsets:
         wanted = dict.fromkeys(partitions, LATEST)
         deadline_s = time.monotonic() + BEHIND_S_MAX
         while True:
-            ends = self._look_up(wanted)
+            ends = self._look_up_there(wanted)
             if reached is None or time.monotonic() > deadline_s:
                 return ends
             if all(end >= reached.get(name, 0) for name, end in ends.items()):
@@ -102,7 +105,7 @@ class TopicOffsets:
         """The first record at or after each time; the end where there is none."""
         found = self._look_up(timestamps_ms)
         missing = [name for name, offset in found.items() if offset < 0]
-        return found | self.latest(missing) if missing else found
+        return found | self._look_up(dict.fromkeys(missing, LATEST))
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -116,7 +119,8 @@ class TopicOffsets:
                 " running. Use -1 for latest, -2 for earliest."
                 f" Specified: {_named(told)} Assigned: {_named(names)}"
             )
-        earliest, latest = self.earliest(names), self.latest(names)
+        earliest = self._look_up(dict.fromkeys(names, EARLIEST))
+        latest = self._look_up(dict.fromkeys(names, LATEST))
         ends = {EARLIEST: earliest, LATEST: latest}
         resolved: PartitionOffsets = {}
         for name, offset in told.items():
@@ -148,6 +152,16 @@ class TopicOffsets:
             return found
         return self.first_at_or_after(timestamps_ms)
 
+    def _look_up_there(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        try:
+            return self._look_up(wanted)
+        except UnknownTopic:
+            if self._options.fail_on_data_loss:
+                raise
+        work = self._partitions_of_all({name.topic for name in wanted})
+        there = set(self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S))
+        return self._look_up({name: at for name, at in wanted.items() if name in there})
+
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
         if not wanted:
             return {}
@@ -167,8 +181,11 @@ class TopicOffsets:
         topics = subscription.topics
         if subscription.pattern:
             topics = await self._matching(re.compile(subscription.pattern))
+        return sorted(await self._partitions_of_all(topics))
+
+    async def _partitions_of_all(self, topics: Iterable[str]) -> list[TopicPartition]:
         found = await asyncio.gather(*(self._partitions_of(topic) for topic in topics))
-        return sorted(name for names in found for name in names)
+        return [name for names in found for name in names]
 
     async def _matching(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         response = await self._cluster.call_any(

@@ -30,13 +30,10 @@ async def look_up_offsets(
     """The first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
 
     Raises:
-        UnknownTopic, AuthorizationFailed: a partition cannot be asked for.
+        UnknownTopic, AuthorizationFailed: a partition cannot be asked for, or not any more.
         LeaderNotAvailable, BrokersUnavailable: not all were known within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
-    for name in {partition.topic for partition in timestamps_ms}:
-        highest = max(p.partition for p in timestamps_ms if p.topic == name)
-        await cluster.topic(name, timeout_s=timeout_s, partition=highest)
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     backoff = Backoff(first_ms=20, most_ms=500)
     attempts = 0
@@ -44,6 +41,10 @@ async def look_up_offsets(
         missing = {name: at for name, at in timestamps_ms.items() if name not in found}
         if not missing:
             return found
+        left_s = deadline_s - time.monotonic()
+        for name in {partition.topic for partition in missing}:  # it may be deleted meanwhile
+            highest = max(p.partition for p in missing if p.topic == name)
+            await cluster.topic(name, timeout_s=left_s, partition=highest)
         problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
         if problem is None:
             continue

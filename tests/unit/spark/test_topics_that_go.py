@@ -1,0 +1,144 @@
+"""Topics that are deleted while a query plans, against the cluster in memory: failOnDataLoss says what it means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from odradek.cluster import cluster as cluster_module
+from odradek.cluster.connect import connect
+from odradek.errors import UnknownTopic
+from odradek.testing import MemoryCluster
+from odradek.transports.methods import LIST_OFFSETS
+from pyspark_odradek import topic_offsets
+from pyspark_odradek.data_source import OdradekDataSource
+from pyspark_odradek.process_link import ProcessLink
+from pyspark_odradek.range_partition import RangePartition
+from pyspark_odradek.stream_reader import OdradekStreamReader
+
+POLL_TIMEOUT_S = 20
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    made.close()
+
+
+@pytest.fixture
+def memory() -> MemoryCluster:
+    """Topics `goes` and `stays`, of a partition each."""
+    made = MemoryCluster(brokers=1)
+    made.create_topic("goes")
+    made.create_topic("stays")
+    return made
+
+
+@pytest.fixture
+def link(
+    loop: asyncio.AbstractEventLoop, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ProcessLink]:
+    async def dial() -> ProcessLink:
+        cluster = connect(memory.bootstrap, transport=memory.transport())
+        return ProcessLink(cluster, asyncio.get_running_loop())
+
+    made = asyncio.run_coroutine_threadsafe(dial(), loop).result(30)
+    monkeypatch.setattr(topic_offsets, "link_to", lambda connection: made)
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_S_MAX", 0.2)
+    yield made
+    made.close()
+
+
+def reader(**options: str) -> OdradekStreamReader:
+    told = {
+        "kafka.bootstrap.servers": "memory:1",
+        "kafkaConsumer.pollTimeoutMs": str(POLL_TIMEOUT_S * 1000),
+    }
+    source = OdradekDataSource(told | options)
+    made = source.streamReader(source.schema())
+    assert isinstance(made, OdradekStreamReader)
+    return made
+
+
+def delete_when_offsets_are_asked(memory: MemoryCluster, link: ProcessLink) -> None:
+    """`goes` is deleted after it was listed, before its leader answers."""
+    call = link.cluster.transport.call
+
+    async def deleting(endpoint: str, method: Any, *rest: Any, **named: Any) -> Any:
+        if method is LIST_OFFSETS and "goes" in memory.topics:
+            memory.delete_topic("goes")
+        return await call(endpoint, method, *rest, **named)
+
+    link.cluster.transport.call = deleting  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "subscription", [{"subscribe": "goes,stays"}, {"assign": '{"goes":[0],"stays":[0]}'}]
+)
+def test_a_topic_deleted_in_a_trigger_is_left_out_of_it(
+    memory: MemoryCluster, link: ProcessLink, subscription: dict[str, str]
+) -> None:
+    made = reader(failOnDataLoss="false", **subscription)
+    start = {"goes": {"0": 0}, "stays": {"0": 0}}
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    delete_when_offsets_are_asked(memory, link)
+    assert made.latestOffset(start, ReadAllAvailable()) == {"stays": {"0": 0}}
+
+
+def test_a_topic_deleted_in_a_trigger_fails_it_at_once(
+    memory: MemoryCluster, link: ProcessLink
+) -> None:
+    made = reader(subscribe="goes,stays")
+    start = made.initialOffset()
+    delete_when_offsets_are_asked(memory, link)
+    begun_s = time.monotonic()
+    with pytest.raises(UnknownTopic, match="goes"):
+        made.latestOffset(start, ReadAllAvailable())
+    assert time.monotonic() - begun_s < POLL_TIMEOUT_S / 2
+
+
+def test_a_new_topic_deleted_before_it_was_read_is_no_part_of_the_trigger(
+    memory: MemoryCluster, link: ProcessLink
+) -> None:
+    made = reader(subscribePattern="goes|stays", failOnDataLoss="false", minOffsetsPerTrigger="1")
+    asked: list[object] = []
+    earliest = made._lookup.earliest
+
+    def deleting(partitions: Any) -> Any:
+        asked.append(link.run(_delete(memory), timeout_s=10))
+        return earliest(partitions)
+
+    made._lookup.earliest = deleting  # type: ignore[method-assign]
+    limit = made.getDefaultReadLimit()
+    assert made.latestOffset({"stays": {"0": 0}}, limit) == {"stays": {"0": 0}}
+    assert asked
+
+
+def test_a_batch_planned_before_a_restart_is_read_without_the_topic_that_is_gone(
+    memory: MemoryCluster, link: ProcessLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.run(_delete(memory), timeout_s=10)
+    start, end = {"stays": {"0": 0}}, {"stays": {"0": 4}, "goes": {"0": 7}}
+    with pytest.raises(UnknownTopic, match="goes"):
+        reader(subscribe="goes,stays").partitions(start, end)
+    with caplog.at_level(logging.WARNING):
+        tasks = reader(subscribe="goes,stays", failOnDataLoss="false").partitions(start, end)
+    plans = [task.plan for task in tasks if isinstance(task, RangePartition)]
+    assert [(str(p.name), p.start_offset, p.end_offset) for p in plans] == [("stays-0", 0, 4)]
+    assert "Cannot find earliest offsets of goes-0" in caplog.text
+
+
+async def _delete(memory: MemoryCluster) -> None:
+    memory.delete_topic("goes")
