@@ -23,7 +23,7 @@ def jars() -> Path:
     """The tools' class path; fetched once, kept under build/. ODRADEK_KAFKA_TOOLS names another."""
     told = os.environ.get("ODRADEK_KAFKA_TOOLS")
     folder = Path(told) if told else ROOT / "build" / "kafka-tools"
-    if not any(folder.glob("kafka-clients-*.jar")):
+    if not any(folder.glob("connect-mirror-*.jar")):
         maven = shutil.which("mvn")
         assert maven is not None, "Maven is not installed: apt-get install maven"
         subprocess.run(
