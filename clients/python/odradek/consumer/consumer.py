@@ -366,6 +366,8 @@ class Consumer:
         self._cluster.require_own_loop()
         if self._is_source_new:
             await self._learn_topics()
+        if self._member is not None and self._member.refusal is not None:
+            raise self._member.refusal
         if self._planner.errors:
             raise self._planner.errors.popleft()
 

@@ -55,6 +55,7 @@ _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
 _SESSION_S: Final = 45.0  # without an answer so long, the coordinator has given us up
 _TOPIC_S: Final = 10.0
+_UNHEARD_LEAVE_S_MAX: Final = 2.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 _TRANSIENT: Final = (*COORDINATOR_MOVES, ErrorCode.UNRELEASED_INSTANCE_ID)
 _HOPELESS: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
@@ -101,19 +102,21 @@ class GroupMembership:
         self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
-        self._is_let_in = asyncio.Event()  # or refused: see _refusal
-        self._refusal: OdradekError | None = None
+        self._is_let_in = asyncio.Event()  # or refused: see refusal
+        self.refusal: OdradekError | None = None
+        """Why it is no member and never will be."""
         self._says_all = True
         self._moving: asyncio.Task[None] | None = None
         self._interval_s = 5.0
-        self._is_started = False
+        self.is_heard = False
+        self._is_join_under_way = False
         self._is_all_processed = asyncio.Event()  # the program waits for records, or had none yet
         self._is_all_processed.set()
 
     def start(self) -> None:
         """Join; does not wait."""
-        if not self._is_started and self.member_epoch == _JOIN:
-            self._is_started = True
+        if not self.is_heard and self.member_epoch == _JOIN:
+            self.is_heard = True
             self._cluster.start()
             self._tasks.start(self._heartbeat(), "heartbeat")
             if self.options.auto_commit:
@@ -139,23 +142,28 @@ class GroupMembership:
 
         `is_processed` False: the program fails while it works on what it was handed last.
         """
-        if not self._is_started:
+        if not self.is_heard:
             return
-        self._is_started = False  # a second call finds nothing to do
+        self.is_heard = False  # a second call finds nothing to do
         await self._tasks.stop()
         try:
-            async with asyncio.timeout(CALL_S_MAX):
-                if self.member_epoch > 0:
+            if self.member_epoch > 0:
+                async with asyncio.timeout(CALL_S_MAX):
                     if self.options.auto_commit:
                         if is_processed:
                             self.read_begins()
                         await self._commit_gone(list(self.owned))
                     await _call(self.options.on_revoke, list(self.owned))
-                    static = self.options.instance_id is not None
-                    request = self._request(_LEAVE_STATIC if static else _LEAVE)
-                    await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=CALL_S_MAX)
+                    await self._leave(CALL_S_MAX)
+            elif self._is_join_under_way:  # it may be a member without having heard so
+                await self._leave(_UNHEARD_LEAVE_S_MAX)
         except (OdradekError, TimeoutError) as error:
             _log.warning("could not leave the group %s in order: %s", self.options.group, error)
+
+    async def _leave(self, timeout_s: float) -> None:
+        static = self.options.instance_id is not None
+        request = self._request(_LEAVE_STATIC if static else _LEAVE)
+        await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=timeout_s)
 
     # --- heartbeats ------------------------------------------------------------------------------
 
@@ -163,17 +171,19 @@ class GroupMembership:
         backoff = Backoff(first_ms=100, most_ms=2_000)
         failures, answered_s = 0, time.monotonic()
         while True:
+            self._is_join_under_way = self.member_epoch == _JOIN
             try:
                 told = await self._cluster.call_any(
                     GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=CALL_S_MAX
                 )
                 code = error_code(told.error_code)
             except _HOPELESS as error:
-                self._give_up(error)
+                await self._give_up(error)
                 return
             except OdradekError as error:
                 _log.warning("no answer for the group %s: %s", self.options.group, error)
                 told, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self._is_join_under_way = False
             if code is ErrorCode.NONE:
                 failures, answered_s = 0, time.monotonic()
                 self._heard(told)
@@ -189,14 +199,16 @@ class GroupMembership:
                 continue
             else:
                 subject = f"group {self.options.group!r}"
-                self._give_up(error_of(told.error_code, subject, told.error_message))
+                await self._give_up(error_of(told.error_code, subject, told.error_message))
                 return
             await self._rest()
 
-    def _give_up(self, error: OdradekError) -> None:
-        self._refusal = error
+    async def _give_up(self, error: OdradekError) -> None:
+        """Refused for good: what it owned may be somebody else's, and every read says why."""
+        self.refusal = error
         self._is_let_in.set()
         self._reader.fail(error)
+        await self._lose()
 
     async def _rest(self) -> None:
         try:
@@ -239,7 +251,7 @@ class GroupMembership:
                 for index in topic.partitions
             }
         is_idle = self._moving is None or self._moving.done()
-        if self._target is not None and self._target.keys() != self.owned.keys() and is_idle:
+        if self._target is not None and self._target != self.owned and is_idle:
             self._moving = self._tasks.start(self._move(), "take up and give up")
 
     # --- taking up and giving up --------------------------------------------------------------------
@@ -248,14 +260,15 @@ class GroupMembership:
         """Bring what is owned in line with the target, then say so at once."""
         target = self._target
         assert target is not None, "told to move nowhere"
-        gone = [name for name in self.owned if name not in target]
+        kept = {name: i for name, i in self.owned.items() if target.get(name) == i}
+        gone = [name for name in self.owned if name not in kept]
         if gone:
             self._reader.hold(gone)
             await self._until_processed()
-            if self.options.auto_commit:
-                await self._commit_gone(gone)
+            if self.options.auto_commit:  # but for what is another topic's now, of the same name
+                await self._commit_gone([name for name in gone if name not in target])
             await _call(self.options.on_revoke, gone)
-            self._own({n: i for n, i in self.owned.items() if n in target}, {})
+            self._own(kept, {})
         new = [name for name in target if name not in self.owned]
         if new:
             try:
@@ -320,10 +333,12 @@ class GroupMembership:
         """
         await self._let_in()
         if offsets is None:
-            await self._commit_new(self._reader.handed_out())
+            told = self._reader.handed_out()
         else:
             told = {name: (offset, -1) for name, offset in offsets.items()}
-            await self._offsets.commit(told, self)
+        owned = {name: at for name, at in told.items() if name in self.owned}
+        self._committable = {**self._committable, **owned}  # automatic commits do not go back
+        await self._offsets.commit(self._offsets.unknown(told) if offsets is None else told, self)
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What the group committed; None where nothing."""
@@ -338,8 +353,8 @@ class GroupMembership:
             raise RequestTimedOut(
                 f"the group {self.options.group!r} did not let this member in within {PATIENCE_S} s"
             ) from None
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
 
     async def _commit_new(self, offsets: Offsets) -> None:
         await self._offsets.commit(self._offsets.unknown(offsets), self)

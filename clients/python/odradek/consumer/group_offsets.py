@@ -35,6 +35,8 @@ class Member(Protocol):
 
     member_id: str
     member_epoch: int
+    is_heard: bool
+    """Heartbeats go on: what they bring may be another epoch, or that the group went on."""
     times_lost: int
     """How often the group went on without it; what it read before is no more its to commit."""
 
@@ -47,6 +49,7 @@ class GroupOffsets:
         self._group = group
         self._instance_id = instance_id
         self._committed: dict[TopicPartition, int] = {}
+        self._turn = asyncio.Lock()  # one commit at a time: a repeat must not overtake a later one
 
     def unknown(self, offsets: Offsets) -> Offsets:
         """Those of them that this member has not committed yet."""
@@ -57,14 +60,17 @@ class GroupOffsets:
         self._committed = {n: at for n, at in self._committed.items() if n in owned}
 
     async def commit(self, offsets: Offsets, member: Member) -> None:
-        """Write these, all of them.
+        """Write these, all of them, after what was to be committed before.
 
         Raises:
             MemberFenced: the group went on without this member.
             OdradekError: a partition does not exist, the member may not, or nobody answers.
         """
-        if not offsets:
-            return
+        if offsets:
+            async with self._turn:
+                await self._commit(offsets, member)
+
+    async def _commit(self, offsets: Offsets, member: Member) -> None:
         request = pb.CommitOffsetsRequest(group_id=self._group, instance_id=self._instance_id)
         for name, (offset, epoch) in offsets.items():
             request.offsets.add(partition=_named(name), offset=offset, leader_epoch=epoch)
@@ -77,9 +83,7 @@ class GroupOffsets:
             request.member_id, request.member_epoch = member.member_id, member.member_epoch
             told = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=CALL_S_MAX)
             code = error_code(told.error_code)
-            is_stale = (
-                code is ErrorCode.STALE_MEMBER_EPOCH and request.member_epoch != member.member_epoch
-            )
+            is_stale = code is ErrorCode.STALE_MEMBER_EPOCH and member.is_heard
             return told, is_stale or code in COORDINATOR_MOVES
 
         told = await _patiently(attempt)
