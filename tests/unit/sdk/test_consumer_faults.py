@@ -200,3 +200,27 @@ async def test_a_leader_that_went_and_comes_back_under_the_same_epoch_is_read_on
         async with cluster.client() as other:
             await fill(other, 1)
         assert numbers(await reading) == [0]
+
+
+async def test_connections_that_break_again_and_again_bring_no_more_than_may_be_read_ahead(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer(batch_bytes_max=64_000) as producer:
+        for number in range(800):
+            await producer.send("t", b"%08d" % number + bytes(9_992))
+    async with client.consumer(
+        auto_offset_reset="earliest", prefetch_bytes_max=1 << 20, fetch_message_bytes_max=1 << 16
+    ) as consumer:
+        consumer.assign([T0])
+        planner = consumer._planner
+        await until(lambda: planner.buffered_bytes >= 1 << 20)
+        for _ in range(4):
+            cluster.requests.clear()
+            cluster.disconnect(1)
+            await until(lambda: "Fetch" in cluster.requests)
+            for _ in range(100):
+                await asyncio.sleep(0)
+        assert planner.buffered_bytes < (1 << 20) + (1 << 17)
+        records = await read(consumer, 800)
+    assert [record.offset for record in records] == list(range(800))

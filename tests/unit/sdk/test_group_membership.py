@@ -113,12 +113,8 @@ class Bench:
         self.shelf = Shelf()
         self.lost: list[TopicPartition] = []
         given = GroupOptions(group="g", on_lost=self.lost.extend, **options)
-        self.member = GroupMembership(
-            self.coordinator,
-            given,
-            frozenset({"t"}),
-            self.shelf,  # type: ignore[arg-type]
-        )
+        link: Any = self.coordinator
+        self.member = GroupMembership(link, given, frozenset({"t"}), self.shelf)
 
     async def join(self) -> None:
         self.member.start()

@@ -16,8 +16,8 @@ Two offsets are kept: `position`, the next one to hand out, and `fetch_offset`, 
 lies between is in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
 broker repeats: an answer with another id is from before a seek, a pause or a move, and is dropped.
 
-Memory is bounded by credit: a stream may send as many bytes as it was given, and is given back those that
-were read or dropped. A paused partition is taken off its stream and its chunks are dropped, so it
+Memory is bounded by credit: a broker may send as many bytes as it was given, over all streams that it had,
+and is given back those that were read or dropped. A paused partition is taken off its stream and its chunks are dropped, so it
 cannot hold credit that the others need. Sans-IO.
 """
 
@@ -310,9 +310,10 @@ class FetchPlanner:
         del self._credit_due[source]
         return due_bytes
 
-    def forget_source(self, source: int) -> None:
-        """That stream is gone; nothing is given back to it any more."""
+    def reopen_source(self, source: int) -> int:
+        """A new stream is made to that broker: how many bytes of the last one's are still to be read."""
         self._credit_due.pop(source, None)
+        return sum(chunk.size_bytes for chunk in self.chunks if chunk.source == source)
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -22,16 +22,17 @@ class FetchStream:
 
     def __init__(
         self,
-        number: int,
+        source: int,
         endpoint: str,
         transport: Transport,
         *,
         settings: pb.FetchSettings,
         window_bytes: int,
+        unread_bytes: int,
         on_data: OnData,
         on_end: OnEnd,
     ) -> None:
-        self.number = number
+        self.source = source
         self.endpoint = endpoint
         self.window_bytes = window_bytes
         self._transport = transport
@@ -39,7 +40,7 @@ class FetchStream:
         self._on_data = on_data
         self._on_end = on_end
         self._change = StreamChange()
-        self._credit_bytes = window_bytes
+        self._credit_bytes = window_bytes - unread_bytes  # below 0: so much is to be read first
         self._has_news = asyncio.Event()
 
     def tell(self, change: StreamChange) -> None:
@@ -100,7 +101,8 @@ class FetchStream:
             self._on_end(self, error or BrokerUnreachable(self.endpoint, "the consumer closed"))
 
     def _request(self) -> pb.FetchRequest:
-        request = pb.FetchRequest(credit_bytes=self._credit_bytes, settings=self._settings)
+        credit_bytes = max(0, self._credit_bytes)
+        request = pb.FetchRequest(credit_bytes=credit_bytes, settings=self._settings)
         for add in self._change.add.values():
             request.add.add(
                 topic=add.name.topic,
@@ -113,6 +115,6 @@ class FetchStream:
         for name in self._change.remove:
             request.remove.add(topic=name.topic, partition=name.partition)
         self._settings = None
-        self._credit_bytes = 0
+        self._credit_bytes -= credit_bytes
         self._change = StreamChange()
         return request

@@ -45,7 +45,8 @@ class Fetcher:
         self._planner = planner
         self._options = options
         self._streams: dict[str, FetchStream] = {}
-        self._streams_opened = 0
+        self._sources: dict[str, int] = {}
+        """Each broker's number, by its endpoint: what it sent counts, whichever stream brought it."""
         self._asked_topics: set[str] = set()
         self._tasks = BackgroundTasks("consumer")
         self._arrival = asyncio.Event()
@@ -80,7 +81,7 @@ class Fetcher:
     def return_credit(self) -> None:
         """Let the streams send as much as was read."""
         for stream in self._streams.values():
-            due_bytes = self._planner.credit_due(stream.number, stream.window_bytes // 8)
+            due_bytes = self._planner.credit_due(stream.source, stream.window_bytes // 8)
             if due_bytes:
                 stream.give_credit(due_bytes)
 
@@ -153,10 +154,10 @@ class Fetcher:
 
     def _open(self, endpoint: str) -> FetchStream:
         options = self._options
-        self._streams_opened += 1
         brokers = max(1, len(self._cluster.cache.brokers))
+        source = self._sources.setdefault(endpoint, len(self._sources))
         stream = FetchStream(
-            self._streams_opened,
+            source,
             endpoint,
             self._cluster.transport,
             settings=pb.FetchSettings(
@@ -169,6 +170,7 @@ class Fetcher:
             window_bytes=max(
                 options.prefetch_bytes_max // brokers, min(1 << 20, options.prefetch_bytes_max)
             ),
+            unread_bytes=self._planner.reopen_source(source),
             on_data=self._on_data,
             on_end=self._on_end,
         )
@@ -182,7 +184,7 @@ class Fetcher:
         needs_plan = False
         for entry in entries:
             news = entry.news
-            planner.fetched(stream.number, entry, now_ms)
+            planner.fetched(stream.source, entry, now_ms)
             if news.error_code:
                 needs_plan = True
                 if news.HasField("leader"):
@@ -209,7 +211,6 @@ class Fetcher:
             del self._streams[stream.endpoint]
         if self._is_closed:
             return
-        self._planner.forget_source(stream.number)
         self._planner.stream_broke(stream.endpoint, monotonic_ms())
         error = self._cluster.explained(error)
         _log.info("fetch stream from %s ended: %s", stream.endpoint, error)
