@@ -143,6 +143,39 @@ async def test_a_damaged_batch_is_reported_and_read_again(
     assert seen == list(range(10, 20))
 
 
+async def test_what_lies_before_a_damaged_batch_is_handed_out_once_as_a_table(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    pytest.importorskip("pyarrow")
+    cluster.create_topic("t")
+    await fill(client, 20)
+    log = cluster.log("t")
+    good = log.batches[1].data
+    log.batches[1].data = good[:-1] + bytes([good[-1] ^ 1])
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        table = await consumer.getarrow(5_000)
+        assert table["offset"].to_pylist() == list(range(10))
+        with pytest.raises(CorruptRecords, match="offset 10"):
+            await consumer.getarrow(5_000)
+        assert await consumer.position(T0) == 10
+
+
+async def test_an_unclean_election_takes_back_what_was_fetched_and_not_yet_read(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 30)
+    async with client.consumer(auto_offset_reset="error") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert numbers(await consumer.getmany(5_000, max_records=10)) == list(range(10))
+        await until(lambda: consumer._planner.partitions[T0].fetch_offset == 30)
+        cluster.lose_records("t", 0, 20)
+        await fill(client, 20, first=200)
+        await until(lambda: consumer._planner.partitions[T0].validated_epoch == 1)
+        assert numbers(await read(consumer, 30)) == [*range(10, 20), *range(200, 220)]
+
+
 async def test_a_topic_that_does_not_exist_is_named(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,9 @@ from odradek_protocol.records.columns import ColumnBuilder
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 
-def batch(offset: int, count: int, *, producer: int = -1, control: bool = False) -> bytes:
+def batch(
+    offset: int, count: int, *, producer: int = -1, control: bool = False, epoch: int = 3
+) -> bytes:
     """Records with their offsets as values; transactional if it has a producer."""
     builder = BatchBuilder()
     for number in range(count):
@@ -22,7 +24,7 @@ def batch(offset: int, count: int, *, producer: int = -1, control: bool = False)
         builder.append(key, b"%d" % (offset + number), None, 1)
     return builder.build(
         base_offset=offset,
-        leader_epoch=3,
+        leader_epoch=epoch,
         producer_id=producer,
         producer_epoch=0 if producer >= 0 else -1,
         transactional=producer >= 0,
@@ -91,6 +93,22 @@ def test_columns_go_on_where_objects_stopped() -> None:
     builder = ColumnBuilder()
     piece.read_columns(builder, 1)
     assert builder.row_count == len(UNCOMMITTED) - 1
+
+
+@pytest.mark.parametrize("aborted", [None, [(7, 1)]])
+def test_the_epoch_of_batches_that_are_passed_over_counts(
+    aborted: list[tuple[int, int]] | None,
+) -> None:
+    """Else the position after them would look as if the epoch before had been cut short."""
+    log = batch(0, 1) + batch(1, 1, producer=7, control=True, epoch=4)
+    if aborted is not None:
+        log = batch(0, 1) + batch(1, 1, producer=7, epoch=4)
+    piece = FetchedChunk(
+        TopicPartition("t", 0), memoryview(log), next_offset=2, source=1, aborted=aborted
+    )
+    assert [record.offset for record in piece.read(10, 0)] == [0]
+    assert piece.read(10, 1) == []
+    assert piece.leader_epoch == 4
 
 
 entries = st.builds(

@@ -17,8 +17,8 @@ lies between is in `chunks`. Each time a partition is put on a stream it gets a 
 broker repeats: an answer with another id is from before a seek, a pause or a move, and is dropped.
 
 Memory is bounded by credit: a broker may send as many bytes as it was given, over all streams that it had,
-and is given back those that were read or dropped. A paused partition is taken off its stream and its chunks are dropped, so it
-cannot hold credit that the others need. Sans-IO.
+and is given back those that were read or dropped. A paused partition is taken off its stream and its chunks are
+dropped, so it cannot hold credit that the others need. Sans-IO.
 """
 
 from __future__ import annotations
@@ -223,6 +223,10 @@ class FetchPlanner:
                 self.errors.append(lost)
             progress.position = progress.fetch_offset = end_offset
             progress.last_epoch = -1
+        elif (
+            0 <= end_offset < progress.fetch_offset
+        ):  # what is not yet read may have been taken back
+            self._restart(progress)
 
     def wake_ms(self, now_ms: int) -> int | None:
         """When a pause of some partition ends; None: none is pausing."""

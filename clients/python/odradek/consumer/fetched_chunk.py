@@ -34,6 +34,7 @@ class FetchedChunk:
         "leader_epoch",
         "name",
         "next_offset",
+        "read_offset",
         "records",
         "size_bytes",
         "source",
@@ -55,7 +56,9 @@ class FetchedChunk:
         self.next_offset = next_offset
         self.source = source
         self.leader_epoch = -1
-        """Of the last batch that was looked at."""
+        """Of the last batch that was looked at, also of one that is passed over."""
+        self.read_offset = -1
+        """After the last batch that `read_columns` added whole; -1: none yet."""
         self._aborted = None if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
         self._batches = self._data_batches()
         self._current: tuple[int, BatchHeader] | None = None
@@ -94,6 +97,7 @@ class FetchedChunk:
         try:
             while (batch := self._next_batch(start_offset)) is not None:
                 builder.append_batch(self.records, *batch, start_offset=start_offset)
+                self.read_offset = batch[1].next_offset
                 self._current = None
             self._reader = None
         except CorruptBatch as error:
@@ -106,7 +110,6 @@ class FetchedChunk:
             if self._current is None:
                 return None
             header = self._current[1]
-            self.leader_epoch = header.partition_leader_epoch
             if header.next_offset <= start_offset:
                 self._current = None
         return self._current
@@ -114,6 +117,7 @@ class FetchedChunk:
     def _data_batches(self) -> Iterator[tuple[int, BatchHeader]]:
         aborting: set[int] = set()
         for position, header in iter_headers(self.records):
+            self.leader_epoch = header.partition_leader_epoch
             if self._aborted is not None and header.is_transactional:
                 while self._aborted and self._aborted[-1][1] <= header.last_offset:
                     aborting.add(self._aborted.pop()[0])

@@ -81,6 +81,7 @@ class ReadAhead:
             try:
                 chunk.read_columns(builder, progress.position)
             except CorruptRecords:
+                progress.position = max(progress.position, chunk.read_offset)
                 planner.reject_chunk()
                 self.fetcher.kick()
                 if any(b.row_count for b in builders.values()):
