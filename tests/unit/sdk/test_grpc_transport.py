@@ -9,6 +9,7 @@ import ipaddress
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -18,12 +19,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from odradek import TlsOptions
+from odradek import Client, TlsOptions
+from odradek.cluster.cluster import Cluster
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
+    BrokersUnavailable,
     BrokerUnreachable,
     ClientClosed,
+    InvalidConfig,
     NameUnresolvable,
     OdradekError,
     RequestTimedOut,
@@ -384,3 +388,57 @@ async def test_tls_checks_both_sides_and_takes_files_or_bytes(tmp_path: object) 
 def test_half_a_pair_of_certificate_and_key_is_refused() -> None:
     with pytest.raises(ValueError, match="go together"):
         TlsOptions(cert=b"x")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "No such file or directory"), (b"", "no PEM"), (b"\x30\x82 der", "no PEM")],
+)
+def test_a_tls_file_that_is_no_use_is_named_at_once(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidConfig, match=f"ca.*{reason}") as caught:
+        Client("127.0.0.1:1", tls=TlsOptions(ca=path))
+    assert content is not None or str(path) in str(caught.value)
+
+
+async def test_a_tls_file_that_is_away_while_it_is_renewed_is_read_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    ca = certificate("ca")
+    broker = certificate("b", ca)
+    server = Server()
+    await server.start(credentials=grpc.ssl_server_credentials([(pem(broker[1]), pem(broker[0]))]))
+    path = tmp_path / "ca.pem"
+    path.write_bytes(pem(ca[0]))
+    transport = GrpcTransport(TlsOptions(ca=path))
+    cluster = Cluster([server.endpoint], transport)
+    cluster.watch_topics(["t"])
+    path.rename(tmp_path / "away")
+    with pytest.raises(BrokersUnavailable, match=r"ca: cannot read .*ca\.pem"):
+        await cluster.call_any(METADATA, pb.MetadataRequest(), timeout_s=0.3)
+    with pytest.raises(BrokersUnavailable, match=r"ca: cannot read .*ca\.pem"):
+        await cluster.wait_connected(0.3)
+    (tmp_path / "away").rename(path)
+    await cluster.call_any(METADATA, pb.MetadataRequest(), timeout_s=5)
+    await cluster.wait_connected(5)
+    await cluster.close()
+    await server.stop()
+
+
+async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lost_broker(
+    transport: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silence, raising=False)
+    monkeypatch.setattr("odradek.transports.grpc_transport.RESOLVE_S_MAX", 0.1)
+    began_s = time.monotonic()
+    with pytest.raises(BrokerUnreachable) as caught:
+        await ask(transport, "127.0.0.1:1")
+    assert type(caught.value) is BrokerUnreachable, "whether its name resolves is not known"
+    assert time.monotonic() - began_s < 5

@@ -280,7 +280,11 @@ class Cluster:
     async def _watch_one(self, endpoint: str) -> bool:
         """Follow one broker's news to its end. False when it never told any."""
         has_told = False
-        stream = self.transport.open(endpoint, WATCH_METADATA)
+        try:
+            stream = self.transport.open(endpoint, WATCH_METADATA)
+        except OdradekError as refused:
+            self._note_failure(endpoint, refused)
+            return False
         self._watch, self._watch_topics = stream, frozenset(self._interest)
         try:
             await stream.send(pb.WatchMetadataRequest(topics=sorted(self._watch_topics)))

@@ -13,7 +13,6 @@ or the password was changed): one login a broker at a time, however many calls w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -53,6 +52,7 @@ RECONNECT_MS_MAX: Final = 500
 RESOLVE_MS_MIN: Final = 200  # how soon a broker's name is looked up again; gRPC's own: 30 s
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
+RESOLVE_S_MAX: Final = 0.5
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -79,7 +79,7 @@ class GrpcTransport:
     """Channels by endpoint. Belongs to the event loop that it is first used on.
 
     Raises:
-        InvalidConfig: the mechanism sends a secret, and there is no TLS.
+        InvalidConfig: the mechanism sends a secret, and there is no TLS; or a file of TLS is no use.
         ForkedProcess: this process was forked while gRPC was in use, and it would crash.
     """
 
@@ -98,6 +98,8 @@ class GrpcTransport:
                 f"{credentials.mechanism} sends a secret as it is, and there is no TLS",
                 hint="use TLS, or SCRAM-SHA-512",
             )
+        if tls is not None:
+            tls.pem()  # what is no use is told at once, not by each connection
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
@@ -227,7 +229,10 @@ class GrpcTransport:
     def _new_channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._tls is None:
             return grpc.aio.insecure_channel(endpoint, options=self._options)
-        ca, key, cert = self._tls.pem()
+        try:
+            ca, key, cert = self._tls.pem()
+        except InvalidConfig as error:  # away while it is renewed, maybe
+            raise BrokerUnreachable(endpoint, error.message) from None
         options = list(self._options)
         if self._tls.server_name is not None:
             options.append(("grpc.ssl_target_name_override", self._tls.server_name))
@@ -396,14 +401,21 @@ async def _translated(
 
 
 async def _resolves(endpoint: str) -> bool:
-    """Whether the endpoint's host has an address; asked only after a connection failed."""
+    """Whether the endpoint's host has an address; asked only after a connection failed.
+
+    So does one whose resolver takes long: the news of a lost connection does not wait for it.
+    """
     host, _, port = endpoint.rpartition(":")
-    with contextlib.suppress(OSError):
-        await asyncio.get_running_loop().getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM
-        )
+    try:
+        async with asyncio.timeout(RESOLVE_S_MAX):
+            await asyncio.get_running_loop().getaddrinfo(
+                host.strip("[]"), port, type=socket.SOCK_STREAM
+            )
+    except TimeoutError:
         return True
-    return False
+    except OSError:
+        return False
+    return True
 
 
 def _note_fork() -> None:

@@ -34,8 +34,8 @@ class TlsOptions:
             raise ValueError("cert and key go together: give both, or neither")
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(ca, key, cert) as bytes, files read now. Raises OSError for one that cannot be read."""
-        return _pem(self.ca), _pem(self.key), _pem(self.cert)
+        """(ca, key, cert) as bytes, files read now. Raises InvalidConfig for one that is no use."""
+        return _pem("ca", self.ca), _pem("key", self.key), _pem("cert", self.cert)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,14 @@ class SaslCredentials:
         )
 
 
-def _pem(source: str | Path | bytes | None) -> bytes | None:
-    if source is None or isinstance(source, bytes):
-        return source
-    return Path(source).read_bytes()
+def _pem(what: str, source: str | Path | bytes | None) -> bytes | None:
+    if source is None:
+        return None
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    except OSError as error:
+        raise InvalidConfig(f"{what}: cannot read {source}: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        named = "what was given" if isinstance(source, bytes) else source
+        raise InvalidConfig(f"{what}: {named} is no PEM")
+    return content
