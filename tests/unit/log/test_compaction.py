@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
 from odradek_protocol.records.batch_header import iter_headers
@@ -488,3 +490,74 @@ def test_a_segment_without_timestamps_is_as_young_as_its_file() -> None:
         put(broker, (b"k", value * 100), timestamp_ms=-1)
     assert compact(broker, now_ms=5999) is None
     assert compact(broker, now_ms=6000) is not None
+
+
+def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
+    """An aborted record past the end of the pass stays, and so must what tells that it is one."""
+    for fault_at in range(1, 100):
+        broker = memory_broker(CONFIG)
+        for key, value in ((b"a", b"old"), (b"a", b"new"), (b"b", b"only")):
+            put(broker, (key, value))
+        put(broker, (b"b", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
+        mark(broker, 7, ControlType.ABORT)
+        fill(broker)
+        broker.checkpoint()
+        broker.log.set_high_watermark(broker.log.log_end_offset)
+        job = broker.log.begin_compaction(now_ms=DAY_MS)
+        assert job is not None
+        job.keys_max = 2
+        is_done = stopped_after(broker, fault_at, lambda job=job, log=broker.log: install(log, job))
+        broker.kill_and_start()
+        assert committed(broker) == {b"a": b"new", b"b": b"only"}, fault_at
+        if is_done:
+            assert [offset for offset in records(broker) if offset < 4] == [1, 2, 3]
+            assert fault_at > 10, "the fault never fell into the swap"
+            return
+    raise AssertionError("the pass never came to its end")
+
+
+def install(log: PartitionLog, job: CompactJob) -> None:
+    while not job.is_done:
+        job.run_slice()
+        log.install_compacted(job, now_ms=DAY_MS)
+
+
+class Stopped(BaseException):
+    """The process is killed here."""
+
+
+def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
+    """Whether `work` was through before the storage had changed something so many times."""
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    last = storage.operations + operations
+
+    def stop(operation: str, path: object) -> None:
+        if storage.operations > last:
+            raise Stopped
+
+    storage.fault = stop
+    try:
+        work()
+    except Stopped:
+        return False
+    return True
+
+
+def committed(broker: Broker) -> dict[bytes, bytes | None]:
+    """The last value of each key but fillers, as who reads committed records sees it."""
+    log = broker.log
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    data, found = broker.read_all(), dict[bytes, bytes | None]()
+    for position, header in iter_headers(data):
+        is_aborted = any(
+            entry.producer_id == header.producer_id
+            and entry.first_offset <= header.base_offset <= entry.last_offset
+            for entry in aborted
+        )
+        if header.is_control or is_aborted or not header.record_count:
+            continue
+        for record in decode_batch(data, position):
+            if record.key is not None and not record.key.startswith(b"filler"):
+                found[record.key] = record.value
+    return found

@@ -5,7 +5,9 @@
     3  the old segments are renamed to .deleted, the new one loses its mark
 
 Only one segment replaces each run of old ones, and it keeps their last batch (emptied, if it must
-be), so at start the old segments are those with a base offset in its range.
+be), so at start the old segments are those with a base offset in its range. The first of them has the
+new one's name: an index of that name is the old one's while there is a log of it, which step 3 renames
+and this removes after its indexes, and else the new one's, which lost its mark before its log.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ def complete_swaps(storage: Storage, directory: Path) -> list[str]:
     ending = Suffix.LOG.value + Suffix.SWAP.value
     swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
     for base_offset in swaps:
-        end_offset = _end_offset(
-            storage, directory / (file_name(base_offset, Suffix.LOG) + ".swap")
-        )
-        for name in storage.names(directory):
+        log_name = file_name(base_offset, Suffix.LOG)
+        end_offset = _end_offset(storage, directory / (log_name + Suffix.SWAP.value))
+        first = base_offset if storage.exists(directory / log_name) else base_offset + 1
+        for name in sorted(storage.names(directory), key=_is_log):
             stem, dot, _ = name.partition(".")
             is_plain = name.count(".") == 1 and not name.endswith(Suffix.SNAPSHOT.value)
-            if dot and is_plain and stem.isdigit() and base_offset <= int(stem) < end_offset:
+            if dot and is_plain and stem.isdigit() and first <= int(stem) < end_offset:
                 storage.remove(directory / name)
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = directory / (file_name(base_offset, suffix) + Suffix.SWAP.value)
@@ -41,6 +43,10 @@ def complete_swaps(storage: Storage, directory: Path) -> list[str]:
     if swaps:
         storage.sync_directory(directory)
     return storage.names(directory)
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(Suffix.LOG.value)
 
 
 def _end_offset(storage: Storage, path: Path) -> int:
