@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -506,7 +507,7 @@ def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
         job = broker.log.begin_compaction(now_ms=DAY_MS)
         assert job is not None
         job.keys_max = 2
-        is_done = stopped_after(broker, fault_at, lambda job=job, log=broker.log: install(log, job))
+        is_done = stopped_after(broker, fault_at, partial(install, broker.log, job))
         broker.kill_and_start()
         assert committed(broker) == {b"a": b"new", b"b": b"only"}, fault_at
         if is_done:

@@ -50,13 +50,7 @@ def read_partition(
         if diverging is not None:
             return _empty(host, bound, offset, last_stable_offset, diverging)
     if bound.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        return ReadOutcome(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            high_watermark=host.replica.high_watermark,
-            last_stable_offset=last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            leader_epoch=bound.leader_epoch,
-        )
+        return _out_of_range(host, bound)
     if bound.error_code is not ErrorCode.NONE:
         return ReadOutcome(bound.error_code, leader_epoch=bound.leader_epoch)
     if offset >= bound.end_offset:
@@ -90,6 +84,10 @@ async def _read_cold(
     except StorageFailed as failure:
         table.storage_failed(str(failure))
         return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
+    if is_committed_only and offset < host.log.log_start_offset:
+        return _out_of_range(
+            host, bound
+        )  # what tells which of it was aborted may have left with it
     return _outcome(table, host, result, bound, offset, is_committed_only)
 
 
@@ -120,6 +118,16 @@ def _outcome(
         aborted,
         bound.leader_epoch,
         file_slice=result.file_slice,
+    )
+
+
+def _out_of_range(host: PartitionHost, bound: ReadBound) -> ReadOutcome:
+    return ReadOutcome(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        high_watermark=host.replica.high_watermark,
+        last_stable_offset=host.log.last_stable_offset,
+        log_start_offset=host.log.log_start_offset,
+        leader_epoch=bound.leader_epoch,
     )
 
 
