@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_protocol.identity import Offset
 from tests.builders.memory_storage import MemoryFile, MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch
 
@@ -88,4 +89,25 @@ def test_a_topic_deleted_meanwhile_takes_no_directory_offline(
     log = broker.log
     broker.directory.delete(TOPIC_ID, PARTITION)
     assert look(log) is None
+    assert broker.directory.failure is None
+
+
+def test_a_tail_cut_meanwhile_is_no_damage() -> None:
+    storage = Watched()
+    broker = Broker(storage, config=LogConfig())
+    for number in range(3):
+        broker.append(1, timestamp_ms=10 * number)
+    log, reads, cuts = broker.log, list[Path](), list[StorageJob]()
+
+    def cut_before_the_batch_is_read(operation: str, path: Path) -> None:
+        if operation == "read":
+            reads.append(path)
+            if len(reads) == 3:  # those before found its header
+                cuts.append(log.begin_truncate(Offset(2)))
+                cuts[0].run()
+
+    storage.fault = cut_before_the_batch_is_read
+    assert log.offset_for_timestamp(20) is None
+    log.finish(cuts[0])
+    assert log.log_end_offset == 2
     assert broker.directory.failure is None

@@ -158,6 +158,9 @@ class TruncateJob(StorageJob):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
                     segment.remove_files()
+            victim.is_retired = (
+                True  # `active` stands for it: who still reads it may meet its new end
+            )
             file.truncate(position)
             file.sync()
         finally:
