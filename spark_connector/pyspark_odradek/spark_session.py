@@ -1,4 +1,4 @@
-"""A session that finds the right Python and has pushdown on; says what is missing before Spark does."""
+"""A session with the right Python, pushdown, and keys kept out of plans; says what is missing before Spark does."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 JAVA_VERSIONS: Final = (17, 21)
 PYSPARK_MIN: Final = (4, 2)
 _JAVA_TIMEOUT_S: Final = 30.0
+_SECRET_OPTIONS: Final = r"(?i)url|ssl\.(keystore\.)?key|jaas"
+"""Options whose values Spark keeps out of plans, beside those that it knows for passwords: urls are its default."""
 _HOW_TO_JAVA: Final = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
     " install openjdk@17) and set JAVA_HOME to it, or put its bin/ on PATH"
@@ -54,6 +56,7 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
         SparkSession.builder.appName(app_name)
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.redaction.options.regex", _SECRET_OPTIONS)
         .config("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
     )
     for name, value in settings.items():

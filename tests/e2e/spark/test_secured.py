@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +87,23 @@ def test_a_certificate_and_a_login_open_the_topic_to_those_who_may(
     write(spark, admin, "by certificate")
     write(spark, alice, "by login")
     assert read(spark, admin) == read(spark, alice) == ["by certificate", "by login"]
+
+
+def test_plans_show_no_key_and_no_password(spark: SparkSession) -> None:
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.jaas.config": f'{SCRAM} username="alice" password="hidden-1";',
+        "kafka.sasl.password": "hidden-2",
+        "kafka.ssl.keystore.certificate.chain": "a chain",
+        "kafka.ssl.keystore.key": "hidden-3",
+        "kafka.ssl.key.pem": "hidden-4",
+    }
+    stream = spark.readStream.format("odradek").options(subscribe="shown", **options).load()
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        stream.explain("extended")
+    assert "subscribe=shown" in told.getvalue(), "options are in there"
+    assert "hidden" not in told.getvalue()
 
 
 def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(
