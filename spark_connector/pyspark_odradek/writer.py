@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ROWS_AT_ONCE_MAX: Final = 1000
+"""Rows handed over in one call, which waits for a cluster as long as it takes one record."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -48,7 +50,9 @@ class _Writer:
         stage = self._delivery.open(identity)
         try:
             for batch in iterator:
-                stage.send(output_records(batch, self._options))
+                for first in range(0, batch.num_rows, ROWS_AT_ONCE_MAX):
+                    piece = batch.slice(first, ROWS_AT_ONCE_MAX)
+                    stage.send(output_records(piece, self._options))
             return TaskWritten(stage.prepare())
         except BaseException:
             stage.abandon()

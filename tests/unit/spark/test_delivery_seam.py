@@ -144,6 +144,26 @@ def test_a_batch_that_spark_writes_again_is_visible_once(broker: Broker, run: An
     assert broker.visible == [b"a", b"b", b"c"]
 
 
+def test_rows_are_handed_over_in_pieces_that_a_slow_cluster_takes_in_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [f"{number}" for number in range(2 * writer_module.ROWS_AT_ONCE_MAX + 1)]
+    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.string())], names=["value"])
+    pieces: list[int] = []
+    send = _Stage.send
+
+    def counted(stage: _Stage, records: Sequence[OutputRecord]) -> None:
+        pieces.append(len(records))
+        send(stage, records)
+
+    monkeypatch.setattr(_Stage, "send", counted)
+    monkeypatch.setattr(writer_module.TaskContext, "get", lambda: context(0, 1, 0))
+    made = stream_writer(broker)
+    made.commit([made.write(iter([batch, batch.slice(0, 0)]))], 0)
+    assert broker.visible == [value.encode() for value in values]
+    assert pieces == [writer_module.ROWS_AT_ONCE_MAX] * 2 + [1]
+
+
 def test_an_empty_batch_is_completed_too(broker: Broker, run: Any) -> None:
     made = stream_writer(broker)
     made.commit([run(made, context(0, 1, 5))], 5)
