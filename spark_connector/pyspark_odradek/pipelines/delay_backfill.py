@@ -55,7 +55,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     }
     wanted = f.col("timestamp") >= f.lit(settings.since)
     if settings.until is not None:
-        options["endingTimestamp"] = _timestamp_ms(settings.until)
+        # no endingTimestamp: behind the first record as late as that others may be earlier
         wanted &= f.col("timestamp") < f.lit(settings.until)
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
     chosen = records.options(**options).load().where(wanted)

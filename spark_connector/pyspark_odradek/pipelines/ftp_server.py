@@ -20,7 +20,8 @@ class FtpDirectory:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("ftp", "ftps") or not parts.hostname:
-            raise ValueError(f"{url!r} is no ftp:// or ftps:// address")
+            told = f"{parts.scheme}://{parts.hostname or ''}"  # without the login
+            raise ValueError(f"{told!r} is no ftp:// or ftps:// address")
         self._is_tls = parts.scheme == "ftps"
         self._host = parts.hostname
         self._port = parts.port or _PORT

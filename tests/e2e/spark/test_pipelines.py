@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from odradek.embedded import EmbeddedCluster
 from pyspark_odradek.pipelines.files_to_topic import PIPELINE as FILES_TO_TOPIC
 from pyspark_odradek.pipelines.pipeline import parse_settings
+from tests.e2e.spark.flight_facts import delays, latest_by_key, scheduled
 from tests.e2e.spark.pipeline_cases import CASES, Scene
 from tests.e2e.spark.pipeline_runs import dropped, run_pipeline
 from tests.e2e.spark.topics import Output, Topics
@@ -31,6 +32,33 @@ def test_a_pipeline_makes_what_plain_python_makes(
         assert sum(p.numInputRows for p in progress) == case.rows(scene)
     assert dropped(progress) == 0
     assert case.check(scene) == 0
+
+
+def test_a_backfill_has_the_records_that_came_late_too(
+    spark: SparkSession, cluster: EmbeddedCluster, scene: Scene, topics: Topics, tmp_path: Path
+) -> None:
+    months = {
+        month: [f for f in scene.flights if f["month"] == month][:20] for month in (9, 11, 12)
+    }
+    source = topics.new(partitions=1)
+    for month in (9, 12, 11):
+        topics.send(
+            source,
+            [
+                Output(json.dumps(f).encode(), timestamp_ms=int(scheduled(f).timestamp() * 1000))
+                for f in months[month]
+            ],
+        )
+    arguments = ("--from", source, "--to", scene.target)
+    stretch = ("--since", "2013-09-01T00:00", "--until", "2013-12-01T00:00")
+    place = (spark, "delay-backfill", cluster.bootstrap, tmp_path / "c")
+    run_pipeline(*place, *arguments, *stretch)
+    windows = latest_by_key(topics.pairs(scene.target))
+    counted = {
+        (told["carrier"], told["hour"]): (told["flights"], told["delay_sum_min"])
+        for told in windows.values()
+    }
+    assert counted == delays([*months[9], *months[11]])
 
 
 def test_lines_of_text_are_records_and_nothing_is_fetched_twice(

@@ -67,7 +67,10 @@ def test_arguments_that_make_no_sense_are_refused(
         (("delay-backfill", *HERE, *SINCE, "--until", "2013-05-31"), "--until is not after"),
         (("files-to-topic", *HERE, "--directory", "/no/such"), "/no/such is no directory"),
         (("files-to-topic", *HERE, "--directory", "/", "--key", "a"), "give --csv too"),
-        (("topic-to-files", *HERE, "--ftp", "http://h/"), "is no ftp:// or ftps:// address"),
+        (
+            ("topic-to-files", *HERE, "--ftp", "sftp://me:secret@h/"),
+            "'sftp://h' is no ftp:// or ftps:// address",
+        ),
         (("flight-enrichment", *HERE, "--data", "/"), "/ has no airlines.csv, airports.csv"),
         (("format-adaptation", *HERE, "--config", "/no/such"), "No such file"),
     ],
