@@ -22,6 +22,7 @@ _KEY: Final = ("ssl.key.location",)
 _CA_INLINE: Final = ("ssl.truststore.certificates", "ssl.ca.pem")
 _CERT_INLINE: Final = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 _KEY_INLINE: Final = ("ssl.keystore.key", "ssl.key.pem")
+_STORE_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN: Final = frozenset(
     ["sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"]
@@ -88,6 +89,12 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
     for store in ("ssl.truststore.type", "ssl.keystore.type"):
         if told.get(store, "PEM").upper() != "PEM":
             raise ValueError(f"Option 'kafka.{store}' must be PEM, got {told[store]}")
+    for password in _STORE_PASSWORDS:
+        if password in told:
+            raise ValueError(
+                f"Option 'kafka.{password}' is not supported: certificates and keys are PEM, without"
+                " a password"
+            )
     ca = _credential(told, _CA, _CA_INLINE)
     cert = _credential(told, _CERT, _CERT_INLINE)
     key = _credential(told, _KEY, _KEY_INLINE)

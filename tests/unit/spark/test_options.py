@@ -182,6 +182,10 @@ def test_tls_by_file_or_inline() -> None:
         parse_connection(BOOTSTRAP | {"kafka.ssl.key.location": "/key.pem"})
     with pytest.raises(ValueError, match="must be PEM"):
         parse_connection(BOOTSTRAP | {"kafka.ssl.truststore.type": "JKS"})
+    for name in ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password"):
+        with pytest.raises(ValueError, match=f"'kafka.{name}'.* PEM") as refused:
+            parse_connection(BOOTSTRAP | {f"kafka.{name}": "hidden"})
+        assert "hidden" not in str(refused.value)
 
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
