@@ -165,6 +165,27 @@ def test_aged_out_data_fails_the_query_or_is_passed_over(
     assert found == [b"0", b"7", b"8", b"9"]
 
 
+def test_a_topic_deleted_while_the_query_runs_fails_it_or_is_passed_over(
+    stream: Callable[..., DataFrame], topics: Topics, tmp_path: Path
+) -> None:
+    stays, goes = topics.new(partitions=1), topics.new(partitions=1)
+    both = {"subscribe": f"{stays},{goes}"}
+    for name in (stays, goes):
+        topics.send(name, [Output(b"0", partition=0)])
+    lenient = counting(stream(failOnDataLoss="false", **both), tmp_path / "lenient")
+    strict = counting(stream(**both), tmp_path / "strict")
+    with lenient as goes_on, strict as fails:
+        goes_on.processAllAvailable()
+        fails.processAllAvailable()
+        topics.delete(goes)
+        with pytest.raises(Exception, match=goes):
+            fails.awaitTermination(60)
+        topics.send(stays, [Output(b"1", partition=0)])
+        _until(goes_on, lambda: sum(_rows(goes_on)) == 3)
+        last = json.loads(goes_on.recentProgress[-1].sources[0].endOffset)
+        assert last == {stays: {"0": 2}}
+
+
 def test_ending_offsets_are_refused(stream: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(Exception, match="ending offset not valid in streaming queries"):
         drain(stream(subscribe="t", endingOffsets="latest"), tmp_path, lambda rows, number: None)

@@ -67,6 +67,12 @@ class Topics:
 
         _run(self._with_client(work))
 
+    def delete(self, name: str) -> None:
+        async def work(client: Client) -> None:
+            await client.admin.delete_topic(name)
+
+        _run(self._with_client(work))
+
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         async def work(client: Client) -> None:
             await client.admin.delete_records({TopicPartition(name, partition): offset})
