@@ -11,6 +11,7 @@ from odradek.errors import (
     AuthorizationFailed,
     CorruptRecords,
     LogTruncated,
+    OdradekError,
     UnknownTopic,
 )
 from odradek.testing import MemoryCluster
@@ -257,3 +258,32 @@ async def test_connections_that_break_again_and_again_bring_no_more_than_may_be_
         assert planner.buffered_bytes < (1 << 20) + (1 << 17)
         records = await read(consumer, 800)
     assert [record.offset for record in records] == list(range(800))
+
+
+async def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_read(
+    cluster: MemoryCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t", 2)
+    await fill(client, 10, partition=0)
+    await fill(client, 10, partition=1, first=10)
+    cluster.kill(2, elect=False)
+    cluster.changed()
+    async with client.consumer(
+        "t", auto_offset_reset="earliest", request_timeout_ms=200
+    ) as consumer:
+        assert numbers(await read(consumer, 10)) == list(range(10))
+        assert await consumer.getmany(500) == []
+        assert "t-1 has no leader" in caplog.text
+        cluster.start(2)
+        assert numbers(await read(consumer, 10)) == list(range(10, 20))
+
+
+async def test_that_nothing_can_be_read_is_an_error(cluster: MemoryCluster, client: Client) -> None:
+    cluster.create_topic("t")
+    await client.connect()
+    cluster.kill(1, elect=False)
+    async with client.consumer(
+        "t", auto_offset_reset="earliest", request_timeout_ms=200
+    ) as consumer:
+        with pytest.raises(OdradekError, match=r"t-0 has no leader|is unreachable"):
+            await consumer.getmany(5_000)

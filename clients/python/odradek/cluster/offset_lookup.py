@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from odradek.cluster.backoff import Backoff
@@ -26,15 +26,19 @@ async def look_up_offsets(
     *,
     read_committed: bool = False,
     timeout_s: float,
+    found: dict[TopicPartition, OffsetAndTimestamp] | None = None,
+    on_found: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
+
+    `found` is filled as answers come, and `on_found` called after each round, for who can go on with some of them.
 
     Raises:
         UnknownTopic, AuthorizationFailed: a partition cannot be asked for, or not any more.
         LeaderNotAvailable, BrokersUnavailable: not all were known within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    found = {} if found is None else found
     backoff = Backoff(first_ms=20, most_ms=500)
     attempts = 0
     while True:
@@ -46,6 +50,8 @@ async def look_up_offsets(
             highest = max(p.partition for p in missing if p.topic == name)
             await cluster.topic(name, timeout_s=left_s, partition=highest)
         problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
+        if on_found is not None:
+            on_found()
         if problem is None:
             continue
         attempts += 1

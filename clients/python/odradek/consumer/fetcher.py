@@ -22,6 +22,7 @@ from odradek.errors import (
     OdradekError,
     UnsupportedOperation,
 )
+from odradek.offsets import OffsetAndTimestamp
 from odradek.partitions import TopicPartition
 from odradek.transports.fetch_decoding import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -241,24 +242,40 @@ class Fetcher:
         arrival.set()
 
     async def _look_up(self, lookups: dict[TopicPartition, int]) -> None:
+        """Partitions are read as soon as their own offset is known, whatever becomes of the others."""
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        missing = lookups.copy()
         try:
-            found = await look_up_offsets(
+            await look_up_offsets(
                 self._cluster,
                 lookups,
                 read_committed=self._options.isolation_level == "read_committed",
                 timeout_s=self._options.request_timeout_ms / 1000,
+                found=found,
+                on_found=lambda: self._position(missing, found),
             )
-            for name, at in found.items():
-                if at.offset >= 0:
-                    self._planner.position_found(name, lookups[name], at.offset)
-                else:  # no record is that late: the end
-                    self._planner.lookup_at_end(name, lookups[name])
         except OdradekError as error:
-            for name, lookup_ms in lookups.items():
+            self._position(missing, found)
+            for name, lookup_ms in missing.items():
                 self._planner.lookup_failed(name, lookup_ms)
-            self._planner.errors.append(error)
-            self._arrived()
+            if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
+                _log.warning("where to begin is not known of all partitions: %s", error)
+            else:
+                self._planner.errors.append(error)
+                self._arrived()
             await asyncio.sleep(0.2)
+        self.kick()
+
+    def _position(
+        self, missing: dict[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
+    ) -> None:
+        """Take over what was found and is not taken over yet."""
+        for name in missing.keys() & found.keys():
+            lookup_ms, offset = missing.pop(name), found[name].offset
+            if offset >= 0:
+                self._planner.position_found(name, lookup_ms, offset)
+            else:  # no record is that late: the end
+                self._planner.lookup_at_end(name, lookup_ms)
         self._arrived()
         self.kick()
 

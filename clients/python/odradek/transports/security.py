@@ -79,11 +79,13 @@ class SaslCredentials:
 def _pem(what: str, source: str | Path | bytes | None) -> bytes | None:
     if source is None:
         return None
-    try:
-        content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    except OSError as error:
-        raise InvalidConfig(f"{what}: cannot read {source}: {error.strerror}") from None
+    if isinstance(source, bytes):
+        content, named = source, "what was given"
+    else:
+        try:
+            content, named = Path(source).read_bytes(), str(source)
+        except OSError as error:
+            raise InvalidConfig(f"{what}: cannot read {source}: {error.strerror}") from None
     if b"-----BEGIN " not in content:
-        named = "what was given" if isinstance(source, bytes) else source
         raise InvalidConfig(f"{what}: {named} is no PEM")
     return content
