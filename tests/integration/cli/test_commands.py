@@ -113,6 +113,31 @@ def test_a_reader_that_has_enough_is_no_error(dev: dict[str, Any]) -> None:
         assert reading.wait(30) == 0
 
 
+def test_sigterm_ends_a_member_in_order(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "stopped", "--partitions", "1")
+    run(dev, "produce", "stopped", stdin="a\nb\n")
+    command = ["consume", "stopped", "--group", "stopping", "--from-beginning"]
+    with subprocess.Popen(
+        [*CLI, "--bootstrap", dev["grpc"], *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reading:
+        assert reading.stdout is not None
+        assert reading.stdout.readline() + reading.stdout.readline() == b"a\nb\n"
+        reading.terminate()
+        assert reading.communicate(timeout=30) == (b"", b"")
+    assert reading.returncode == 128 + 15
+    described = json.loads(run(dev, "group", "describe", "stopping", "-o", "json"))
+    assert (described["state"], described["members"]) == ("Empty", 0)
+
+
+def test_standard_input_that_is_closed_is_told(dev: dict[str, Any]) -> None:
+    words = [*CLI, "--bootstrap", dev["grpc"], "produce", "t"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "odradek: standard input is closed; name a file\n"
+
+
 def test_topics_are_changed_and_deleted(dev: dict[str, Any]) -> None:
     run(dev, "topic", "create", "changing", "--partitions", "1", "--config", "retention.ms=5000")
     run(dev, "topic", "add-partitions", "changing", "3")

@@ -49,6 +49,8 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
         (["consume", "t", "-f", "%x"], "there is no %x"),
         (["produce", "t", "/no/such/file"], "cannot read /no/such/file"),
         (["produce", "t", "--acks", "2"], "allowed are 0, 1, all"),
+        (["produce", "t", "--key-separator", ""], "--key-separator is empty"),
+        (["produce", "t", "--partition", "-1"], "--partition"),
         (["consume", "t", "--offset", "-1"], "--offset"),
         (["consume", "t", "--group", "g", "--offset", "1"], "odradek group seek"),
         (["bench", "--acks", "2"], "--acks"),

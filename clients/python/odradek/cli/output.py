@@ -14,6 +14,7 @@ import typer
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_UNHEALTHY = 3
+EXIT_TERMINATED = 128 + 15  # as shells tell of SIGTERM
 
 
 class OutputFormat(StrEnum):

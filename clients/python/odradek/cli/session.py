@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from odradek.cli.connection import connect_s_max, open_client
-from odradek.cli.output import EXIT_USAGE, fail
+from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -15,16 +17,25 @@ Result = TypeVar("Result")
 
 
 def with_client(bootstrap: str, work: Callable[[Client], Awaitable[Result]]) -> Result:
-    """Connect, do it, close; the SDK's errors come through as they are."""
+    """Connect, do it, close; the SDK's errors come through as they are.
+
+    SIGTERM ends it as Ctrl-C does, in order: what was sent is flushed, groups are left.
+    """
     import asyncio
 
     async def run() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         async with client:
             await client.connect(connect_s_max())
             return await work(client)
 
     client = open_client(bootstrap)
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        sys.exit(EXIT_TERMINATED)
 
 
 async def chosen_partitions(

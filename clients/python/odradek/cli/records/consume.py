@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -48,7 +49,8 @@ def consume(
         int | None, typer.Option("-n", "--count", min=1, help="At most so many.")
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+        list[int] | None,
+        typer.Option("-p", "--partition", min=0, help="Only this one; repeat it."),
     ] = None,
     offset: Annotated[
         int | None, typer.Option(min=0, help="Begin there in every partition.")
@@ -68,7 +70,10 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print records, one value a line by default; -o json prints one object a line."""
+    """Print records, one value a line by default; -o json prints one object a line.
+
+    In JSON what is no UTF-8 is {"base64": "..."}.
+    """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         fail("--from-beginning, --offset and --since exclude each other", status=EXIT_USAGE)
     if group is not None and (partition or offset is not None or since is not None):
@@ -187,5 +192,10 @@ def _json_line(record: Any) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -39,7 +39,7 @@ def produce(
         typer.Option("-k", "--key-separator", help="What parts key and value of a line."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", help="Only this one; none: by key.")
+        int | None, typer.Option("-p", "--partition", min=0, help="Only this one; none: by key.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option("-H", "--header", help="NAME=VALUE on every record.")
@@ -51,6 +51,8 @@ def produce(
     """Send one record a line; the status is 0 only if all were acknowledged."""
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
+    if key_separator == "":
+        fail("--key-separator is empty", status=EXIT_USAGE)
     headers = [_header(text) for text in header or ()]
     source = _open(file)
 
@@ -63,7 +65,7 @@ def produce(
         async with client.producer(
             acks=how, compression=compression, request_bytes_max=REQUEST_BYTES_MAX
         ) as producer:
-            async for lines in lines_of(source.fileno()):
+            async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 for line in lines:
                     sent += 1
                     key, value = _split(line, key_separator)
@@ -90,6 +92,8 @@ def produce(
 
 def _open(file: str) -> BinaryIO:
     if file == "-":
+        if sys.stdin is None:
+            fail("standard input is closed; name a file", status=EXIT_USAGE)
         return sys.stdin.buffer
     try:
         return Path(file).open("rb")
