@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from odradek.cli.session import chosen_partitions, with_client
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.partitions import TopicPartition
 
 app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
 Group = Annotated[str, typer.Argument(help="Name of the group.")]
@@ -52,15 +54,16 @@ def describe(
         offsets = await client.admin.group_offsets(group)
         owners = {name: member for member in found.members for name in member.assignment}
         names = sorted({*offsets, *owners})
-        async with client.consumer() as consumer:
-            ends = await consumer.end_offsets(names) if names else {}
+        ends = await _known_ends(client, names)
         rows: list[dict[str, Any]] = [
             {
                 "topic": name.topic,
                 "partition": name.partition,
                 "committed": offsets.get(name),
-                "end": ends[name],
-                "lag": max(0, ends[name] - offsets[name]) if name in offsets else None,
+                "end": ends.get(name),
+                "lag": max(0, ends[name] - offsets[name])
+                if name in offsets and name in ends
+                else None,
                 "member": (owners[name].instance_id or owners[name].member_id)
                 if name in owners
                 else None,
@@ -85,6 +88,18 @@ def describe(
     print_facts(facts, output)
     print()
     print_rows(rows, output, empty="it committed nothing, and owns nothing")
+
+
+async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of those that have a leader: a group is described during an outage, too."""
+    led = {
+        (topic.name, partition.partition)
+        for topic in await client.admin.list_topics(include_internal=True)
+        for partition in topic.partitions
+        if partition.leader_id >= 0
+    }
+    async with client.consumer() as consumer:
+        return await consumer.end_offsets([name for name in names if name in led])
 
 
 @app.command()
