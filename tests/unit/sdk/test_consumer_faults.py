@@ -287,3 +287,17 @@ async def test_that_nothing_can_be_read_is_an_error(cluster: MemoryCluster, clie
     ) as consumer:
         with pytest.raises(OdradekError, match=r"t-0 has no leader|is unreachable"):
             await consumer.getmany(5_000)
+
+
+async def test_an_error_that_repeats_while_nobody_reads_is_told_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 5
+    cluster.fail_next("offsets", "t", 0, *refusals)
+    await fill(client, 3)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        await until(lambda: cluster.requests.count("ListOffsets") > len(refusals))
+        with pytest.raises(AuthorizationFailed):
+            await consumer.getmany(5_000)
+        assert len(await consumer.getmany(5_000)) == 3

@@ -11,7 +11,7 @@ import pytest
 from odradek import TopicPartition
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.group_options import GroupOptions
-from odradek.errors import MemberFenced, OdradekError
+from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
 from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
@@ -32,12 +32,14 @@ class Coordinator:
         self.heartbeat_code = ErrorCode.NONE
         self.commit_codes: list[ErrorCode] = []
         self.is_silent = False
+        self.topic_error: OdradekError | None = None
 
     def start(self) -> None:
         """As the link does."""
 
     async def topic(self, name: str, *, timeout_s: float) -> None:
-        """It is known."""
+        if self.topic_error is not None:
+            raise self.topic_error
 
     async def call_any(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
         await asyncio.sleep(0)
@@ -192,6 +194,14 @@ async def test_a_member_that_is_refused_for_good_reads_nothing_of_the_group_any_
     assert bench.member.refusal is bench.shelf.errors[0]
     with pytest.raises(type(bench.shelf.errors[0])):
         await bench.member.commit({T0: 1})
+
+
+async def test_a_topic_that_the_member_may_not_see_is_an_error_of_its_reads(bench: Bench) -> None:
+    bench.coordinator.topic_error = AuthorizationFailed("topic 't'")
+    bench.member.start()
+    await until(lambda: bench.shelf.errors)
+    bench.coordinator.topic_error = None
+    await until(lambda: bench.shelf.owned == [T0])
 
 
 async def test_a_member_that_closes_before_it_was_let_in_leaves_nevertheless() -> None:

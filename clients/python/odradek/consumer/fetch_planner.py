@@ -45,6 +45,7 @@ ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
 """partition -> (endpoint, leader epoch), or None while it has no leader that can be reached."""
 
+ERRORS_MAX = 100
 UNKNOWN_TOPIC_MS_MAX = 10_000
 _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -61,7 +62,7 @@ class FetchPlanner:
     ) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
         self.chunks: deque[FetchedChunk] = deque()
-        self.errors: deque[OdradekError] = deque()
+        self.errors: deque[OdradekError] = deque(maxlen=ERRORS_MAX)
         self.buffered_bytes = 0
         self.wants_refresh = False
         """Some news says that the metadata is stale; the shell resets it."""
@@ -124,6 +125,11 @@ class FetchPlanner:
         """Go on from its position, unless the user has paused it."""
         self.partitions[name].is_held = False
 
+    def raise_soon(self, error: OdradekError) -> None:
+        """The next read raises it: once, however often it is said before then."""
+        if all(str(waiting) != str(error) for waiting in self.errors):
+            self.errors.append(error)
+
     # --- where to fetch ---------------------------------------------------------------------------
 
     def plan(self, leader_of: LeaderOf, now_ms: int) -> dict[str, StreamChange]:
@@ -159,7 +165,7 @@ class FetchPlanner:
             if progress.lookup_ms is None:
                 if self._reset == "error":
                     progress.is_looking_up = True  # until the user seeks
-                    self.errors.append(
+                    self.raise_soon(
                         OffsetOutOfRange(f"{progress.name} has no position to begin at")
                     )
                     continue
@@ -220,7 +226,7 @@ class FetchPlanner:
             )
             self._restart(progress)
             if self._reset == "error":
-                self.errors.append(lost)
+                self.raise_soon(lost)
             progress.position = progress.fetch_offset = end_offset
             progress.last_epoch = -1
         elif (
@@ -403,7 +409,7 @@ class FetchPlanner:
         error = error_of(code, str(progress.name))
         assert error.code is not None
         if not error.code.retriable:
-            self.errors.append(error)
+            self.raise_soon(error)
             progress.not_before_ms = now_ms + 1_000
             return
         self.wants_refresh = True
@@ -412,7 +418,7 @@ class FetchPlanner:
             and now_ms - progress.failing_since_ms > UNKNOWN_TOPIC_MS_MAX
         ):
             progress.failing_since_ms = now_ms
-            self.errors.append(error)
+            self.raise_soon(error)
 
     def _out_of_range(self, progress: PartitionProgress) -> None:
         if progress.buffered:  # what came is good: hand it out first, then ask again
@@ -426,7 +432,7 @@ class FetchPlanner:
             progress.is_looking_up = True  # until the user seeks
             start_offset = progress.log_start_offset
             begins = f", which begins at {start_offset}" if start_offset > offset else ""
-            self.errors.append(
+            self.raise_soon(
                 OffsetOutOfRange(
                     f"{progress.name}: offset {offset} is not in the log{begins}",
                     code=ErrorCode.OFFSET_OUT_OF_RANGE,

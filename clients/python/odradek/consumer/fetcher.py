@@ -148,7 +148,7 @@ class Fetcher:
         except OdradekError as error:
             self._asked_topics.discard(topic)
             if any(p.topic == topic for p in self._planner.partitions):
-                self._planner.errors.append(error)
+                self._planner.raise_soon(error)
                 self._arrived()
                 await asyncio.sleep(1.0)
         self.kick()
@@ -216,7 +216,7 @@ class Fetcher:
         error = self._cluster.explained(error)
         _log.info("fetch stream from %s ended: %s", stream.endpoint, error)
         if isinstance(error, _FINAL):
-            self._planner.errors.append(error)
+            self._planner.raise_soon(error)
             self._arrived()
         self._cluster.refresh_soon()
         self.kick()
@@ -224,7 +224,7 @@ class Fetcher:
     def _on_change(self, change: Change) -> None:
         planner = self._planner
         if self._cluster.state is LinkState.CLOSED:
-            planner.errors.append(ClientClosed("the client was closed"))
+            planner.raise_soon(ClientClosed("the client was closed"))
             self._arrived()
             return
         touched = False
@@ -261,7 +261,7 @@ class Fetcher:
             if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
                 _log.warning("where to begin is not known of all partitions: %s", error)
             else:
-                self._planner.errors.append(error)
+                self._planner.raise_soon(error)
                 self._arrived()
             await asyncio.sleep(0.2)
         self.kick()

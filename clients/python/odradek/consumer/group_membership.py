@@ -275,6 +275,8 @@ class GroupMembership:
                 starts = await self._starts(new)
             except OdradekError as error:
                 _log.warning("offsets of the group %s: %s", self.options.group, error)
+                if not error.retriable:
+                    self._reader.fail(error)
                 await asyncio.sleep(0.2)
                 self._wake.set()
                 self._says_all = True  # the coordinator tells the target again

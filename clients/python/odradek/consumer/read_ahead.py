@@ -184,7 +184,7 @@ class ReadAhead:
 
     def fail(self, error: OdradekError) -> None:
         """The next read raises this."""
-        self.planner.errors.append(error)
+        self.planner.raise_soon(error)
         self.fetcher.kick()
 
     # --- inside -----------------------------------------------------------------------------------
