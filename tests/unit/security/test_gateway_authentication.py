@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from odradek.errors import AuthenticationFailed, BrokersUnavailable
+from odradek.transports.grpc_transport import GrpcTransport
 from odradek_gateway.auth.authentication import CERTIFICATE, Authentication
+from odradek_gateway.auth.basic_logins import PROOFS_MAX, BasicLogins
 from odradek_gateway.auth.caller import Caller, current_caller
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRefused
@@ -109,6 +115,68 @@ async def test_guessing_ends_for_an_address() -> None:
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert (await http.get("/livez")).status_code == 200
+
+
+class Guessed:
+    """Brokers that believe nobody, and count."""
+
+    def __init__(self) -> None:
+        self.proofs = 0
+
+    async def log_in(self, _endpoint: str, _credentials: object) -> None:
+        self.proofs += 1
+        for _ in range(10):
+            await asyncio.sleep(0)
+        raise AuthenticationFailed("no")
+
+
+async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
+    """All were let through that came before the first of them had failed, thousands at a time."""
+    limit, brokers = 5, Guessed()
+    settings = GatewaySettings(
+        authentication_methods=("basic",), failed_logins_per_minute_max=limit, **TLS
+    )
+    logins = BasicLogins(
+        cast("GrpcTransport", brokers), ["b:1"], mechanism="SCRAM-SHA-512", cache_ms=5_000
+    )
+    guard = Authentication(
+        whoami,
+        settings=settings,
+        accesses=Accesses(),  # type: ignore[arg-type]
+        tokens=None,
+        logins=logins,
+    )
+    transport = httpx.ASGITransport(guard, client=("10.0.0.7", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        asked = [http.get("/topics", auth=("alice", f"guess-{n}")) for n in range(300)]
+        told = Counter(one.status_code for one in await asyncio.gather(*asked))
+    assert brokers.proofs <= limit + 2 * PROOFS_MAX
+    assert told == {401: brokers.proofs, 429: 300 - brokers.proofs}
+
+
+class NoBroker(Accesses):
+    """Nobody can be asked what the caller may."""
+
+    @contextlib.asynccontextmanager
+    async def lease(self, caller: Caller) -> AsyncIterator[object]:
+        yield SimpleNamespace(admin=self)
+
+    async def describe_acls(self, _: object) -> None:
+        raise BrokersUnavailable(tried=["b:1"])
+
+
+async def test_metrics_are_refused_retriably_while_no_broker_answers() -> None:
+    guard = Authentication(
+        whoami,
+        settings=GatewaySettings(authentication_methods=("bearer",), **TLS, **JWT),
+        accesses=NoBroker(),  # type: ignore[arg-type]
+        tokens=Tokens(),  # type: ignore[arg-type]
+        logins=None,
+    )
+    transport = httpx.ASGITransport(guard, client=("10.0.0.7", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        told = await http.get("/metrics", headers=bearer("good-alice"))
+    assert (told.status_code, told.headers["retry-after"]) == (503, "1")
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,9 @@ class Authentication:
                     denied = Refused(403, 40301, str(error), reason=str(error))
                     await self._refuse(denied, scope, host)(scope, receive, send)
                     return
+                except OdradekError as error:
+                    await self._refuse(_no_broker(error), scope, host)(scope, receive, send)
+                    return
             scope[ACCESS] = access
             with serving(caller):
                 await self._app(scope, receive, send)
@@ -144,25 +147,26 @@ class Authentication:
         return Caller(principal=principal, host=told or host)
 
     async def _by_header(self, header: str, host: str) -> str:
-        wait_s = self._failures.wait_s(host)
-        if wait_s:
-            raise _too_many("too many failed logins", wait_s)
+        self._require_patience(host)
         scheme, _, rest = header.partition(" ")
         try:
             if scheme.lower() == "bearer" and self._tokens is not None and BEARER in self._methods:
                 return self._tokens.principal(rest.strip())
             if scheme.lower() == "basic" and self._logins is not None and BASIC in self._methods:
-                return await self._by_password(rest.strip())
+                return await self._by_password(rest.strip(), host)
         except (TokenRefused, AuthenticationFailed) as refused:
             self._failures.take(host)
             raise _unauthorized(str(refused)) from None
         except OdradekError as error:
-            raise Refused(
-                503, 50302, "No broker answers.", reason=str(error), retry_after_s=1
-            ) from None
+            raise _no_broker(error) from None
         raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
 
-    async def _by_password(self, encoded: str) -> str:
+    def _require_patience(self, host: str) -> None:
+        wait_s = self._failures.wait_s(host)
+        if wait_s:
+            raise _too_many("too many failed logins", wait_s)
+
+    async def _by_password(self, encoded: str, host: str) -> str:
         assert self._logins is not None
         try:
             text = base64.b64decode(encoded, validate=True).decode()
@@ -175,7 +179,10 @@ class Authentication:
             or not 0 < len(password) <= _PASSWORD_CHARACTERS_MAX
         ):
             raise AuthenticationFailed("malformed Basic credentials")
-        return await self._logins.principal(user, password)
+        # Asked again when it is this one's turn: of those who came at once, others have failed meanwhile.
+        return await self._logins.principal(
+            user, password, before_proof=lambda: self._require_patience(host)
+        )
 
     def _bounded(self, caller: Caller) -> None:
         if self._requests is not None and (wait_s := self._requests.take(caller.principal)):
@@ -206,6 +213,10 @@ class Authentication:
 
 def _unauthorized(reason: str) -> Refused:
     return Refused(401, 40101, "Unauthorized", reason=reason)
+
+
+def _no_broker(error: OdradekError) -> Refused:
+    return Refused(503, 50302, "No broker answers.", reason=str(error), retry_after_s=1)
 
 
 def _too_many(reason: str, wait_s: int) -> Refused:

@@ -46,8 +46,10 @@ class BasicLogins:
         self._room = asyncio.Semaphore(PROOFS_MAX)
         self._next = 0
 
-    async def principal(self, user: str, password: str) -> str:
-        """`User:` and the name.
+    async def principal(
+        self, user: str, password: str, *, before_proof: Callable[[], None] = lambda: None
+    ) -> str:
+        """`User:` and the name. `before_proof` is called when one begins, and may refuse it.
 
         Raises:
             AuthenticationFailed: no broker believes it.
@@ -57,13 +59,16 @@ class BasicLogins:
         now_s = self._clock_s()
         until_s = self._proved.get(pair)
         if until_s is None or now_s >= until_s:
-            await self._proof(pair, user, password)
+            await self._proof(pair, user, password, before_proof)
         return f"User:{user}"
 
-    async def _proof(self, pair: bytes, user: str, password: str) -> None:
+    async def _proof(
+        self, pair: bytes, user: str, password: str, before_proof: Callable[[], None]
+    ) -> None:
         task = self._under_way.get(pair)
         if task is None:
-            task = asyncio.create_task(self._prove(user, password), name="basic login")
+            proving = self._prove(user, password, before_proof)
+            task = asyncio.create_task(proving, name="basic login")
             self._under_way[pair] = task
             task.add_done_callback(lambda done: self._finished(pair, done))
         await asyncio.shield(task)  # others may wait for it: who goes does not end it
@@ -82,7 +87,7 @@ class BasicLogins:
                 break
             del self._proved[oldest]
 
-    async def _prove(self, user: str, password: str) -> None:
+    async def _prove(self, user: str, password: str, before_proof: Callable[[], None]) -> None:
         try:
             credentials = SaslCredentials(
                 username=user, password=password, mechanism=self._mechanism
@@ -91,6 +96,7 @@ class BasicLogins:
             raise AuthenticationFailed(str(error)) from None
         last: OdradekError | None = None
         async with self._room:
+            before_proof()
             for _ in self._endpoints:
                 self._next = (self._next + 1) % len(self._endpoints)
                 endpoint = self._endpoints[self._next]
