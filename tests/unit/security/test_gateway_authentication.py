@@ -63,6 +63,10 @@ def client(certificate: bytes | None = None, **more: Any) -> httpx.AsyncClient:
         logins=None,
     )
 
+    return client_of(guard, certificate)
+
+
+def client_of(guard: Authentication, certificate: bytes | None = None) -> httpx.AsyncClient:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if certificate is not None:
             scope[CERTIFICATE] = certificate
@@ -146,8 +150,7 @@ async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
         tokens=None,
         logins=logins,
     )
-    transport = httpx.ASGITransport(guard, client=("10.0.0.7", 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+    async with client_of(guard) as http:
         asked = [http.get("/topics", auth=("alice", f"guess-{n}")) for n in range(300)]
         told = Counter(one.status_code for one in await asyncio.gather(*asked))
     assert brokers.proofs <= limit + 2 * PROOFS_MAX
@@ -173,8 +176,7 @@ async def test_metrics_are_refused_retriably_while_no_broker_answers() -> None:
         tokens=Tokens(),  # type: ignore[arg-type]
         logins=None,
     )
-    transport = httpx.ASGITransport(guard, client=("10.0.0.7", 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+    async with client_of(guard) as http:
         told = await http.get("/metrics", headers=bearer("good-alice"))
     assert (told.status_code, told.headers["retry-after"]) == (503, "1")
 

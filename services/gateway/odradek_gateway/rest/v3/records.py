@@ -37,11 +37,16 @@ from odradek_gateway.rest.produce import (
 from odradek_gateway.rest.request_bodies import JsonBody, chunks_of, decoded
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
+from odradek_runtime.logs import event_log
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_TIMESTAMP_MS_MAX: Final = (
+    253_402_300_799_999  # the last of the year 9999, which a zone may lead beyond
+)
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
+_log = event_log(__name__)
 
 
 class RecordData(msgspec.Struct, forbid_unknown_fields=True):
@@ -175,6 +180,9 @@ async def _read_records(
         await waiting.put(_refused(error))
     except ClientDisconnect:
         pass  # nobody is there to be answered
+    except Exception as error:  # a bug: who waits for the answers shall not do so for ever
+        _log.error("A stream of records failed", exc=error)
+        await waiting.put(_refused(RestError(500, 500, "internal error: see the gateway's log")))
     await waiting.put(None)
 
 
@@ -287,6 +295,7 @@ def _ms_of(moment: datetime.datetime | None) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     timestamp_ms = int(moment.timestamp() * 1000)
-    if timestamp_ms < 0:
-        raise RestError(422, BAD_PAYLOAD, f"timestamp {moment.isoformat()} is before 1970")
+    if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
+        words = f"timestamp {moment.isoformat()} is not within 1970 to 9999, in UTC"
+        raise RestError(422, BAD_PAYLOAD, words)
     return timestamp_ms
