@@ -5,32 +5,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from odradek.client import Client
-from odradek.errors import BrokersUnavailable
+from odradek.errors import BrokersUnavailable, InvalidTopic
 from odradek.producer.producer import Producer
 from odradek_gateway.consumers import instance_registry
 from odradek_gateway.consumers.instance_registry import InstanceRegistry
+from odradek_gateway.rest.errors import RestError
 
 DEADLINE_S = 20.0
 
 
 class Admin:
-    async def list_brokers(self) -> list[int]:
-        return [1]
+    """Of a cluster of so many brokers; `made` has the replicas of the topic."""
 
-    async def create_topic(self, *_: Any, **__: Any) -> None:
-        pass
+    def __init__(self, brokers: int = 1, default_replicas: int = 1) -> None:
+        self.brokers, self.default_replicas = brokers, default_replicas
+        self.made: list[int] = []
+
+    async def list_brokers(self) -> list[int]:
+        return list(range(self.brokers))
+
+    async def create_topic(
+        self, _name: str, *, replication_factor: int = -1, validate_only: bool = False, **_: Any
+    ) -> Any:
+        replicas = self.default_replicas if replication_factor < 0 else replication_factor
+        if replicas > self.brokers:
+            raise InvalidTopic("fewer brokers than replicas")
+        if not validate_only:
+            self.made.append(replicas)
+        return SimpleNamespace(replication_factor=replicas)
 
 
 class Cluster:
     """A client whose consumers fail, one error after the other, and then have an empty topic."""
 
-    def __init__(self, *errors: Exception) -> None:
-        self.admin = Admin()
+    def __init__(self, *errors: Exception, admin: Admin | None = None) -> None:
+        self.admin = admin or Admin()
         self.was_read = asyncio.Event()
         self._errors = list(errors)
 
@@ -92,3 +107,31 @@ async def test_it_is_read_again_when_brokers_are_back(monkeypatch: pytest.Monkey
         await cluster.was_read.wait()
         await read.close()
     assert failures.empty()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "default_replicas", "replicas"), [(1, 1, 1), (2, 1, 2), (5, 1, 3), (5, 4, 4)]
+)
+async def test_its_topic_has_as_many_replicas_as_there_can_be(
+    brokers: int, default_replicas: int, replicas: int
+) -> None:
+    admin = Admin(brokers, default_replicas)
+    async with asyncio.timeout(DEADLINE_S):
+        read = registry(Cluster(admin=admin), asyncio.Queue())
+        await read.start()
+        await read.close()
+    assert admin.made == [replicas]
+
+
+async def test_its_topic_is_not_made_while_the_clusters_brokers_are_still_starting() -> None:
+    """It kept a single replica for ever when the first instance came before the second broker."""
+    admin = Admin(brokers=1, default_replicas=3)
+    async with asyncio.timeout(DEADLINE_S):
+        read = registry(Cluster(admin=admin), asyncio.Queue())
+        with pytest.raises(RestError) as refused:
+            await read.start()
+        assert (refused.value.status, refused.value.error_code) == (503, 50003)
+        admin.brokers = 3
+        await read.start()
+        await read.close()
+    assert admin.made == [3]

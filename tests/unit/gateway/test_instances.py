@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+import httpx
 
 from odradek.errors import BrokersUnavailable
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
 from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration
-from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest
 from odradek_gateway.settings import GatewaySettings
 
 DEADLINE_S, LIMIT_S = 20.0, 300.0
@@ -137,3 +140,70 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
     async with asyncio.timeout(DEADLINE_S):
         await instances.close()
     assert {name: one.rests for name, one in idle.items()} == {"read": 0, "quiet": 1, "busy": 0}
+
+
+class Neighbour:
+    """The other gateway: it answers when it is told to, or never."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.is_left = False
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.set()
+        try:
+            await self.answers.wait()
+        except asyncio.CancelledError:
+            self.is_left = True
+            raise
+        return httpx.Response(200, content=b"done")
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[None]:
+    yield
+
+
+def request_of(path: bytes, at_stop: Elsewhere | None) -> PassedRequest:
+    return PassedRequest("GET", path, b"", {}, b"", connected, at_stop)
+
+
+async def served_there() -> tuple[Instances, ClusterAccess, Neighbour]:
+    instances, registry, _ = instances_of()
+    registry.register(InstanceSpec(group="g", name="i"), owner=THERE)
+    neighbour = Neighbour()
+    await instances._http.aclose()
+    instances._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    return instances, instances._cluster, neighbour
+
+
+async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() -> None:
+    """It was cut off when the time to stop was up: with two gateways, half of all polls in each roll."""
+    nothing = Elsewhere(200, b"[]", "application/json")
+    async with asyncio.timeout(DEADLINE_S):
+        instances, cluster, neighbour = await served_there()
+        asking = asyncio.create_task(instances.find("g", "i", request_of(b"/records", nothing)))
+        await neighbour.asked.wait()
+        cluster.stop()
+        assert await asking == nothing
+        assert neighbour.is_left, "the other gateway would hand out records to nobody"
+        await instances.close()
+
+
+async def test_other_requests_that_were_passed_on_end_before_this_gateway_does() -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        instances, cluster, neighbour = await served_there()
+        asking = asyncio.create_task(instances.find("g", "i", request_of(b"/offsets", None)))
+        await neighbour.asked.wait()
+        cluster.stop()
+        neighbour.answers.set()
+        assert await asking == Elsewhere(200, b"done", None)
+        await instances.close()
+
+
+async def test_a_gateway_may_take_as_long_as_the_longest_poll() -> None:
+    """Else its instance would be taken from it while it serves."""
+    settings = GatewaySettings(consumer_request_timeout_ms_max=900_000)
+    instances = Instances(ClusterAccess(settings, url=HERE), on_failure=lambda _: None)
+    assert (instances._http.timeout.read or 0) > 900
+    await instances.close()

@@ -12,7 +12,6 @@ process's clock counts, from when it read the record, so clocks need not agree.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from odradek.client import Client
-from odradek.errors import OdradekError, TopicExists
+from odradek.errors import InvalidTopic, OdradekError, TopicExists
 from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
@@ -76,16 +75,30 @@ class InstanceRegistry:
         async with self._starting:
             if self._reading is not None:
                 return
-            brokers = len(await self._client.admin.list_brokers())
-            with contextlib.suppress(TopicExists):
-                await self._client.admin.create_topic(
-                    TOPIC,
-                    partitions=1,
-                    replication_factor=min(_REPLICAS, brokers),
-                    configs={"cleanup.policy": "compact"},
-                )
+            await self._make_topic()
             self._reading = supervised(self._read(), "rest consumer registry", self._on_failure)
             await self.catch_up()
+
+    async def _make_topic(self) -> None:
+        """With the cluster's default of replicas, or one for each broker up to _REPLICAS if these are more.
+
+        While a cluster starts there are fewer brokers than that; the topic would keep the few replicas for ever.
+        """
+        admin = self._client.admin
+        try:
+            usual = await admin.create_topic(TOPIC, partitions=1, validate_only=True)
+            brokers = len(await admin.list_brokers())
+            await admin.create_topic(
+                TOPIC,
+                partitions=1,
+                replication_factor=max(usual.replication_factor, min(_REPLICAS, brokers)),
+                configs={"cleanup.policy": "compact"},
+            )
+        except TopicExists:
+            pass
+        except InvalidTopic as error:
+            words = f"{TOPIC} cannot be made yet: {error.message}"
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, words) from None
 
     async def catch_up(self) -> None:
         """Wait until all that is written now is known here."""

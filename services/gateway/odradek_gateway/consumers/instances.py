@@ -11,9 +11,10 @@ when nobody has read for _READ_AHEAD_S: thousands of them are open, and few are 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -38,7 +39,7 @@ from odradek_runtime.logs import event_log
 
 PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
-_ANSWER_S: Final = 120.0
+_ANSWER_S: Final = 60.0  # beyond the longest poll
 _SWEEP_S_MAX: Final = 5.0
 _READ_AHEAD_S: Final = 5.0
 _ENDS_AT_ONCE: Final = 16
@@ -63,6 +64,7 @@ class PassedRequest(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     while_connected: Callable[[], AbstractAsyncContextManager[None]]  # to wait for its sake
+    at_stop: Elsewhere | None = None  # of a long poll: what it is answered when this gateway stops
 
     @property
     def path(self) -> str:
@@ -96,8 +98,9 @@ class Instances:
         self.registry = InstanceRegistry(
             cluster.client, cluster.producer, url=cluster.url, on_failure=on_failure
         )
+        self._answer_s = cluster.settings.consumer_request_timeout_ms_max / 1000 + _ANSWER_S
         self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            timeout=httpx.Timeout(self._answer_s, connect=_CONNECT_S),
             limits=httpx.Limits(  # long polls each keep one busy
                 max_connections=cluster.settings.requests_max, max_keepalive_connections=100
             ),
@@ -218,7 +221,7 @@ class Instances:
         elif "authorization" in request.headers:
             headers["authorization"] = request.headers["authorization"]
         try:
-            async with request.while_connected():
+            async with self._while_asked(request):
                 told = await self._http.request(
                     request.method,
                     f"{owner}{request.path}",
@@ -231,7 +234,20 @@ class Instances:
         except httpx.TransportError as error:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
             return None
+        except TimeoutError:
+            if request.at_stop is None or not self._cluster.is_stopping:
+                raise
+            return request.at_stop  # the other gateway sees that we are gone, and keeps the records
         return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
+
+    @contextlib.asynccontextmanager
+    async def _while_asked(self, request: PassedRequest) -> AsyncIterator[None]:
+        """Within it another gateway is waited for: as long as the client is there and, in a long poll, we serve."""
+        async with contextlib.AsyncExitStack() as stack:
+            if request.at_stop is not None:
+                await stack.enter_async_context(self._cluster.long_poll(2 * self._answer_s))
+            await stack.enter_async_context(request.while_connected())
+            yield
 
     async def _take_over(self, known: Registration) -> Instance:
         """From an owner that was found gone: from that one, not from who took it over meanwhile."""

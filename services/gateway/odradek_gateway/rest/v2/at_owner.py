@@ -27,8 +27,13 @@ def instances_of(request: Request) -> Instances:
     return found
 
 
-async def at_owner(group: str, name: str, request: Request, work: Work) -> Response:
-    """Do `work` with the instance and the request's body if it is served here; else pass the request on."""
+async def at_owner(
+    group: str, name: str, request: Request, work: Work, *, at_stop: Elsewhere | None = None
+) -> Response:
+    """Do `work` with the instance and the request's body if it is served here; else pass the request on.
+
+    `at_stop` is for long polls: what one that was passed on is answered when this gateway stops.
+    """
     body = await read_body(request)
     instances = instances_of(request)
     scope = request.scope
@@ -39,6 +44,7 @@ async def at_owner(group: str, name: str, request: Request, work: Work) -> Respo
         request.headers,
         body,
         lambda: while_connected(request),
+        at_stop,
     )
     for _ in range(_FINDS_MAX):
         found = await instances.find(group, name, passed)

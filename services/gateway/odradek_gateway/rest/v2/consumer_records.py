@@ -15,7 +15,7 @@ from odradek.consumer.consumer import Consumer
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.errors import OdradekError
 from odradek_gateway.consumers.instance import Instance
-from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.consumers.instances import Elsewhere, Instances
 from odradek_gateway.rest.connected import while_connected
 from odradek_gateway.rest.embedded_formats import FORMATS, EmbeddedFormat
 from odradek_gateway.rest.errors import FORMAT_MISMATCH, RestError
@@ -29,6 +29,7 @@ router = APIRouter(tags=["v2 consumers"])
 _FORMAT_TYPES: Final = {"binary": BINARY_V2, "json": JSON_V2}
 _BYTES_MAX: Final = 64 << 20
 _RECORDS_MAX: Final = 5_000
+_NO_RECORDS: Final = Elsewhere(200, b"[]", V2)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,7 +66,7 @@ async def read_records(
             _read_again(consumer, records)
         return Response(body, media_type=media_type)
 
-    return await at_owner(group, instance, request, work)
+    return await at_owner(group, instance, request, work, at_stop=_NO_RECORDS)
 
 
 def _media_type(found: Instance, request: Request) -> str:
