@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_gateway.auth.auth_settings import AuthSettings
-from odradek_runtime.settings import setting
+from odradek_runtime.settings import SettingsError, setting
 
 ENV_PREFIX: Final = "ODRADEK_GATEWAY_"
 
@@ -49,6 +49,13 @@ class GatewaySettings(AuthSettings):
         "request.body.bytes.max",
         "Largest body of a request, but for streamed records.",
         default=64 << 20,
+        unit="bytes",
+        minimum=1_024,
+    )
+    bodies_bytes_max: int = setting(
+        "request.bodies.bytes.max",
+        "Bodies of all requests at work together, but for streamed records; more are answered 429.",
+        default=256 << 20,
         unit="bytes",
         minimum=1_024,
     )
@@ -123,4 +130,8 @@ class GatewaySettings(AuthSettings):
         self.check_auth(
             shows_certificate=bool(self.ssl_ca and self.ssl_certificate and self.ssl_key)
         )
+        if self.bodies_bytes_max < self.body_bytes_max:
+            raise SettingsError(
+                "request.bodies.bytes.max is below request.body.bytes.max: no such body could be read"
+            )
         self.refuse_open(self.host_and_port[0], insecure=insecure)

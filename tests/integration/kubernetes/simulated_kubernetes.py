@@ -52,7 +52,7 @@ class SimulatedKubernetes:
         self._workloads = {
             (one["kind"], one["metadata"]["name"]): one
             for one in self.found
-            if one["kind"] in ("StatefulSet", "Deployment", "Job")
+            if one["kind"] in ("StatefulSet", "Deployment", "Job", "HorizontalPodAutoscaler")
         }
         self.namespace = next(iter(self._workloads.values()))["metadata"]["namespace"]
         self.api = ApiServer(scratch, host=self.network.gateway, namespace=self.namespace)
@@ -93,7 +93,8 @@ class SimulatedKubernetes:
             for pod in self.pod_names(name):
                 self.start(pod)
         for name in self._names_of("Deployment"):
-            for _ in range(self._workloads["Deployment", name]["spec"]["replicas"]):
+            scaler = self._workloads["HorizontalPodAutoscaler", name]["spec"]
+            for _ in range(scaler["minReplicas"]):
                 self.start(self.new_pod_name(name))
         for pod in list(self.pods):
             self.wait_ready(pod)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
+import httpx
 import pytest
-from fastapi import Request
+from fastapi import FastAPI, Request
+from prometheus_client import generate_latest
 
 from odradek_gateway.admin.request_metrics import RequestMetrics
-from odradek_gateway.app import Limits
+from odradek_gateway.app import Limits, create_app
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import RestError
-from odradek_gateway.rest.request_bodies import chunks_of
+from odradek_gateway.rest.request_bodies import BodyRoom, chunks_of
+from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.settings import SettingsError
 
 DEADLINE_S = 20.0
 
@@ -42,7 +49,7 @@ async def test_probes_are_answered_however_many_requests_are_at_work(path: str) 
             await ending.wait()
         await send({"type": "http.response.start", "status": 200})
 
-    limits = Limits(app, requests_max=1, metrics=RequestMetrics())
+    limits = Limits(app, requests_max=1, body_room=BodyRoom(1), metrics=RequestMetrics())
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         slow = tasks.create_task(status_of(limits, "/slow"))
         await asyncio.sleep(0)
@@ -87,3 +94,65 @@ async def test_a_slow_body_is_taken_as_long_as_something_comes() -> None:
 
     pieces = [piece async for piece in chunks_of(Request(scope("/"), receive), 150) if piece]
     assert pieces == [b"x"] * 8
+
+
+@asynccontextmanager
+async def gateway(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+    """Without a cluster, which none of these requests asks."""
+    chosen = GatewaySettings(**settings)
+    cluster = ClusterAccess(chosen, url="http://here")
+    app = create_app(chosen, cluster, cast("Instances", None))
+    transport = httpx.ASGITransport(cast("Any", app), raise_app_exceptions=False)
+    headers = {"content-type": "application/vnd.kafka.json.v2+json"}
+    async with (
+        cluster,
+        httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as http,
+    ):
+        yield http, app
+
+
+async def test_bodies_of_all_requests_together_have_a_bound() -> None:
+    """2,000 requests may be at work, of 64 MiB each."""
+    arrived, more = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x" * 1_500
+        arrived.set()
+        await more.wait()
+        yield b"x"
+
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gateway(body_bytes_max=2_048, bodies_bytes_max=3_000) as (http, app),
+        asyncio.TaskGroup() as tasks,
+    ):
+        first = tasks.create_task(http.post("/topics/t", content=slow()))
+        await arrived.wait()
+        refused = await http.post("/topics/t", content=b"x" * 1_501)
+        assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
+        assert refused.headers["connection"] == "close", "the rest of it is not read"
+        assert (await http.post("/topics/t", content=b"x" * 1_500)).status_code == 400
+        more.set()
+        assert (await first).status_code == 400
+        assert app.state.body_room.held_bytes == 0
+        assert (await http.post("/topics/t", content=b"x" * 2_000)).status_code == 400
+
+
+def test_a_bound_of_all_bodies_below_that_of_one_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"request\.bodies\.bytes\.max"):
+        GatewaySettings(body_bytes_max=2_048, bodies_bytes_max=2_047).check(insecure=False)
+
+
+async def test_a_bug_is_answered_and_counted_as_any_other_request() -> None:
+    """An alert on 5xx did not hear of it: it was counted as if the client had gone."""
+    async with asyncio.timeout(DEADLINE_S), gateway() as (http, app):
+
+        @app.get("/bug")
+        async def bug() -> None:
+            raise RuntimeError("a bug")
+
+        told = await http.get("/bug")
+        assert (told.status_code, told.json()["error_code"]) == (500, 500)
+        assert told.headers["x-content-type-options"] == "nosniff"
+        counted = generate_latest(app.state.request_metrics.registry).decode()
+        assert 'requests_total{method="GET",status="500"} 1.0' in counted

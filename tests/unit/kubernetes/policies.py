@@ -203,6 +203,9 @@ def _cluster_violations(found: list[Object]) -> Iterator[str]:
     resources = [m["resource"]["name"] for m in scaler.get("metrics", ()) if "resource" in m]
     if scaler.get("minReplicas", 0) < 2 or "cpu" not in resources:
         yield "the gateway does not scale"
+    scaled = named.get((scaler.get("scaleTargetRef", {}).get("kind"), "gateway"), {})
+    if "replicas" in scaled.get("spec", {"replicas": None}):
+        yield "each apply undoes what the autoscaler scaled"
     if any(one["kind"] == "Secret" for one in found):
         yield "a secret is written down"
     for kind, name in named:

@@ -125,6 +125,24 @@ def test_the_policies_notice_a_field_that_is_gone(field: str) -> None:
     assert violations(found) == []
 
 
+def test_the_policies_notice_replicas_beside_an_autoscaler() -> None:
+    """`kubectl apply` under load took six of eight gateways away."""
+    found = objects("base")
+    (gateway,) = [one for one in found if one["kind"] == "Deployment"]
+    gateway["spec"]["replicas"] = 2
+    assert violations(found) == ["each apply undoes what the autoscaler scaled"]
+
+
+def test_a_gateways_bodies_fit_into_its_memory() -> None:
+    """Decoded and batched for the brokers they take about three times their size."""
+    lines = (K8S / "base" / "gateway.properties").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    (gateway,) = [one for one in objects("base") if one["kind"] == "Deployment"]
+    limits = gateway["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    memory_mib = int(limits["memory"].removesuffix("Mi"))
+    assert 3 * int(told["request.bodies.bytes.max"]) <= memory_mib * (1 << 20) / 2
+
+
 def _places(node: Any, field: str) -> Iterator[dict[str, Any]]:
     if isinstance(node, dict):
         if field in node:

@@ -231,7 +231,7 @@ class Instances:
                 )
         except httpx.PoolTimeout:  # says nothing of the other gateway
             raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.InvalidURL) as error:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
             return None
         except TimeoutError:

@@ -103,11 +103,6 @@ async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, error.status_code, headers=headers)
 
 
-async def on_fault(_request: Request, _error: Exception) -> JSONResponse:
-    """A bug: the server logs it, the client learns no more than that there is one."""
-    return JSONResponse(error_body(500, "internal error: the gateway's log tells more"), 500)
-
-
 async def on_timeout(_request: Request, _error: Exception) -> JSONResponse:
     """The cluster took longer than a request may."""
     body = error_body(503, "the cluster did not answer in time", KAFKA_RETRIABLE_ERROR)

@@ -1,13 +1,14 @@
 """Bodies of requests: read with a bound, of the right media type, decoded into a type.
 
 A route names the type that it takes once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and stands
-in openapi.json. 408 half a body, 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type.
+in openapi.json. 408 half a body, 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type, 429 too many
+bodies at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
 
 T = TypeVar("T")
+_HELD_BYTES: Final = "odradek.body_bytes"
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
@@ -103,8 +105,29 @@ async def chunks_of(request: Request, idle_ms_max: int) -> AsyncIterator[bytes]:
         yield chunk
 
 
+class BodyRoom:
+    """Counts the bytes of bodies in memory, of all requests together; a request has what it took to its end."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+
+    def take(self, scope: MutableMapping[str, Any], size_bytes: int) -> None:
+        """For the request of this scope. Raises RestError 429."""
+        if self.held_bytes + size_bytes > self._bytes_max:
+            words = f"bodies of {self._bytes_max} bytes are being read (request.bodies.bytes.max)"
+            raise RestError(429, 42901, words, ends_connection=True)
+        self.held_bytes += size_bytes
+        scope[_HELD_BYTES] = scope.get(_HELD_BYTES, 0) + size_bytes
+
+    def give_back(self, scope: MutableMapping[str, Any]) -> None:
+        """The request of this scope is over."""
+        self.held_bytes -= scope.pop(_HELD_BYTES, 0)
+
+
 async def read_body(request: Request) -> bytes:
-    """The whole body; 413 as soon as it is too large, whatever its length field says."""
+    """The whole body; 413 as soon as it is too large, whatever its length field says, 429 if all bodies are."""
+    room: BodyRoom = request.app.state.body_room
     limit = cluster_of(request).settings.body_bytes_max
     told = request.headers.get("content-length")
     if told is not None and told.isdigit() and int(told) > limit:
@@ -115,6 +138,7 @@ async def read_body(request: Request) -> bytes:
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
+        room.take(request.scope, len(chunk))
         pieces.append(chunk)
     return b"".join(pieces)
 
