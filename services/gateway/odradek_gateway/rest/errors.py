@@ -64,7 +64,7 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
             return RestError(413, 413, str(error))
         case errors.BufferFull() | errors.ThrottlingQuotaExceeded():
             return RestError(429, 42901, str(error))
-        case errors.BrokersUnavailable() | errors.ClientClosed():
+        case errors.BrokersUnavailable() | errors.ClientClosed() | errors.DeliveryTimedOut():
             return RestError(503, KAFKA_RETRIABLE_ERROR, str(error))
     if error.retriable:
         return RestError(503, KAFKA_RETRIABLE_ERROR, str(error))

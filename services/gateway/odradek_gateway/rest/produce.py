@@ -92,5 +92,6 @@ def failure_of(error: errors.OdradekError) -> RecordFailure:
     answer = rest_error_of(error)
     if answer.status in (401, 403, 404, 413):
         return RecordFailure(answer.error_code, answer.message, answer.status)
-    code = KAFKA_RETRIABLE_ERROR if error.retriable else KAFKA_ERROR
+    is_retriable = error.retriable or answer.error_code == KAFKA_RETRIABLE_ERROR
+    code = KAFKA_RETRIABLE_ERROR if is_retriable else KAFKA_ERROR
     return RecordFailure(code, answer.message, answer.status)

@@ -1,0 +1,45 @@
+"""What a failure is told as: clients send again what is 50003, and give up what is 50002."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek import errors
+from odradek_gateway.rest.errors import rest_error_of
+from odradek_gateway.rest.produce import failure_of
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.DeliveryTimedOut("brokers were away for half a minute"), 50003),
+        (errors.ClientClosed("this gateway stops"), 50003),
+        (errors.BufferFull("brokers are slow"), 50003),
+        (errors.NotEnoughReplicas("too few are in sync"), 50003),
+        (errors.SequenceLost("an unclean election"), 50002),
+        (errors.SerializationFailed("no record"), 50002),
+        (errors.AuthorizationFailed("no"), 40301),
+        (errors.UnknownTopic("none"), 40401),
+        (errors.RecordTooLarge("large"), 413),
+    ],
+)
+def test_a_record_is_to_be_sent_again_when_that_may_help(
+    error: errors.OdradekError, code: int
+) -> None:
+    """Kafka's TimeoutException is retriable too, whatever may have been written."""
+    assert failure_of(error).error_code == code
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.DeliveryTimedOut("the registry cannot be written"), 503),
+        (errors.ClientClosed("this gateway stops"), 503),
+        (errors.BufferFull("brokers are slow"), 429),
+        (errors.SequenceLost("an unclean election"), 500),
+    ],
+)
+def test_a_request_is_to_be_sent_again_when_that_may_help(
+    error: errors.OdradekError, status: int
+) -> None:
+    assert rest_error_of(error).status == status
