@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,6 +11,7 @@ from odradek.client import Client
 from odradek.producer.producer import Producer
 from odradek.transports.security import TlsOptions
 from odradek_gateway.settings import GatewaySettings
+from odradek_gateway.waits import Waits
 from odradek_runtime.lifecycle import bounded
 
 REGISTRY_TOPIC: Final = "__rest_consumers"
@@ -39,8 +37,7 @@ class ClusterAccess:
         self.producer: Producer = self.client.producer(
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
-        self.is_stopping = False
-        self._long_polls: set[asyncio.Timeout] = set()
+        self.waits = Waits(shutdown_s=settings.shutdown_timeout_ms / 1000)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,23 +59,6 @@ class ClusterAccess:
     async def topics(self) -> list[TopicDescription]:
         """All but the cluster's internal ones and the gateways' own, by name."""
         return [t for t in await self.admin.list_topics() if t.name not in INTERNAL_TOPICS]
-
-    @contextlib.asynccontextmanager
-    async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
-        """Within it a route may wait; TimeoutError when the time is up or the gateway stops."""
-        async with asyncio.timeout(0 if self.is_stopping else timeout_s) as waiting:
-            self._long_polls.add(waiting)
-            try:
-                yield
-            finally:
-                self._long_polls.discard(waiting)
-
-    def stop(self) -> None:
-        """The process stops: whoever waits for records is answered with what there is."""
-        self.is_stopping = True
-        now_s = asyncio.get_running_loop().time()
-        for waiting in self._long_polls:
-            waiting.reschedule(now_s)
 
     async def cluster_id(self) -> str:
         """Of the cluster; waits for a first contact, at most 5 s."""

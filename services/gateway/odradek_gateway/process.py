@@ -102,7 +102,7 @@ class GatewayProcess:
             gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
             announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            cluster.stop()
+            cluster.waits.stop()
             server.should_exit = True
             stopping.cancel()
             await serving

@@ -10,11 +10,15 @@ import msgspec
 import pytest
 from fastapi import Request
 
+from odradek.producer.delivery import RecordMetadata
+from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import RestError
 from odradek_gateway.rest.v3 import records
+from odradek_gateway.rest.v3.resources import Names
 from odradek_gateway.settings import GatewaySettings
 
 DEADLINE_S = 20.0
+NAMES = cast("Names", SimpleNamespace(cluster_id="c"))
 
 
 def request_of(body: bytes) -> Request:
@@ -29,22 +33,67 @@ def request_of(body: bytes) -> Request:
 class Broken:
     """A producer with a bug."""
 
-    async def send(self, *_: Any, **__: Any) -> None:
+    async def send(self, *_: Any, **__: Any) -> Any:
         raise KeyError("a bug")
+
+    async def close(self, _timeout_s: float) -> None:
+        pass
 
 
 async def test_a_bug_ends_a_stream_instead_of_leaving_its_client_waiting() -> None:
-    cluster = SimpleNamespace(settings=GatewaySettings(), producer=Broken())
-    answers = records._answers(
-        request_of(b'{"value": {"data": 1}} {"value": {"data": 2}}'),
-        cast("Any", cluster),
-        cast("Any", None),
-        "t",
-        1,
-    )
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(DEADLINE_S), ClusterAccess(GatewaySettings(), url="") as cluster:
+        cluster.producer = cast("Any", Broken())
+        request = request_of(b'{"value": {"data": 1}} {"value": {"data": 2}}')
+        answers = records._answers(request, cluster, NAMES, "t", 1)
         told = [msgspec.json.decode(one) async for one in answers]
     assert [one["error_code"] for one in told] == [500]
+
+
+class Slow(Broken):
+    """A producer that acknowledges in its own time."""
+
+    def __init__(self) -> None:
+        self.acknowledged = asyncio.Event()
+
+    async def send(self, *_: Any, **__: Any) -> Any:
+        async def acknowledged() -> RecordMetadata:
+            await self.acknowledged.wait()
+            return RecordMetadata("t", 0, 7, -1)
+
+        return acknowledged()
+
+
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "busy"])
+async def test_a_gateway_that_stops_answers_what_it_took_of_a_stream_and_ends_it(
+    is_idle: bool,
+) -> None:
+    """It was cut off, so its client did not know which of up to 1,000 records were written."""
+    settings = GatewaySettings(shutdown_timeout_ms=200)
+    read = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if read.is_set():
+            if is_idle:
+                await asyncio.get_running_loop().create_future()
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+        read.set()
+        return {"type": "http.request", "body": b'{"value": {"data": 1}}', "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    async with asyncio.timeout(DEADLINE_S), ClusterAccess(settings, url="") as cluster:
+        producer = Slow()
+        cluster.producer = cast("Any", producer)
+
+        async def told() -> list[Any]:
+            answers = records._answers(request, cluster, NAMES, "t", 1)
+            return [msgspec.json.decode(one) async for one in answers]
+
+        telling = asyncio.create_task(told())
+        await read.wait()
+        cluster.waits.stop()
+        producer.acknowledged.set()
+        assert [(one["error_code"], one["offset"]) for one in await telling] == [(200, 7)]
 
 
 @pytest.mark.parametrize(

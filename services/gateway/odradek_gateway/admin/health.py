@@ -43,7 +43,7 @@ async def health() -> Health:
 @router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
 async def readyz(cluster: Cluster) -> Response:
     """It can see the cluster, and is not about to stop."""
-    if cluster.is_stopping:
+    if cluster.waits.is_stopping:
         return JSONResponse({"status": "stopping"}, 503)
     try:
         await cluster.client.connect(2.0)

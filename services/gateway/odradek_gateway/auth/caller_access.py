@@ -59,7 +59,7 @@ class OnBehalfOf:
 
 
 class CallerAccess(ClusterAccess):
-    """The cluster as one caller sees it; stopping is the process's affair."""
+    """The cluster as one caller sees it."""
 
     def __init__(self, process: ClusterAccess, shared: GrpcTransport, caller: Caller) -> None:
         self.settings = process.settings
@@ -71,13 +71,7 @@ class CallerAccess(ClusterAccess):
         )
         self.requests = 0
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._process = process
-        self._long_polls = process._long_polls
-
-    @property
-    def is_stopping(self) -> bool:  # type: ignore[override]  # a field there, the process's here
-        """See ClusterAccess."""
-        return self._process.is_stopping
+        self.waits = process.waits
 
 
 class CallerAccesses:

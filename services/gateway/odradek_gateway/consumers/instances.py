@@ -235,7 +235,7 @@ class Instances:
             _log.warning("A gateway does not answer", owner=owner, reason=repr(error))
             return None
         except TimeoutError:
-            if request.at_stop is None or not self._cluster.is_stopping:
+            if request.at_stop is None or not self._cluster.waits.is_stopping:
                 raise
             return request.at_stop  # the other gateway sees that we are gone, and keeps the records
         return Elsewhere(told.status_code, told.content, told.headers.get("content-type"))
@@ -245,7 +245,7 @@ class Instances:
         """Within it another gateway is waited for: as long as the client is there and, in a long poll, we serve."""
         async with contextlib.AsyncExitStack() as stack:
             if request.at_stop is not None:
-                await stack.enter_async_context(self._cluster.long_poll(2 * self._answer_s))
+                await stack.enter_async_context(self._cluster.waits.long_poll(2 * self._answer_s))
             await stack.enter_async_context(request.while_connected())
             yield
 

@@ -8,7 +8,8 @@ bodies at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
 
 T = TypeVar("T")
+Wait = AbstractAsyncContextManager[Any]
 _HELD_BYTES: Final = "odradek.body_bytes"
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
@@ -86,8 +88,10 @@ def cluster_of(request: Request) -> ClusterAccess:
     return cluster
 
 
-async def chunks_of(request: Request, idle_ms_max: int) -> AsyncIterator[bytes]:
-    """The body as it comes.
+async def chunks_of(
+    request: Request, idle_ms_max: int, wait: Callable[[float], Wait] = asyncio.timeout
+) -> AsyncIterator[bytes]:
+    """The body as it comes; `wait` bounds, in s, how long the next piece is waited for.
 
     Raises:
         RestError: 408, nothing came for so long; who sends half a body keeps no request open for ever.
@@ -95,7 +99,7 @@ async def chunks_of(request: Request, idle_ms_max: int) -> AsyncIterator[bytes]:
     stream = aiter(request.stream())
     while True:
         try:
-            async with asyncio.timeout(idle_ms_max / 1000):
+            async with wait(idle_ms_max / 1000):
                 chunk = await anext(stream, None)
         except TimeoutError:
             words = f"nothing of the body came for {idle_ms_max} ms"

@@ -89,7 +89,7 @@ async def _read(
     if size >= wanted_bytes and records:
         return records
     try:
-        async with while_connected(request), cluster_of(request).long_poll(wait_ms / 1000):
+        async with while_connected(request), cluster_of(request).waits.long_poll(wait_ms / 1000):
             while size < wanted_bytes and len(records) < records_max:
                 piece = await consumer.getmany(None, records_max - len(records))
                 records += piece

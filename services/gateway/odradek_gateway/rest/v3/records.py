@@ -170,14 +170,18 @@ async def _read_records(
 ) -> None:
     objects = JsonObjects(bytes_max=cluster.settings.record_bytes_max)
     try:
-        async for chunk in chunks_of(request, cluster.settings.stream_idle_timeout_ms):
+        idle_ms_max = cluster.settings.stream_idle_timeout_ms
+        async for chunk in chunks_of(request, idle_ms_max, cluster.waits.stream_read):
             for item in objects.feed(chunk):
                 await waiting.put(
                     await _send(cluster, topic, _record_decoder, item, partition_count)
                 )
         objects.close()
-    except RestError as error:  # what follows cannot be told apart any more: the stream ends here
-        await waiting.put(_refused(error))
+    except RestError as error:
+        # What follows cannot be told apart any more, so the stream ends here: at a stop without an error,
+        # since all that it took is answered, and the client sends the rest to another gateway.
+        if error.status != 408 or not cluster.waits.is_stopping:
+            await waiting.put(_refused(error))
     except ClientDisconnect:
         pass  # nobody is there to be answered
     except Exception as error:  # a bug: who waits for the answers shall not do so for ever
