@@ -100,7 +100,13 @@ def test_any_gateway_serves_an_instance(
     assert gateways[1].post(f"{base}/offsets", headers=V2).status_code == 200
     wanted = {"partitions": [{"topic": "alternate", "partition": p} for p in (0, 1)]}
     told = gateways[0].request("GET", f"{base}/offsets", json=wanted, headers=V2)
-    assert sum(one["offset"] + 1 for one in told.json()["offsets"]) == 150
+    committed = told.json()["offsets"]
+    assert sum(one["offset"] for one in committed) == 150
+    (first, _) = committed
+    body = {"offsets": [{"topic": "alternate", "partition": first["partition"], "offset": 9}]}
+    assert gateways[1].post(f"{base}/offsets", json=body, headers=V2).status_code == 200
+    told = gateways[0].request("GET", f"{base}/offsets", json=wanted, headers=V2)
+    assert {**first, "offset": 10} in told.json()["offsets"], "9 was the last that was processed"
     assert gateways[1].delete(base).status_code == 204
     gone = gateways[0].get(f"{base}/records", headers=ACCEPT_JSON)
     assert (gone.status_code, gone.json()["error_code"]) == (404, 40403)

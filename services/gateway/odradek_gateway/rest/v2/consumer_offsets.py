@@ -84,14 +84,17 @@ async def commit(
     openapi_extra=PARTITIONS.openapi,
 )
 async def committed(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """The last committed offsets of the partitions in the body (a GET with a body, as the API has it)."""
+    """Where the group goes on in the partitions in the body (a GET with a body, as the API has it).
+
+    A commit names the last record that was processed, this the one after it: so has Kafka's REST proxy.
+    """
     PARTITIONS.check_type(request)
 
     async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
         names = list(dict.fromkeys(one.name for one in PARTITIONS.decode(body).partitions))
         offsets = await found.client.admin.group_offsets(found.spec.group, names)
         told = [
-            {"topic": n.topic, "partition": n.partition, "offset": offsets[n] - 1, "metadata": ""}
+            {"topic": n.topic, "partition": n.partition, "offset": offsets[n], "metadata": ""}
             for n in names
             if n in offsets
         ]

@@ -108,7 +108,7 @@ class ConsumedRecord(BaseModel):
 
 
 class CommittedOffset(BaseModel):
-    """The last offset that was processed, as v2 has it: the next one to read, less one."""
+    """Where the group goes on: the offset after the last record that was processed."""
 
     topic: str
     partition: int
