@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from odradek import Client, Consumer
 from odradek.testing import MemoryCluster
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
 from odradek_gateway.rest.errors import RestError
+from odradek_gateway.rest.v2 import consumer_records
+from odradek_gateway.waits import Waits
 
 DEADLINE_S = 20.0
 RECORD_BYTES, RECORDS = 100_000, 60
@@ -44,6 +49,7 @@ class OneClient:
     def __init__(self, client: Client) -> None:
         self.admin = Groups()
         self.consumers: list[Consumer] = []
+        self.producer = client.producer
         self._client = client
 
     def consumer(self, **options: Any) -> Consumer:
@@ -55,6 +61,7 @@ class OneClient:
 async def client() -> AsyncIterator[OneClient]:
     cluster = MemoryCluster()
     cluster.create_topic("t", partitions=1)
+    cluster.create_topic("later", partitions=1)
     async with cluster.client() as made:
         async with made.producer() as producer:
             for number in range(RECORDS):
@@ -115,3 +122,51 @@ async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: 
         with pytest.raises(RestError, match="just been closed"):
             await beginning
     assert client.consumers == []
+
+
+class Poll:
+    """What a read needs of its request: the client stays until it goes."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.waits = Waits(shutdown_s=1.0)
+
+    async def receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_what_waits_for_more_is_not_handed_out_and_so_not_committed(
+    client: OneClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that waited for `fetch.min.bytes` were committed, and lost when the gateway was killed."""
+    wanted, poll = RECORD_BYTES * 3, Poll()
+    monkeypatch.setattr(consumer_records, "cluster_of", lambda request: request)
+    spec = replace(SPEC, partitions=(("later", 0),), fetch_min_bytes=wanted)
+    instance = Instance(cast("Client", client), spec, PREFETCH_BYTES_MAX)
+    async with asyncio.timeout(DEADLINE_S), client.producer() as producer:
+        consumer = await instance.read_begins()
+        request = cast("Request", poll)
+        reading = asyncio.create_task(
+            consumer_records._read(instance, consumer, request, 20_000, 1 << 30)
+        )
+        for count in range(1, 4):
+            assert set(consumer.positions().values()) <= {0}, "nothing is handed out yet"
+            assert not reading.done()
+            await producer.send_and_wait("later", bytes(RECORD_BYTES), partition=0)
+            while count < 3 and held_bytes(consumer) < count * RECORD_BYTES:
+                await consumer._fetcher.arrival()
+        records = await reading
+        assert [one.offset for one in records] == [0, 1, 2]
+        await producer.send_and_wait("later", b"few", partition=0)
+        few = await consumer_records._read(instance, consumer, request, 50, 1 << 30)
+        assert [one.value for one in few] == [b"few"], "time was up: what is there"
+        leaving = asyncio.create_task(
+            consumer_records._read(instance, consumer, request, 20_000, 1 << 30)
+        )
+        await producer.send_and_wait("later", b"more", partition=0)
+        poll.gone.set()
+        with pytest.raises(ClientDisconnect):
+            await leaving
+        assert consumer.positions() == {("later", 0): 4}, "nobody got it"
+        await instance.end()

@@ -344,3 +344,41 @@ async def test_closing_the_client_first_wakes_the_reader(cluster: MemoryCluster)
     with pytest.raises(ClientClosed):
         await asyncio.wait_for(waiting, 5)
     await consumer.close()
+
+
+async def test_a_read_may_wait_for_more_than_the_first_bytes() -> None:
+    """Till then nothing is handed out, so nothing of it is committed either."""
+    cluster = MemoryCluster()
+    cluster.create_topic("t", partitions=1)
+    async with (
+        asyncio.timeout(20),
+        cluster.client() as client,
+        client.consumer("t", auto_offset_reset="earliest") as consumer,
+    ):
+        await fill(client, 1)
+        reading = asyncio.create_task(consumer.getmany(None, min_bytes=200))
+        while not consumer._planner.buffered_bytes:
+            await consumer._fetcher.arrival()
+        assert not reading.done()
+        assert await consumer.position(("t", 0)) == 0
+        await fill(client, 20, first=1)
+        assert numbers(await reading)[:2] == [0, 1]
+        left = 21 - (await consumer.position(("t", 0)))
+        if left:
+            await read(consumer, left)
+        await fill(client, 1, first=21)
+        assert numbers(await consumer.getmany(100, min_bytes=1 << 30)) == [21], "time was up"
+
+
+async def test_a_read_waits_for_no_more_than_can_be_fetched_ahead() -> None:
+    cluster = MemoryCluster()
+    cluster.create_topic("t", partitions=1)
+    async with (
+        asyncio.timeout(20),
+        cluster.client() as client,
+        client.consumer("t", auto_offset_reset="earliest", prefetch_bytes_max=1 << 20) as consumer,
+        client.producer() as producer,
+    ):
+        for _ in range(20):
+            await producer.send_and_wait("t", bytes(100_000), partition=0)
+        assert await consumer.getmany(None, min_bytes=1 << 30)

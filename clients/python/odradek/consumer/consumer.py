@@ -251,12 +251,13 @@ class Consumer:
         return self._ahead.next_decoded()
 
     async def getmany(
-        self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX
+        self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX, *, min_bytes: int = 0
     ) -> list[ConsumerRecord]:
         """The next records, at most `max_records`: what is there, or else the first that come.
 
         Empty when none came within `timeout_ms` (None: wait for ever). Within a partition they are in
-        order.
+        order. With `min_bytes` nothing is handed out before batches of that size have come, at most half
+        of what is fetched ahead from one broker, or time is up.
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="error".
@@ -268,7 +269,7 @@ class Consumer:
         decoded: list[ConsumerRecord] = []
         while len(decoded) < max_records and (record := self._ahead.next_decoded()) is not None:
             decoded.append(record)
-        return decoded or await self._read(timeout_ms, max_records)
+        return decoded or await self._read(timeout_ms, max_records, min_bytes)
 
     async def getarrow(
         self,
@@ -347,18 +348,24 @@ class Consumer:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _read(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
+    async def _read(
+        self, timeout_ms: int | None, records_max: int, min_bytes: int = 0
+    ) -> list[ConsumerRecord]:
         deadline_s = _deadline_s(timeout_ms)
+        min_bytes = min(min_bytes, self._fetcher.window_bytes // 2)
         self._begin_read()
         await asyncio.sleep(0)  # what has arrived meanwhile, and the other tasks
         while True:
             await self._ready()
-            records = self._ahead.take(records_max)
-            if records:
-                self._end_read()
-                return records
+            if self._planner.buffered_bytes >= min_bytes:
+                records = self._ahead.take(records_max)
+                if records:
+                    self._end_read()
+                    return records
             if not await self._wait(deadline_s):
-                return []
+                if not min_bytes:
+                    return []
+                min_bytes = 0  # what is there, then
 
     async def _ready(self) -> None:
         """The source's partitions are assigned; an error that waits is raised."""

@@ -56,6 +56,13 @@ class Fetcher:
         self._is_started = False
         self._is_closed = False
 
+    @property
+    def window_bytes(self) -> int:
+        """What one broker may send before any of it is read."""
+        prefetch_bytes_max = self._options.prefetch_bytes_max
+        brokers = max(1, len(self._cluster.cache.brokers))
+        return max(prefetch_bytes_max // brokers, min(1 << 20, prefetch_bytes_max))
+
     async def close(self) -> None:
         """End all streams. May be called twice."""
         self._is_closed = True
@@ -155,7 +162,6 @@ class Fetcher:
 
     def _open(self, endpoint: str) -> FetchStream:
         options = self._options
-        brokers = max(1, len(self._cluster.cache.brokers))
         source = self._sources.setdefault(endpoint, len(self._sources))
         stream = FetchStream(
             source,
@@ -168,9 +174,7 @@ class Fetcher:
                 bytes_min=options.fetch_bytes_min,
                 wait_ms_max=options.fetch_wait_ms_max,
             ),
-            window_bytes=max(
-                options.prefetch_bytes_max // brokers, min(1 << 20, options.prefetch_bytes_max)
-            ),
+            window_bytes=self.window_bytes,
             unread_bytes=self._planner.reopen_source(source),
             on_data=self._on_data,
             on_end=self._on_end,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from starlette.requests import ClientDisconnect
 
 from odradek.consumer.consumer import Consumer
 from odradek.consumer.consumer_record import ConsumerRecord
-from odradek.errors import OdradekError
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Elsewhere, Instances
 from odradek_gateway.rest.connected import while_connected
@@ -81,25 +78,20 @@ def _media_type(found: Instance, request: Request) -> str:
 async def _read(
     found: Instance, consumer: Consumer, request: Request, wait_ms: int, max_bytes: int
 ) -> list[ConsumerRecord]:
-    """At least `fetch.min.bytes` of records, or what came until the time was up or the gateway stops."""
+    """At least `fetch.min.bytes` of records, or what came until the time was up or the gateway stops.
+
+    The consumer hands them out at once: what it handed out before counts as processed when it is asked again, and
+    might be committed before the client has it.
+    """
     records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
-    wanted_bytes = max(1, min(found.spec.fetch_min_bytes, max_bytes))
-    records = await consumer.getmany(0, records_max)  # what is there, however little time there is
-    size = sum(map(_size, records))
-    if size >= wanted_bytes and records:
+    min_bytes = max(1, min(found.spec.fetch_min_bytes, max_bytes))
+    if min_bytes == 1 and (records := await consumer.getmany(0, records_max)):
         return records
     try:
         async with while_connected(request), cluster_of(request).waits.long_poll(wait_ms / 1000):
-            while size < wanted_bytes and len(records) < records_max:
-                piece = await consumer.getmany(None, records_max - len(records))
-                records += piece
-                size += sum(map(_size, piece))
+            return await consumer.getmany(None, records_max, min_bytes=min_bytes)
     except TimeoutError:
-        pass
-    except (ClientDisconnect, OdradekError, asyncio.CancelledError):  # nobody gets them: again
-        _read_again(consumer, records)
-        raise
-    return records
+        return await consumer.getmany(0, records_max)
 
 
 def _formatted(
