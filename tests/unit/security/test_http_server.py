@@ -38,7 +38,10 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 
 @contextlib.asynccontextmanager
 async def serving(
-    authority: CertificateAuthority | None, client_auth: str, app: Any = whoami
+    authority: CertificateAuthority | None,
+    client_auth: str,
+    app: Any = whoami,
+    connections_max: int = 100,
 ) -> AsyncIterator[int]:
     tls: dict[str, Any] = {}
     if authority is not None:
@@ -50,7 +53,7 @@ async def serving(
             "http_ssl_client_auth": client_auth,
         }
     listening = open_port(ListenerAddress(name="HTTP", host="127.0.0.1", port=0))
-    server = HttpServer(app, GatewaySettings(**tls), connections_max=100)
+    server = HttpServer(app, GatewaySettings(**tls), connections_max=connections_max)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=[listening]))
         yield listening.getsockname()[1]
@@ -234,6 +237,14 @@ async def test_who_reads_slowly_gets_all_of_the_answer(monkeypatch: pytest.Monke
             await next_time
             await reader.readexactly(piece)
         writer.close()
+
+
+async def test_probes_are_answered_however_many_connections_there_are() -> None:
+    """Any stranger may open connections, and a kubelet that hears 503 restarts the pod."""
+    async with serving(None, "none", connections_max=1) as port, httpx.AsyncClient() as http:
+        for path, status in (("/topics", 503), ("/livez", 200), ("/readyz?x", 200), ("/", 503)):
+            told = await http.get(f"http://127.0.0.1:{port}{path}")
+            assert told.status_code == status, path
 
 
 async def test_who_has_asked_may_rest(

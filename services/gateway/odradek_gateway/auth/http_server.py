@@ -20,6 +20,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from odradek_gateway.admin import health
 from odradek_gateway.auth.authentication import CERTIFICATE
 from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
@@ -31,6 +32,9 @@ HEAD_S_MAX: Final = 10.0
 HANDSHAKE_S_MAX: Final = 5.0
 STALLED_S_MAX: Final = 60.0
 GOODBYE_S_MAX: Final = 0.5
+
+
+_PROBES: Final = frozenset(path.encode() for path in health.PATHS)
 
 
 class _HeadTooLarge(Exception):
@@ -101,9 +105,11 @@ class _Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
-        """The request begins."""
+        """The request begins. Probes are answered however many connections there are: a restart would help nobody."""
         self._unparsed_bytes = 0
         self._head_ends()
+        is_probe = self.url.partition(b"?")[0] in _PROBES
+        self.limit_concurrency = None if is_probe else self.config.limit_concurrency
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -141,6 +141,7 @@ class Instance:
     used_at_s: float = field(default_factory=time.monotonic)
     is_ended: bool = False
     _consumer: Consumer | None = None
+    _is_resting: bool = False
     _committed_at_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -161,6 +162,7 @@ class Instance:
         """Nobody reads: keep nothing that was read ahead, and fetch nothing before somebody does."""
         if self._consumer is not None:
             self._consumer.pause()
+            self._is_resting = True
 
     async def end(self) -> None:
         """Leave the group for good; commits if it commits by itself."""
@@ -229,7 +231,9 @@ class Instance:
     async def read_begins(self) -> Consumer:
         """The consumer for a read; what it handed out before counts as done now, as with any auto-commit."""
         consumer = await self.consumer()
-        consumer.resume()
+        if self._is_resting:
+            self._is_resting = False
+            consumer.resume()
         if time.monotonic() - self._committed_at_s >= _AUTO_COMMIT_S:
             await self._auto_commit(consumer)
         return consumer
