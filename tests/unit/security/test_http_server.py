@@ -217,26 +217,37 @@ async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.Monkey
         writer.close()
 
 
-async def test_who_reads_slowly_gets_all_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.2)
-    size, piece = 16 << 20, 1 << 20
+class SlowlyRead(asyncio.Transport):
+    """A connection whose peer reads a byte between two looks at it, as long as there are any to read."""
 
-    async def large(scope: Any, receive: Any, send: Any) -> None:
-        length = (b"content-length", str(size).encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [length]})
-        await send({"type": "http.response.body", "body": b"x" * size})
+    def __init__(self, unread_bytes: int) -> None:
+        super().__init__()
+        self.unread_bytes = unread_bytes
+        self.aborted = asyncio.Event()
 
-    loop = asyncio.get_running_loop()
-    async with serving(None, "none", large) as port, asyncio.timeout(CLOSED_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        for _ in range(size // piece):  # 0.8 s in all
-            next_time = loop.create_future()
-            loop.call_later(0.05, next_time.set_result, None)
-            await next_time
-            await reader.readexactly(piece)
-        writer.close()
+    def get_write_buffer_size(self) -> int:
+        self.unread_bytes = max(1, self.unread_bytes - 1)
+        return self.unread_bytes
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+async def test_who_reads_slowly_is_not_closed_as_long_as_he_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.01)
+    server = HttpServer(whoami, GatewaySettings(), connections_max=1)
+    protocol = http_server._Protocol(
+        config=server.config, server_state=server.server_state, app_state={}
+    )
+    transport = SlowlyRead(unread_bytes=10)
+    protocol.connection_made(transport)
+    protocol.pause_writing()
+    async with asyncio.timeout(CLOSED_S):
+        await transport.aborted.wait()
+    assert transport.unread_bytes == 1, "it was read to the last byte but one, and then no more"
+    protocol.connection_lost(ConnectionAbortedError())
 
 
 async def test_probes_are_answered_however_many_connections_there_are() -> None:
