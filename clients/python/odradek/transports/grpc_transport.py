@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -25,16 +24,16 @@ import grpc.aio
 
 from odradek.errors import (
     AuthenticationFailed,
-    AuthorizationFailed,
     BrokerUnreachable,
     ClientClosed,
     ForkedProcess,
     InvalidConfig,
-    NameUnresolvable,
-    OdradekError,
-    RequestTimedOut,
-    ServerFault,
-    UnsupportedOperation,
+)
+from odradek.transports.grpc_stream import (
+    GrpcServerStream,
+    GrpcStream,
+    is_cancelling,
+    translated,
 )
 from odradek.transports.methods import AUTHENTICATE
 from odradek.transports.sasl_login import LOGIN_S_MAX, Metadata, Session, log_in
@@ -52,7 +51,6 @@ RECONNECT_MS_MAX: Final = 500
 RESOLVE_MS_MIN: Final = 200  # how soon a broker's name is looked up again; gRPC's own: 30 s
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
-RESOLVE_S_MAX: Final = 0.5
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -144,9 +142,9 @@ class GrpcTransport:
         try:
             response: R = await unary(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise await _translated(error.code(), error.details(), endpoint, method.name) from None
+            raise await translated(error.code(), error.details(), endpoint, method.name) from None
         except asyncio.CancelledError:
-            if self._is_closed and not _is_cancelling():
+            if self._is_closed and not is_cancelling():
                 raise ClientClosed("the client was closed during a call") from None
             raise
         return response
@@ -164,11 +162,11 @@ class GrpcTransport:
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
             call = bidi(metadata=metadata)
-            return _GrpcStream(endpoint, method.name, call)
+            return GrpcStream(endpoint, method.name, call)
         server = channel.unary_stream(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
-        return _GrpcServerStream(
+        return GrpcServerStream(
             endpoint, method.name, lambda request: server(request, metadata=metadata)
         )
 
@@ -257,65 +255,6 @@ class _Connection:
         return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
 
-class _GrpcStream:
-    """A bidi stream."""
-
-    def __init__(self, endpoint: str, name: str, call: Any) -> None:
-        self._endpoint = endpoint
-        self._name = name
-        self._call = call
-
-    async def send(self, request: Any) -> None:
-        try:
-            await self._call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
-            raise await self._failure(error) from None
-
-    async def receive(self) -> Any:
-        try:
-            message = await self._call.read()
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            raise await self._failure(error) from None
-        return None if message is grpc.aio.EOF else message
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-    async def _failure(self, error: BaseException) -> BaseException:
-        """What a call that ended means; our own task's cancellation stays one."""
-        if isinstance(error, asyncio.CancelledError) and _is_cancelling():
-            self._call.cancel()
-            return error
-        if isinstance(error, grpc.aio.AioRpcError):
-            return await _translated(error.code(), error.details(), self._endpoint, self._name)
-        if self._call.cancelled() or not self._call.done():
-            return BrokerUnreachable(self._endpoint, f"the {self._name} stream was cancelled")
-        code, details = await self._call.code(), await self._call.details()
-        return await _translated(code, details, self._endpoint, self._name)
-
-
-class _GrpcServerStream:
-    """A server stream: the first `send` starts it."""
-
-    def __init__(self, endpoint: str, name: str, start: Callable[[Any], Any]) -> None:
-        self._endpoint = endpoint
-        self._name = name
-        self._start = start
-        self._stream: _GrpcStream | None = None
-
-    async def send(self, request: Any) -> None:
-        assert self._stream is None, "a server stream takes one request"
-        self._stream = _GrpcStream(self._endpoint, self._name, self._start(request))
-
-    async def receive(self) -> Any:
-        assert self._stream is not None, "send the request first"
-        return await self._stream.receive()
-
-    def cancel(self) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-
-
 class _LoggedInStream(Generic[Q, R]):
     """A stream that is opened when it is first used, once there is a session.
 
@@ -373,49 +312,6 @@ class _LoggedInStream(Generic[Q, R]):
 
 def _header(session: Session) -> tuple[str, str]:
     return ("authorization", f"Bearer {session.name}")
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _translated(
-    code: grpc.StatusCode, details: str | None, endpoint: str, name: str
-) -> OdradekError:
-    """The SDK's error for a gRPC status."""
-    told = (details or code.name.lower().replace("_", " ")).strip()
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
-        if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
-            return NameUnresolvable(endpoint, "its name does not resolve on this machine")
-        return BrokerUnreachable(endpoint, told)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOut(f"{name} was not answered in time by the broker at {endpoint}")
-    if code is grpc.StatusCode.UNAUTHENTICATED:
-        return AuthenticationFailed(f"the broker at {endpoint} refused {name}: {told}")
-    if code is grpc.StatusCode.PERMISSION_DENIED:
-        return AuthorizationFailed(f"the broker at {endpoint} refused {name}: {told}")
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
-    return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {told}")
-
-
-async def _resolves(endpoint: str) -> bool:
-    """Whether the endpoint's host has an address; asked only after a connection failed.
-
-    So does one whose resolver takes long: the news of a lost connection does not wait for it.
-    """
-    host, _, port = endpoint.rpartition(":")
-    try:
-        async with asyncio.timeout(RESOLVE_S_MAX):
-            await asyncio.get_running_loop().getaddrinfo(
-                host.strip("[]"), port, type=socket.SOCK_STREAM
-            )
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _note_fork() -> None:
