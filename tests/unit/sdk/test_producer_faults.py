@@ -257,6 +257,23 @@ async def test_the_links_state_is_told(cluster: MemoryCluster) -> None:
         await client.connect(1)
 
 
+async def test_a_state_listener_that_raises_does_not_end_the_watch(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("t")
+    client = Client(cluster.bootstrap, transport=cluster.transport(), on_state=lambda _: 1 / 0)
+    async with client:
+        await client.connect(5)
+        async with client.producer() as producer:
+            await producer.send_and_wait("t", b"x")
+            cluster.requests.clear()
+            cluster.move_leader("t", 0, 2)
+            cache = client._cluster.cache
+            await until(lambda: cache.topics["t"].partitions[0].leader_id == 2)
+            assert "Metadata" not in cluster.requests, "the watch told it"
+    assert "the listener of the client's state failed" in caplog.text
+
+
 def test_unresolvable_names_have_an_error_of_their_own() -> None:
     error = AdvertisedNameUnresolvable(2, "broker-2.local:9090", "no address")
     assert "broker 2 advertises" in str(error)

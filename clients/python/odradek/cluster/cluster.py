@@ -377,7 +377,10 @@ class Cluster:
             level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
             _log.log(level, "cluster link: %s -> %s", was.value, state.value)
         if self._on_state is not None:
-            self._on_state(state)
+            try:
+                self._on_state(state)
+            except Exception:  # the program's own; the link must go on
+                _log.exception("the listener of the client's state failed")
 
     def _take(self, change: Change) -> None:
         if change.leaders or change.topics:
