@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -127,6 +128,46 @@ def test_closing_fails_every_record_that_was_not_sent(cluster: MemoryCluster) ->
         for delivery in deliveries:
             with pytest.raises(ClientClosed):
                 delivery.result(5)
+
+
+def test_closing_the_client_first_fails_what_its_producer_has_and_gets(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.frozen.update((1, 2))
+    client = sync.Client(cluster.bootstrap, transport=cluster.transport())
+    producer = client.producer()
+    deliveries = producer.send_many("t", [b"x"] * 20)
+    client.close()
+    for delivery in deliveries:
+        with pytest.raises(ClientClosed):
+            delivery.result(5)
+    for _ in range(2):
+        with pytest.raises(ClientClosed):
+            producer.send("t", b"late")
+    producer.close()
+
+
+def test_who_waits_in_another_thread_while_the_client_closes_is_told(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.frozen.update((1, 2))
+    client = sync.Client(cluster.bootstrap, transport=cluster.transport())
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.admin.list_topics()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline_s = time.monotonic() + 5
+    while "Metadata" not in cluster.requests and time.monotonic() < deadline_s:
+        thread.join(0.01)
+    client.close()
+    thread.join(10)
+    assert [type(error) for error in raised] == [ClientClosed]
 
 
 def test_failures_that_nobody_waits_for_are_logged(

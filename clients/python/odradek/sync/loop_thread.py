@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, NoReturn, TypeVar
 
 from odradek.errors import ClientClosed, ForkedProcess
@@ -26,20 +27,31 @@ class LoopThread:
         self.is_closed = False
         self.is_forked = False
         """This process is a child of the one that the thread runs in."""
+        self._gate = threading.Lock()  # what is handed over before `close` is run, or cancelled
         self._thread.start()
         _threads.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait for its result. KeyboardInterrupt cancels it."""
+        """Run it on the loop and wait for its result. KeyboardInterrupt cancels it.
+
+        Raises:
+            ClientClosed, ForkedProcess: it is closed, or is while this waits; or is another process's.
+        """
         if not self.is_usable:
             work.close()
             self.refuse()
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("odradek.sync cannot be used from its own callbacks")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._gate:
+            if self.is_closed:
+                work.close()
+                self.refuse()
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed("the client was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
@@ -63,12 +75,22 @@ class LoopThread:
 
         return self.run(work())
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the loop, without waiting. Raises ClientClosed."""
+        with self._gate:
+            if self.is_closed:
+                self.refuse()
+            self.loop.call_soon_threadsafe(function)
+
     def close(self) -> None:
         """Stop the loop and wait for the thread. May be called twice."""
-        if not self.is_usable:
+        if self.is_forked:  # the gate may be held by a thread that is not here
             return
-        self.is_closed = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with self._gate:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
 

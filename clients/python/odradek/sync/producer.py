@@ -142,14 +142,14 @@ class Producer:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the producer is closed")
-            if self._thread.is_forked:
+            if not self._thread.is_usable:
                 self._thread.refuse()
             if len(self._waiting) >= WAITING_RECORDS_MAX:
                 self._wait_for_space(topic)
             self._waiting.append((topic, value, key, headers, partition, timestamp_ms, delivery))
             must_wake, self._is_draining = not self._is_draining, True
         if must_wake:
-            self._thread.loop.call_soon_threadsafe(self._start_drain)
+            self._thread.call_soon(self._start_drain)
         return delivery
 
     def send_and_wait(
@@ -211,16 +211,26 @@ class Producer:
         self._drain = self._thread.loop.create_task(self._drain_all(), name="sync producer: drain")
 
     async def _drain_all(self) -> None:
-        while True:
+        try:
+            while True:
+                with self._lock:
+                    items, self._waiting = self._waiting, deque()
+                    self._space.notify_all()
+                    if not items:
+                        self._is_draining = False
+                        return
+                self._unsent = iter(items)
+                for item in self._unsent:
+                    await self._send(item)
+        except asyncio.CancelledError:  # closed: the producer, or the client under it
             with self._lock:
-                items, self._waiting = self._waiting, deque()
+                self._is_closed = True
+                left, self._waiting = (*self._unsent, *self._waiting), deque()
                 self._space.notify_all()
-                if not items:
-                    self._is_draining = False
-                    return
-            self._unsent = iter(items)
-            for item in self._unsent:
-                await self._send(item)
+            for topic, *_, delivery in left:
+                closed = ClientClosed("the producer was closed before this record was sent")
+                _fail(delivery, topic, closed)
+            raise
 
     async def _send(self, item: _Item) -> None:
         topic, value, key, headers, partition, timestamp_ms, delivery = item
@@ -269,10 +279,6 @@ class Producer:
             drain.cancel()
             await asyncio.wait({drain})
         await self._producer.close(_left_s(deadline_s) or 0.0)
-        for item in (*self._unsent, *self._waiting):
-            closed = ClientClosed("the producer was closed before this record was sent")
-            _fail(item[-1], item[0], closed)
-        self._waiting.clear()
 
 
 def _left_s(deadline_s: float | None) -> float | None:
