@@ -65,7 +65,8 @@ class OdradekBatchReader(DataSourceReader):
                 OffsetRange(r.name, max(r.start_offset, firsts[r.name]), r.end_offset)
                 for r in ranges
             ]
-        return plan_tasks(ranges, lookup, self._options)
+        topic_ids = lookup.topic_ids({r.name.topic for r in ranges})
+        return plan_tasks(ranges, topic_ids, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: the records of one range."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -12,7 +12,6 @@ from pyspark_odradek.offset_ranges import OffsetRange, split_ranges
 from pyspark_odradek.partition_stream import FetchPlan, PartitionStream
 from pyspark_odradek.process_link import link_to
 from pyspark_odradek.source_options import SourceOptions
-from pyspark_odradek.topic_offsets import TopicOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,20 +26,22 @@ class RangePartition(InputPartition):
 
 
 def plan_tasks(
-    ranges: Iterable[OffsetRange], lookup: TopicOffsets, options: SourceOptions
+    ranges: Iterable[OffsetRange], topic_ids: Mapping[str, bytes], options: SourceOptions
 ) -> list[InputPartition]:
-    """A task for each range, after minPartitions and maxRecordsPerPartition."""
+    """A task for each range, after minPartitions and maxRecordsPerPartition.
+
+    One whose topic has no id in `topic_ids` reads by name.
+    """
     parts = split_ranges(
         ranges,
         min_partitions=options.min_partitions,
         max_records_per_partition=options.max_records_per_partition,
     )
-    ids = lookup.topic_ids({part.name.topic for part in parts})
     return [
         RangePartition(
             FetchPlan(
                 name=part.name,
-                topic_id=ids.get(part.name.topic, b""),
+                topic_id=topic_ids.get(part.name.topic, b""),
                 start_offset=part.start_offset,
                 end_offset=part.end_offset,
                 read_committed=options.read_committed,

@@ -44,6 +44,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._admission_made: Admission | None = None
         self._initial: OffsetsJson | None = None
         self._latest: PartitionOffsets | None = None
+        self._topic_ids: dict[str, bytes] = {}
         self._is_draining = False
         self._drain_ends: PartitionOffsets | None = None
 
@@ -122,7 +123,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     is_fatal=is_fatal,
                 )
             ranges.append(OffsetRange(name, starts[name], until))
-        return plan_tasks(ranges, self._lookup, self._options)
+        known = self._lookup.topic_ids({r.name.topic for r in ranges})
+        return plan_tasks(ranges, known | self._topic_ids, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark's checkpoint holds the position; the cluster is not told."""
@@ -142,9 +144,21 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._drain_ends is not None:
             return self._drain_ends
         ends = self._lookup.latest(self._lookup.partitions(), reached=begun)
+        anew = self._made_anew({name.topic for name in ends})
+        gone = {name.topic for name in begun} & anew
+        ends = {name: end for name, end in ends.items() if name.topic not in gone}
         if self._is_draining:
             self._drain_ends = ends
         return ends
+
+    def _made_anew(self, topics: set[str]) -> set[str]:
+        """Topics that were deleted and made again since the last trigger. What was reached of the old
+        ones says nothing of them: they are left out of a trigger, as deleted, and new in the next.
+        """
+        before = self._topic_ids
+        now = self._lookup.topic_ids(topics)
+        self._topic_ids = before | now
+        return {topic for topic, topic_id in now.items() if before.get(topic, topic_id) != topic_id}
 
     @property
     def _lookup(self) -> TopicOffsets:

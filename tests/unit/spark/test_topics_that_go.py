@@ -18,6 +18,7 @@ from odradek.errors import UnknownTopic
 from odradek.testing import MemoryCluster
 from odradek.transports.methods import LIST_OFFSETS
 from pyspark_odradek import topic_offsets
+from pyspark_odradek.data_loss import DataLoss
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.range_partition import RangePartition
@@ -109,6 +110,37 @@ def test_a_topic_deleted_in_a_trigger_fails_it_at_once(
     assert time.monotonic() - begun_s < POLL_TIMEOUT_S / 2
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_a_topic_made_anew_is_no_part_of_what_was_read_of_the_old_one(
+    memory: MemoryCluster, link: ProcessLink, is_strict: bool
+) -> None:
+    made = reader(subscribe="goes,stays", failOnDataLoss=str(is_strict).lower())
+    start = {"goes": {"0": 0}, "stays": {"0": 0}}
+    link.run(_fill(memory, 5), timeout_s=10)
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert end == {"goes": {"0": 5}, "stays": {"0": 0}}
+    link.run(_make_anew(memory, link, 9), timeout_s=10)
+    planned = [
+        task.plan for task in made.partitions(start, end) if isinstance(task, RangePartition)
+    ]
+    assert planned[0].topic_id != memory.topics["goes"].topic_id, (
+        "of the topic that it was planned for"
+    )
+    anew = made.latestOffset(end, ReadAllAvailable())
+    assert anew == {"stays": {"0": 0}}
+    if is_strict:
+        with pytest.raises(DataLoss, match="goes-0 have been deleted"):
+            made.partitions(end, anew)
+        return
+    assert made.partitions(end, anew) == []
+    again = made.latestOffset(anew, ReadAllAvailable())
+    assert again == {"goes": {"0": 9}, "stays": {"0": 0}}
+    (task,) = made.partitions(anew, again)
+    assert isinstance(task, RangePartition)
+    assert (task.plan.start_offset, task.plan.end_offset) == (0, 9)
+    assert task.plan.topic_id == memory.topics["goes"].topic_id
+
+
 def test_a_new_topic_deleted_before_it_was_read_is_no_part_of_the_trigger(
     memory: MemoryCluster, link: ProcessLink
 ) -> None:
@@ -142,3 +174,27 @@ def test_a_batch_planned_before_a_restart_is_read_without_the_topic_that_is_gone
 
 async def _delete(memory: MemoryCluster) -> None:
     memory.delete_topic("goes")
+
+
+async def _fill(memory: MemoryCluster, count: int) -> None:
+    async with memory.client() as client, client.producer() as producer:
+        for _ in range(count):
+            await producer.send_and_wait("goes", b"v", partition=0)
+
+
+async def _make_anew(memory: MemoryCluster, link: ProcessLink, count: int) -> None:
+    """Delete it, and make and fill one of its name; returns when the link knows."""
+    memory.delete_topic("goes")
+    memory.create_topic("goes")
+    await _fill(memory, count)
+    known, cache = asyncio.Event(), link.cluster.cache
+
+    def look(_: object = None) -> None:
+        topic = cache.topic("goes")
+        if topic is not None and topic.topic_id == memory.topics["goes"].topic_id:
+            known.set()
+
+    link.cluster.subscribe(look)
+    look()
+    async with asyncio.timeout(10):
+        await known.wait()
