@@ -78,9 +78,11 @@ class CoordinatorHost(Generic[Shard]):
         self._tick_ms = tick_ms
         self._hosted: dict[PartitionIndex, HostedShard[Shard]] = {}
         self._loads: asyncio.Queue[HostedShard[Shard]] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
         """Load and tick until cancelled."""
+        self._loop = asyncio.get_running_loop()
         self._partitions.watch_leadership(self.topic, self)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_LOADS_MAX):
@@ -158,7 +160,8 @@ class CoordinatorHost(Generic[Shard]):
         partition = broken.partition
         if self._hosted.get(partition) is not broken:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        assert loop is not None, "what breaks was loaded, by `run`"
         is_first = loop.time() - broken.active_since_s > _CALM_S
         breaks = 1 if is_first else broken.breaks + 1
         wait_s = reload_wait_s(breaks)
