@@ -257,6 +257,18 @@ async def test_the_links_state_is_told(cluster: MemoryCluster) -> None:
         await client.connect(1)
 
 
+async def test_an_address_where_nobody_is_any_more_is_asked_last(cluster: MemoryCluster) -> None:
+    """Each call that began there would wait until the connection is given up."""
+    bootstrap = f"gone:9090,{cluster.bootstrap}"
+    async with Client(bootstrap, transport=cluster.transport()) as client:
+        await client.connect(5)
+        for _ in range(8):
+            *known, last = client._cluster._candidates()
+            assert last == "gone:9090"
+            assert sorted(known) == sorted(cluster.endpoints.values())
+        assert len({client._cluster._candidates()[0] for _ in range(8)}) == 3, "by turns"
+
+
 async def test_a_state_listener_that_raises_does_not_end_the_watch(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

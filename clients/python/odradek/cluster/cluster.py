@@ -1,7 +1,7 @@
 """The link to the cluster: keeps the metadata cache fresh, and reaches whichever broker answers.
 
 One WatchMetadata stream to any one broker tells of new leaders and brokers as they come. When it
-breaks another broker is asked at once; the bootstrap addresses are tried along with the brokers
+breaks another broker is asked at once; the bootstrap addresses are tried after the brokers
 that the cluster named, so a client finds back even after all of them moved. Whoever sees
 that its news may be stale (a leader that does not answer, a broker that says it leads no longer)
 calls `refresh_soon`, which asks a broker other than the last one: one that is cut off from the controller
@@ -343,11 +343,11 @@ class Cluster:
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
 
     def _candidates(self) -> list[str]:
-        """Endpoints to try, another one first each time; the bootstrap ones are never forgotten."""
-        endpoints = list(dict.fromkeys([*self.cache.endpoints(), *self.bootstrap]))
+        """Endpoints to try, another one first each time; bootstrap ones that are no broker's come last."""
         self._rotation += 1
-        turn = self._rotation % len(endpoints)
-        return endpoints[turn:] + endpoints[:turn]
+        known = self.cache.endpoints()
+        others = [endpoint for endpoint in self.bootstrap if endpoint not in known]
+        return [*_turned(known, self._rotation), *_turned(others, self._rotation)]
 
     def _topic_error(self, name: str, partition: int | None, code: int) -> OdradekError:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -406,3 +406,8 @@ class Cluster:
                 await news.wait()
         except TimeoutError:
             raise error() from None
+
+
+def _turned(endpoints: list[str], turns: int) -> list[str]:
+    first = turns % max(len(endpoints), 1)
+    return endpoints[first:] + endpoints[:first]
