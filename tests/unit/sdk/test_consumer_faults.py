@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from odradek import Client, TopicPartition
+from odradek.consumer.fetcher import monotonic_ms
 from odradek.errors import (
     AuthorizationFailed,
     CorruptRecords,
@@ -16,6 +18,7 @@ from odradek.errors import (
 )
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.columns import ColumnBuilder
 from tests.unit.sdk.numbered_records import fill, numbers, read, until
 
 T0 = TopicPartition("t", 0)
@@ -301,3 +304,51 @@ async def test_an_error_that_repeats_while_nobody_reads_is_told_once(
         with pytest.raises(AuthorizationFailed):
             await consumer.getmany(5_000)
         assert len(await consumer.getmany(5_000)) == 3
+
+
+async def test_a_partition_that_waits_to_be_read_out_is_asked_for_again_while_others_have_more(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", 2)
+    await fill(client, 10, partition=0)
+    await fill(client, 1_000, partition=1, first=1_000)
+    async with client.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([T0])
+        planner = consumer._planner
+        await until(lambda: planner.chunks)
+        cluster.fail_next("fetch", "t", 0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        cluster.wake()
+        await until(lambda: planner.partitions[T0].must_drain)
+        consumer.assign([T0, ("t", 1)])
+        await until(lambda: planner.buffered_bytes > 5_000)
+        await until(lambda: planner.wake_ms(monotonic_ms()) is None)
+        await fill(client, 10, partition=0, first=10)
+        assert numbers(await consumer.getmany(5_000, max_records=10)) == list(range(10))
+        assert (await consumer.getmany(5_000, max_records=10))[0].partition == 1
+        await until(lambda: planner.partitions[T0].buffered)
+        assert numbers(await read(consumer, 1_000))[-10:] == list(range(10, 20))
+
+
+async def test_what_does_not_fit_into_one_table_is_in_the_next(
+    cluster: MemoryCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+
+    class SmallBuilder(ColumnBuilder):
+        """As if ten rows were the 2 GiB that a column may hold."""
+
+        def append_batch(self, *arguments: Any, **more: Any) -> int:
+            if self.row_count >= 10:
+                raise OverflowError
+            return super().append_batch(*arguments, **more)
+
+    monkeypatch.setattr("odradek.consumer.read_ahead.ColumnBuilder", SmallBuilder)
+    cluster.create_topic("t")
+    await fill(client, 30)
+    offsets: list[int] = []
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        while len(offsets) < 30:
+            table = await consumer.getarrow(5_000)
+            assert table.num_rows == 10
+            offsets += table["offset"].to_pylist()
+    assert offsets == list(range(30))

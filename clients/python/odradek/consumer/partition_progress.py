@@ -35,6 +35,7 @@ class PartitionProgress:
     buffered: int = 0
     """Chunks that wait to be read."""
     must_drain: bool = False
+    """Its offset is out of range, but what came before is good, and is read first."""
     not_before_ms: int = 0
     failures: int = 0
     failing_since_ms: int = -1
@@ -43,6 +44,11 @@ class PartitionProgress:
     log_start_offset: int = -1
     preferred_replica: int = -1
     is_end_reached: bool = False
+
+    @property
+    def is_drained(self) -> bool:
+        """What it had to be read out for is due now."""
+        return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:
         """Whether the log may have been truncated under the position since it was read."""

@@ -63,6 +63,8 @@ class ReadAhead:
                 records = piece if not records else records + piece
             else:
                 planner.finish_chunk()
+                if progress.is_drained:
+                    self.fetcher.kick()
         self._after_read()
         return self._deserialized(records)
 
@@ -87,8 +89,13 @@ class ReadAhead:
                 if any(b.row_count for b in builders.values()):
                     break
                 raise
+            except OverflowError:  # a column holds 2 GiB: the rest is for the next table
+                progress.position = max(progress.position, chunk.read_offset)
+                break
             taken_bytes += chunk.size_bytes
             planner.finish_chunk()
+            if progress.is_drained:
+                self.fetcher.kick()
         self._after_read()
         return [
             record_batch_of(name, builder)
