@@ -31,6 +31,13 @@ def test_what_is_even_stays() -> None:
     assert spread({0: (1, 2), 1: (2, 3), 2: (3, 1)}, [1, 2, 3]) == {}
 
 
+def test_leaderships_are_even_at_once() -> None:
+    """`odradek cluster spread` found something to do again after it had run."""
+    before = {0: (3, 4), 1: (2, 3), 2: (1, 2), 3: (1, 2), 4: (2, 4)}
+    after = before | spread(before, [1, 2, 3, 4])
+    assert spread(after, [1, 2, 3, 4]) == {}
+
+
 def test_replicas_do_not_come_together_in_a_rack() -> None:
     racks = {1: "a", 2: "b", 3: "a", 4: "b"}
     before = dict.fromkeys(range(8), (1, 2))

@@ -82,10 +82,14 @@ def _replaced(found: Replicas, giver: int, taker: int) -> Replicas:
 def _even_out_leaders(now: dict[Key, Replicas], brokers: Sequence[int]) -> None:
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(found[0] for found in now.values() if found)
-    for key, found in now.items():
-        least = min(found, key=lambda broker: leads[broker], default=None)
-        if least is None or leads[found[0]] - leads[least] < 2:
-            continue
-        leads[found[0]] -= 1
-        leads[least] += 1
-        now[key] = (least, *(broker for broker in found if broker != least))
+    is_even = False
+    while not is_even:  # a swap may make room for another; each brings two brokers closer
+        is_even = True
+        for key, found in now.items():
+            least = min(found, key=lambda broker: leads[broker], default=None)
+            if least is None or leads[found[0]] - leads[least] < 2:
+                continue
+            is_even = False
+            leads[found[0]] -= 1
+            leads[least] += 1
+            now[key] = (least, *(broker for broker in found if broker != least))
