@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import pytest
@@ -122,6 +122,32 @@ async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: 
         with pytest.raises(RestError, match="just been closed"):
             await beginning
     assert client.consumers == []
+
+
+async def test_only_so_many_requests_wait_for_one_instance(client: OneClient) -> None:
+    """Each has a place among all requests at work, and may last a minute."""
+    instance = made_with(client)
+    served = 0
+
+    async def ask() -> None:
+        nonlocal served
+        async with instance.turn():
+            served += 1
+
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks, instance.turn():
+        for _ in range(32):
+            tasks.create_task(ask())
+        await asyncio.sleep(0)
+        with pytest.raises(RestError) as refused:
+            await ask()
+        assert refused.value.status == 429
+    assert served == 32
+    await ask()
+
+
+def test_what_a_newer_gateway_registered_is_served() -> None:
+    """While gateways are rolled, both versions read the same registry."""
+    assert InstanceSpec.from_json({**asdict(SPEC), "of_the_future": 1}) == SPEC
 
 
 class Poll:

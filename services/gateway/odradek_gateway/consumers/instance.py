@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from odradek.client import Client
@@ -22,6 +23,9 @@ from odradek_gateway.rest.errors import (
 )
 from odradek_runtime.logs import event_log
 
+_WAITING_MAX: Final = (
+    32  # requests for one instance: they take the places of other callers' requests
+)
 _AUTO_COMMIT_S: Final = 5.0  # as auto.commit.interval.ms of the group's members
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
@@ -74,10 +78,11 @@ class InstanceSpec:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> InstanceSpec:
-        """From the registry."""
+        """From the registry; a newer gateway may have written more there than this one knows."""
+        names = {one.name for one in fields(cls)}
         return cls(
             **{
-                **body,
+                **{name: value for name, value in body.items() if name in names},
                 "topics": tuple(body.get("topics", ())),
                 "partitions": tuple((t, int(p)) for t, p in body.get("partitions", ())),
             }
@@ -131,7 +136,7 @@ def _bad(message: str) -> RestError:
 class Instance:
     """Served here; one request at a time, as the API's users expect of a consumer.
 
-    Who has waited for its `lock` looks at `is_ended` first: it may have been deleted or taken over meanwhile.
+    Who has waited for its turn looks at `is_ended` first: it may have been deleted or taken over meanwhile.
     """
 
     client: Client
@@ -140,6 +145,7 @@ class Instance:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_at_s: float = field(default_factory=time.monotonic)
     is_ended: bool = False
+    _requests: int = 0
     _consumer: Consumer | None = None
     _is_resting: bool = False
     _committed_at_s: float = field(default_factory=time.monotonic)
@@ -157,6 +163,19 @@ class Instance:
     def used(self) -> None:
         """Somebody begins or ends to use it."""
         self.used_at_s = time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Of one request; the others wait. Raises RestError 429: too many do."""
+        if self._requests > _WAITING_MAX:
+            words = f"{_WAITING_MAX} requests wait for instance {self.spec.name}"
+            raise RestError(429, 42901, words)
+        self._requests += 1
+        try:
+            async with self.lock:
+                yield
+        finally:
+            self._requests -= 1
 
     def rest(self) -> None:
         """Nobody reads: keep nothing that was read ahead, and fetch nothing before somebody does."""

@@ -50,7 +50,7 @@ async def at_owner(
         found = await instances.find(group, name, passed)
         if isinstance(found, Elsewhere):
             return Response(found.body, found.status, media_type=found.media_type)
-        async with found.lock:
+        async with found.turn():
             if not found.is_ended:  # while this request waited for its turn
                 try:
                     return await work(instances, found, body)
