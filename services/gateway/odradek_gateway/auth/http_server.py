@@ -51,6 +51,7 @@ class _Protocol(HttpToolsProtocol):
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         self._head_bytes = 0  # of this message, trailers too
         self._unparsed_bytes = 0  # since the parser made anything of them
+        self._is_in_head = False
         self._is_last_answer = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -79,13 +80,15 @@ class _Protocol(HttpToolsProtocol):
         """Bytes of requests."""
         self._unparsed_bytes += len(data)
         super().data_received(data)
+        if self._is_in_head:  # seldom: most come as a whole
+            self._expect_head()
         if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
 
     def on_message_begin(self) -> None:
         """Its first byte."""
         self._head_bytes = self._unparsed_bytes = 0
-        self._expect_head()
+        self._is_in_head = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -107,6 +110,7 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The request begins. Probes are answered however many connections there are: a restart would help nobody."""
         self._unparsed_bytes = 0
+        self._is_in_head = False
         self._head_ends()
         is_probe = self.url.partition(b"?")[0] in _PROBES
         self.limit_concurrency = None if is_probe else self.config.limit_concurrency
