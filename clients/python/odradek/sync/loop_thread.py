@@ -51,6 +51,8 @@ class LoopThread:
         try:
             return future.result()
         except CancelledError:
+            if not self.is_closed:
+                raise
             raise ClientClosed("the client was closed meanwhile") from None
         except BaseException:
             future.cancel()
