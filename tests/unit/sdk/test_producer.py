@@ -201,7 +201,7 @@ async def test_a_record_times_out_with_the_reason_of_its_last_failure(
     cluster: MemoryCluster, client: Client
 ) -> None:
     cluster.create_topic("t")
-    async with client.producer(delivery_timeout_ms=300) as producer:
+    async with client.producer(delivery_timeout_ms=1_000) as producer:
         await producer.send_and_wait("t", b"before")
         for broker in (1, 2, 3):
             cluster.kill(broker, elect=False)
