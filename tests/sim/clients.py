@@ -218,14 +218,13 @@ class Producer:
         if flight is None:
             return
         code = answer.error_code
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        if code is ErrorCode.NONE:
             flight.send.outcome = Outcome.OK
             flight.send.offset = answer.offset
-            flight.send.is_duplicate_error = code is not ErrorCode.NONE
             self._window.remove(flight)
             self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
             self.last_success_us = max(self.last_success_us, flight.made_at_us)
-            if self.acks == -1 and code is ErrorCode.NONE:
+            if self.acks == -1:
                 invariants = self.cluster.invariants
                 values = flight.send.values
                 invariants.acknowledged(self._partition, answer.offset, values, answer.leader_epoch)

@@ -44,14 +44,15 @@ def after(*bases: int, epoch: int = 3) -> ProducerStates:
         ([0], 3, 2, ErrorCode.NONE),
         ([0], 3, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         ([0, 2, 4, 6, 8], 3, 10, ErrorCode.NONE),
-        ([0, 2, 4, 6, 8, 10], 3, 0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+        ([0, 2, 4, 6, 8, 10], 3, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         ([0], 2, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
         ([0], 4, 0, ErrorCode.NONE),
         ([0], 4, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         ([LAST - 1], 3, 0, ErrorCode.NONE),  # sequences wrap
         ([LAST], 3, 1, ErrorCode.NONE),
         ([LAST - 1], 3, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-        ([LAST - 1, 0], 3, LAST - 3, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+        ([LAST - 1, 0], 3, LAST - 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ([2], 3, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # its first batch was not written
     ],
 )
 def test_what_a_client_sends_is_judged(
@@ -66,7 +67,7 @@ def test_each_of_the_last_five_batches_is_known_as_a_repeat_with_its_offsets() -
     for number, base in enumerate([0, 2, 4, 6, 8, 10]):
         answer = states.check(US, ProducerEpoch(3), base, base + 1)
         if number == 0:
-            assert answer is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+            assert answer is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         else:
             assert isinstance(answer, StoredBatch)
             assert answer.base_offset == 100 + 2 * number

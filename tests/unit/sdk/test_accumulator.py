@@ -249,14 +249,6 @@ def test_an_answer_to_an_earlier_attempt_decides_nothing() -> None:
     assert (batch.is_done, batch.error, batch.base_offset) == (True, None, 42)
 
 
-def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
-    bench = Bench()
-    batch = bench.append()
-    bench.drain()
-    bench.answer(batch, E.DUPLICATE_SEQUENCE_NUMBER)
-    assert (batch.is_done, batch.error, batch.base_offset) == (True, None, -1)
-
-
 def test_a_new_leader_is_tried_at_once_with_the_same_numbers() -> None:
     bench = Bench()
     bench.batches(3)

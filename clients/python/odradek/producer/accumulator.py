@@ -209,8 +209,6 @@ class Accumulator:
         queue = batch.queue
         if code == ErrorCode.NONE:
             return self._acknowledged(batch, base_offset, log_append_time_ms)
-        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return self._acknowledged(batch, -1, -1)
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
             first, second = queue.split(batch)
             self.buffered_bytes += first.size_bytes + second.size_bytes - batch.size_bytes

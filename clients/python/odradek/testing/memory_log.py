@@ -159,9 +159,6 @@ class MemoryLog:
                 return ErrorCode.NONE, base_offset
         if header.base_sequence == (state.last_sequence + 1) % _SEQUENCE_MODULUS:
             return ErrorCode.NONE, -1
-        behind = (state.recent[0][0] - header.last_sequence) % _SEQUENCE_MODULUS
-        if 0 < behind < _SEQUENCE_MODULUS // 2:
-            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
 
     def _remember(self, header: BatchHeader, base_offset: int) -> None:

@@ -5,7 +5,11 @@ flight and may repeat any of them. A batch is
 
     new        it continues the last sequence, begins an epoch at 0, or the producer is unknown
     a repeat   its sequences are those of a stored batch: answered with the stored offsets
-    refused    an older epoch (a zombie), or a gap in the sequence
+    refused    an older epoch (a zombie), or any other sequence
+
+What lies behind the stored batches is refused, too, as Kafka refuses it, and not taken for a repeat
+(DUPLICATE_SEQUENCE_NUMBER, a success to clients): a client in order never asks for it, and what an
+unknown producer sent first may have been its second batch, whose first one was not written.
 
 and a transaction of it is
 
@@ -90,9 +94,8 @@ class ProducerStates:
         """Judge a client's batch before the append.
 
         ErrorCode.NONE: append it. A StoredBatch: a repeat, answered with these offsets once the
-        high watermark passed them. DUPLICATE_SEQUENCE_NUMBER: a repeat of a batch so old that its
-        offsets are forgotten; it is in the log. Else INVALID_PRODUCER_EPOCH or
-        OUT_OF_ORDER_SEQUENCE_NUMBER, and nothing may be appended.
+        high watermark passed them. Else INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER,
+        and nothing may be appended.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -109,9 +112,6 @@ class ProducerStates:
         for batch in reversed(batches):
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
-        behind = (batches[0].base_sequence - last_sequence) % SEQUENCE_MODULUS
-        if 0 < behind < SEQUENCE_MODULUS // 2:
-            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     # --- the fold over the log ------------------------------------------------------------------
