@@ -229,6 +229,8 @@ class Producer:
                 values = flight.send.values
                 invariants.acknowledged(self._partition, answer.offset, values, answer.leader_epoch)
         elif code in _FATAL:
+            is_out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            flight.send.is_refused_repeat = is_out_of_order and flight is self._window[0]
             self._give_up()
         else:
             if code is ErrorCode.NOT_ENOUGH_REPLICAS:

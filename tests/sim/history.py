@@ -35,6 +35,7 @@ class Send(Generic[Partition]):
     acks: int
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
+    is_refused_repeat: bool = False  # OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ def check(
         polls = [p for p in history.polls if p.partition == partition]
         log = _one_value_each(partition, replicas, polls, found)
         _nothing_lost(sends, log, (log_starts or {}).get(partition, 0), found)
+        _repeats_recognized(sends, log, (log_starts or {}).get(partition, 0), found)
         _nothing_refused(sends, log, found)
         _no_duplicates(sends, log, found)
         _in_order(sends, log, found)
@@ -146,6 +148,20 @@ def _nothing_lost(
                 text = f"{value} acknowledged at {offset}, there is {log.get(offset)}"
                 found.append(Violation(name="lost-write", text=text))
                 break
+
+
+def _repeats_recognized(
+    sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
+) -> None:
+    """P4: who has five in flight at most may repeat each of them, and it is known.
+
+    But not below the log's start: a replica that begins there knows nothing of what was before.
+    """
+    where = {value: offset for offset, value in log.items()}
+    for send in sends:
+        if send.is_refused_repeat and min(where.get(v, -1) for v in send.values) >= log_start:
+            text = f"client {send.client} sequence {send.base_sequence}: refused, and it is there"
+            found.append(Violation(name="repeat-not-recognized", text=text))
 
 
 def _nothing_refused(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:

@@ -122,6 +122,13 @@ def test_p4_records_of_one_producer_out_of_order() -> None:
     assert names(history, {0: 102, 1: 100, 2: 101}) == ["nonmonotonic-send"]
 
 
+def test_p4_a_repeat_that_is_refused_although_it_is_there() -> None:
+    history = good()
+    history.sends[1].is_refused_repeat = True
+    assert names(history) == ["repeat-not-recognized"]
+    assert not check(history, {P: {1: {}}}, log_starts={P: 3}, topics_by_node={})
+
+
 def test_p5_a_reader_that_skips_within_a_poll() -> None:
     history = good()
     history.polls = [poll(0, (0, 100), (2, 102))]
