@@ -155,11 +155,14 @@ def _repeats_recognized(
 ) -> None:
     """P4: who has five in flight at most may repeat each of them, and it is known.
 
-    But not below the log's start: a replica that begins there knows nothing of what was before.
+    But not below the log's start: a replica that begins there knows nothing of what was before. Nor
+    with less than acks=all: another leader may lack the batch before it.
     """
     where = {value: offset for offset, value in log.items()}
     for send in sends:
-        if send.is_refused_repeat and min(where.get(v, -1) for v in send.values) >= log_start:
+        if send.acks != -1 or not send.is_refused_repeat:
+            continue
+        if min(where.get(v, -1) for v in send.values) >= log_start:
             text = f"client {send.client} sequence {send.base_sequence}: refused, and it is there"
             found.append(Violation(name="repeat-not-recognized", text=text))
 
