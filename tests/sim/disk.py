@@ -69,6 +69,11 @@ class SimLog:
         self.cuts = 0
         self._forgotten = ProducerStates()  # the producer snapshot at the log's start
 
+    @property
+    def on_disk_end(self) -> int:
+        """What the oracle counts as synced."""
+        return self.durable_end
+
     def append(self, batch: Batch) -> None:
         assert batch.base == self.log_end, f"{batch} at {self.log_end}"
         self.batches.append(batch)

@@ -297,7 +297,7 @@ class Invariants:
         log = self.cluster.brokers[broker_id].disk.logs.get(partition)
         if log is None:
             return 0
-        return log.durable_end if is_fsync else log.log_end
+        return log.on_disk_end if is_fsync else log.log_end
 
     def _is_fsync(self, partition: TopicIdPartition) -> bool:
         image = self.cluster.log.image

@@ -57,8 +57,9 @@ class StoredLog:
     `value_at` tells what was read back, at opening or after an append: the oracle's view.
     """
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: PartitionLog, *, synced_before: int = 0) -> None:
         self.log = log
+        self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives, for ever
         self._values: dict[int, int] = {}
         self._note(self._read(log.log_start_offset, log.log_end_offset))
 
@@ -73,6 +74,11 @@ class StoredLog:
     @property
     def durable_end(self) -> int:
         return self.log.durable_end_offset
+
+    @property
+    def on_disk_end(self) -> int:
+        """As `durable_end`, with what only the oracle remembers: a new life syncs it all again."""
+        return max(self.durable_end, self._synced_before)
 
     @property
     def producers(self) -> Any:
@@ -161,6 +167,7 @@ class StoredLog:
 
     def _forget(self) -> None:
         start, end = self.log_start, self.log_end
+        self._synced_before = min(self._synced_before, end)
         self._values = {o: v for o, v in self._values.items() if start <= o < end}
 
     def opened(self) -> LogAtOpen:
@@ -194,6 +201,7 @@ class StoredDisk(Disk):
     def begin_life(self, scheduler: Scheduler) -> None:
         """Open, judge the last life, recover."""
         ends = {partition: log.log_end for partition, log in self.logs.items()}
+        synced = {p: log.on_disk_end for p, log in self.logs.items()}
         self._storage.fault = self._fault
         self._lives += 1
         self._directory = LogDirectory.open(
@@ -206,7 +214,10 @@ class StoredDisk(Disk):
             recent_bytes_max=RECENT_BYTES_MAX,
         )
         self._report = self._directory.load(lambda *_: CONFIG, threads_max=1)
-        self.logs = {log.id: StoredLog(log) for log in self._directory.logs()}  # type: ignore[misc]
+        self.logs = {
+            log.id: StoredLog(log, synced_before=synced.get(log.id, 0))  # type: ignore[misc]
+            for log in self._directory.logs()
+        }
         found = self._directory.restart_class
         is_power = found is log_directory.RestartClass.POWER
         if self.lost_power and found is log_directory.RestartClass.CLEAN:
