@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -23,17 +22,6 @@ from pyspark_odradek.source_schema import source_schema
 NAME = TopicPartition("t", 0)
 BATCHES, A_BATCH = 20, 50
 TOTAL = BATCHES * A_BATCH
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join()
-    made.close()
 
 
 @pytest.fixture

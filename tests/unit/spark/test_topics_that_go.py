@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,17 +24,6 @@ from pyspark_odradek.range_partition import RangePartition
 from pyspark_odradek.stream_reader import OdradekStreamReader
 
 POLL_TIMEOUT_S = 20
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join()
-    made.close()
 
 
 @pytest.fixture

@@ -158,9 +158,8 @@ class TruncateJob(StorageJob):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
                     segment.remove_files()
-            victim.is_retired = (
-                True  # `active` stands for it: who still reads it may meet its new end
-            )
+            # `active` stands for it: who still reads the victim may meet its new end.
+            victim.is_retired = True
             file.truncate(position)
             file.sync()
         finally:

@@ -85,9 +85,8 @@ async def _read_cold(
         table.storage_failed(str(failure))
         return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
     if is_committed_only and offset < host.log.log_start_offset:
-        return _out_of_range(
-            host, bound
-        )  # what tells which of it was aborted may have left with it
+        # What tells which of it was aborted may have left with it.
+        return _out_of_range(host, bound)
     return _outcome(table, host, result, bound, offset, is_committed_only)
 
 
