@@ -70,6 +70,7 @@ async def table_of(
     leader: BrokerId = OTHER,
     settings: ReplicaSettings | None = None,
     proposals: Any = None,
+    is_active: bool = True,
     on_offline: Callable[[str], None] = pytest.fail,
     on_broken: Callable[[tuple[TopicIdPartition, ...]], None] = lambda broken: pytest.fail(
         f"bugs ended {broken}"
@@ -92,7 +93,8 @@ async def table_of(
     table.links = links
     full_disk = FullDisk(table=table, directory=broker.directory, on_change=told.append)
     watching = asyncio.create_task(full_disk.run())
-    table.activate(image_of(partitions, leader=leader))
+    if is_active:
+        table.activate(image_of(partitions, leader=leader))
     try:
         yield table, told
     finally:

@@ -65,12 +65,13 @@ class Upkeep:
                     await synced.wait()
 
     async def checkpoint(self) -> None:
-        """Write the offset checkpoints."""
+        """Write the offset checkpoints, once the logs are opened and what they lost was told: until
+        then the files are all that another start would know of those that are not opened yet."""
         while True:
             await asyncio.sleep(self._checkpoint_interval_s)
             if self._directory.failure is not None:
                 return
-            if self._directory.full is not None:
+            if self._directory.full is not None or not self._table.is_active:
                 continue
             job = self._directory.begin_checkpoint()
             await self._table.pool.call(job.run)

@@ -1,0 +1,58 @@
+"""What is done by the clock, and what is not done yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from odradek_broker.log.directory.checkpoint_job import CheckpointJob
+from odradek_broker.replication.disk.upkeep import Upkeep
+from odradek_broker.replication.partition_table import PartitionTable
+from tests.unit.log.material import Broker, memory_broker
+from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
+
+WAIT_S_MAX = 20.0
+_POLL_S = 0.001
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110  # of somebody who does not tell
+            await asyncio.sleep(_POLL_S)
+
+
+def upkeep_of(table: PartitionTable, broker: Broker) -> Upkeep:
+    return Upkeep(
+        table=table,
+        directory=broker.directory,
+        checkpoint_interval_ms=1,
+        retention_interval_ms=1,
+        compact_interval_ms=1,
+    )
+
+
+async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Logs that are not opened yet would be left out of the files: a kill then loses log starts."""
+    broker = memory_broker(CONFIG)
+    begin = broker.directory.begin_checkpoint
+    was_active: list[bool] = []
+    async with table_of(broker, 1, is_active=False) as (table, _):
+
+        def begin_checkpoint() -> CheckpointJob:
+            was_active.append(table.is_active)
+            return begin()
+
+        monkeypatch.setattr(broker.directory, "begin_checkpoint", begin_checkpoint)
+        task = asyncio.create_task(upkeep_of(table, broker).checkpoint())
+        loop = asyncio.get_running_loop()
+        many_intervals_s = loop.time() + 0.05
+        await until(lambda: loop.time() > many_intervals_s)
+        table.activate(image_of(1, leader=OTHER))
+        await until(lambda: len(was_active) > 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert all(was_active)
