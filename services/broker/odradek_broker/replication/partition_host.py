@@ -270,6 +270,13 @@ class PartitionHost:
         )
         self._received = b""
 
+    def detached(self, session: ev.FollowerSession) -> None:
+        """A follower wants nothing more in that session, or cannot have it."""
+        stream = self._push_to.pop(session, None)
+        if stream is not None:
+            stream.forget(self)
+        self.step(ev.DetachReceived(session=session))
+
     def session_closed(self, session: ev.FollowerSession) -> None:
         """A follower's stream that this host was attached to has ended."""
         self._push_to.pop(session, None)
@@ -393,7 +400,7 @@ class PartitionHost:
         if isinstance(effect, fx.SendAttached):
             self._push_to[effect.session] = stream
             stream.mark_due(self)
-        elif isinstance(effect, fx.SendRefused):
+        else:
             self._push_to.pop(effect.session, None)
 
     def _send_attach(self, effect: fx.SendAttach) -> None:

@@ -138,8 +138,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
                 for partition in request.detach.partitions:
                     host = self._host(partition)
                     if host is not None:
-                        host.step(ev.DetachReceived(session=session))
-                        stream.forget(host)
+                        host.detached(session)
 
     def _attach(
         self, stream: LeaderStream, session: ev.FollowerSession, position: pb.ReplicaPosition

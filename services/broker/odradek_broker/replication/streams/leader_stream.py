@@ -16,7 +16,7 @@ from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadRes
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
-from odradek_broker.partition.events import DataSent, DetachReceived, FollowerSession
+from odradek_broker.partition.events import DataSent, FollowerSession
 from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
@@ -60,7 +60,7 @@ class LeaderStream:
         message_bytes_max: int,
     ) -> None:
         self.session = session
-        self.hosts: set[PartitionHost] = set()
+        self.hosts: set[PartitionHost] = set()  # attached in this session
         self.is_closed = False
         self._shared = shared
         self._credit_bytes = credit_bytes
@@ -79,8 +79,11 @@ class LeaderStream:
     # --- from hosts ------------------------------------------------------------------------------
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Answer an attach."""
-        self.hosts.add(host)
+        """Answer an attach: from now on batches are pushed in this stream, or no longer."""
+        if isinstance(effect, fx.SendAttached):
+            self.hosts.add(host)
+        else:
+            self.forget(host)
         self._answers.append(_answer(host, effect))
         self._wake.set()
 
@@ -202,7 +205,7 @@ class LeaderStream:
                 leader_epoch=due.leader_epoch,
                 code=ErrorCode.OFFSET_OUT_OF_RANGE,
             )
-            host.step(DetachReceived(session=self.session))
+            host.detached(self.session)
             return None
         except StorageFailed as failure:
             self._shared.storage_failed(str(failure))

@@ -1,0 +1,122 @@
+"""A follower's stream and a leader's partitions let go of each other: neither is kept alive by the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from odradek_broker.listeners.servicers.replication_servicer import ReplicationServicer
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_protocol.identity import ClusterId, MetadataOffset, PartitionIndex
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from tests.unit.log.material import TOPIC_ID, memory_broker
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+
+WIRE = common_pb2.TopicIdPartition(topic_id=TOPIC_ID, partition=0)
+Act = Callable[[], Awaitable[None] | None]
+
+
+class FollowersCall:
+    """A call whose messages, and what happens between them, the test has written down."""
+
+    def __init__(self, script: list[pb.ReplicateRequest | Act]) -> None:
+        self._script = script
+
+    async def read(self) -> Any:
+        while self._script:
+            next_one = self._script.pop(0)
+            if isinstance(next_one, pb.ReplicateRequest):
+                return next_one
+            next_one()
+        return grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        pass
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        pass
+
+    async def abort(self, code: object, details: str) -> None:
+        pytest.fail(details)
+
+
+def hello(session_id: int) -> pb.ReplicateRequest:
+    identity = pb.ReplicaHello(
+        cluster_id="c",
+        broker_id=OTHER,
+        broker_epoch=0,
+        session_id=session_id,
+        credit_bytes=1 << 20,
+        lane=pb.REPLICATION_LANE_HOT,
+    )
+    return pb.ReplicateRequest(hello=identity)
+
+
+def attach(attach_seq: int) -> pb.ReplicateRequest:
+    position = pb.ReplicaPosition(
+        partition=WIRE, leader_epoch=0, log_end=0, last_epoch=-1, attach_seq=attach_seq
+    )
+    return pb.ReplicateRequest(attach=pb.ReplicaAttach(partitions=[position]))
+
+
+DETACH = pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=[WIRE]))
+
+
+@asynccontextmanager
+async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, ReplicationServicer]]:
+    """A replica that leads, and the service of its broker."""
+    async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
+        servicer = ReplicationServicer(
+            cluster_id=ClusterId("c"),
+            table=table,
+            partition_bytes_max=1 << 20,
+            message_bytes_max=1 << 20,
+            is_mutual_tls=False,
+        )
+        yield table, table.by_id[TOPIC_ID, 0], servicer
+
+
+async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
+    """A follower that changes lanes detaches in one of them, whose stream ends later."""
+    async with leading() as (_, host, servicer):
+        attached: list[int] = []
+
+        def count() -> None:
+            attached.append(len(host._push_to))
+
+        for session_id in range(1, 4):
+            call = FollowersCall([hello(session_id), attach(session_id), count, DETACH, count])
+            await servicer.Replicate(None, call)
+        assert attached == [1, 0] * 3
+
+
+@pytest.mark.parametrize("ends", ["the topic", "the leadership"])
+async def test_a_stream_keeps_no_partition_that_is_led_no_longer(ends: str) -> None:
+    async with leading() as (table, host, servicer):
+        kept: list[set[PartitionHost]] = []
+
+        def look() -> None:
+            (stream,) = table.leader_streams.values()
+            kept.append(set(stream.hosts))
+
+        def end() -> None:
+            image, delta = table.image, MetadataDelta()
+            if ends == "the topic":
+                image.replay(MetadataOffset(2), 1, RemoveTopic(topic_id=TOPIC_ID), delta)
+            else:
+                change = PartitionChange(
+                    topic_id=TOPIC_ID, partition=PartitionIndex(0), leader=OTHER
+                )
+                image.replay(MetadataOffset(2), 1, change, delta)
+            table.apply(image, delta)
+
+        await servicer.Replicate(None, FollowersCall([hello(1), attach(1), look, end, look]))
+        assert kept == [{host}, set()]
