@@ -282,6 +282,47 @@ def test_flushes_are_due_by_bytes_and_by_age() -> None:
     assert log.unsynced_bytes == 0
 
 
+def test_syncs_for_producers_do_not_put_off_the_flush() -> None:
+    """A topic with durability=fsync is always synced; its recovery point has to move all the same, or
+    nothing of it is compacted and a restart scans it."""
+    broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    broker.append(1)
+    broker.sync()
+    assert broker.log.durable_end_offset == 1
+    assert broker.directory.due_flushes(now_ms=60_000) == [broker.log]
+    broker.sync(full=True)
+    assert broker.directory.due_flushes(now_ms=10**9) == []
+
+
+def test_what_is_appended_during_a_flush_is_not_old_at_once() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    log = broker.log
+    log.append(batch(0), now_ms=1_000)
+    job = log.begin_sync(full=True)
+    assert job is not None
+    log.append(batch(1), now_ms=61_000)
+    job.run()
+    log.finish(job)
+    assert broker.directory.due_flushes(now_ms=62_000) == [], (
+        "or a busy log is flushed every second"
+    )
+    assert broker.directory.due_flushes(now_ms=121_000) == [log]
+
+
+def test_a_flush_that_a_cut_overtakes_is_due_again() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    log = broker.log
+    log.append(batch(0), now_ms=1_000)
+    log.append(batch(1), now_ms=1_000)
+    job = log.begin_sync(full=True)
+    assert job is not None
+    log.truncate_to(Offset(1))
+    job.run()
+    log.finish(job)
+    assert log.recovery_point == 0
+    assert broker.directory.due_flushes(now_ms=60_000) == [log]
+
+
 def test_all_logs_together_have_a_bound_and_the_neediest_go_first() -> None:
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
     directory = broker.directory

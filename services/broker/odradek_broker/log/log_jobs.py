@@ -84,6 +84,7 @@ class SyncJob(StorageJob):
     sync_directory: bool
     is_new: bool  # the partition's own directory was never synced
     full: bool = False
+    since_ms: int | None = None  # when the oldest append was made that a full one takes
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
     recovery_point: Offset = NO_OFFSET

@@ -247,7 +247,7 @@ class PartitionLog:
 
     @property
     def unsynced_since_ms(self) -> int | None:
-        """When the oldest unsynced append was made; None if all is synced."""
+        """When the oldest append was made that no full sync has taken, or takes now; None: none is left."""
         return self._progress.since_ms
 
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
@@ -302,7 +302,7 @@ class PartitionLog:
             if job.no_room is not None:  # for indexes; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.no_room)
             if job.is_current():
-                self._progress.synced(job, self.log_end_offset)
+                self._progress.synced(job)
             if self.on_sync_finished is not None:
                 self.on_sync_finished(self)
         elif not job.is_current():

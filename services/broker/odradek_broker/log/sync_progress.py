@@ -21,7 +21,8 @@ SNAPSHOTS_BETWEEN_ROLLS_MAX = 2
 
 
 class SyncProgress:
-    """Of one log. `since_ms`: when the oldest unsynced append was made; None = all is synced."""
+    """Of one log. `since_ms`: when the oldest append past the recovery point was made, at the earliest;
+    None = there is none, or only what a full sync under way takes."""
 
     __slots__ = (
         "_epochs_written",
@@ -104,6 +105,7 @@ class SyncProgress:
         active = self._segments.active
         end = Offset(active.end_offset)
         job.full = True
+        job.since_ms, self.since_ms = self.since_ms, None
         job.active = active
         job.recovery_point = end
         job.closed = list(self._unindexed)
@@ -115,14 +117,14 @@ class SyncProgress:
         between = [o for o in self._snapshot_offsets if o not in at_rolls and o != end]
         job.stale_snapshots = between[: -SNAPSHOTS_BETWEEN_ROLLS_MAX + 1]
 
-    def synced(self, job: SyncJob, log_end: Offset) -> None:
+    def synced(self, job: SyncJob) -> None:
         """A job of this log as it is ended well."""
         self.is_new = False
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
-        if self.durable_end == log_end:
-            self.since_ms = None
         if not job.full:
+            if job.since_ms is not None:  # it was to be one
+                self.since_ms = job.since_ms
             return
         assert job.active is not None, job
         self.recovery_point = max(self.recovery_point, job.recovery_point)
@@ -145,8 +147,7 @@ class SyncProgress:
         self.durable_end = min(self.durable_end, log_end)
         self.recovery_point = min(self.recovery_point, end)
         self._mark = (self._segments.active, 0)
-        if not self._unsynced and self.durable_end == log_end:
-            self.since_ms = None
+        self.since_ms = None if self.recovery_point == end else self.since_ms or 0
 
     def restarted(self, start: Offset) -> None:
         """The log was emptied and begins at `start`."""
