@@ -145,6 +145,8 @@ class ReadPlan:
             return None
         stop = size_bytes
         if head.last_offset >= self._end_offset:
+            if head.last_offset >= segment.end_offset:
+                raise CorruptBatch(f"{head} does not end in the segment {segment.base_offset}")
             return ReadResult((), self._start_offset, self._start_offset, 0)
         if self._end_offset < segment.end_offset:
             stop, _ = segment.locate(file, self._end_offset, size_bytes)
@@ -181,19 +183,24 @@ def _last_whole_batch(
     """The header of the last batch that is whole in `data`, and where it ends there.
 
     `data` begins at position `start` of the segment with the whole batch `head`. Walks from the
-    last index entry inside; if its batch is cut short, from the one before.
+    last index entry inside; if its batch is cut short, or none, from the one before.
     """
     offsets = segment.offsets()
     floor = start + len(data)
     while floor > start:
         floor = max(offsets.floor_of_position(floor - 1), start)
         at, last = floor - start, None
-        while at + HEADER_BYTES <= len(data):
-            header = header_at(data, at)
-            if at + header.size_bytes > len(data):
-                break
-            last = header
-            at += header.size_bytes
+        try:
+            while at + HEADER_BYTES <= len(data):
+                header = header_at(data, at)
+                if at + header.size_bytes > len(data):
+                    break
+                last = header
+                at += header.size_bytes
+        except CorruptBatch:
+            if floor == start:
+                raise
+            continue  # the disk may have changed the index
         if last is not None:
             return last, at
     if len(data) < head.size_bytes:
@@ -210,8 +217,13 @@ def _last_batch_before(
     while floor > start:
         floor = max(offsets.floor_of_position(floor - 1), start)
         last, end = None, floor
-        for position, header in walk_headers(file, floor, cut):
-            last, end = header, position + header.size_bytes
+        try:
+            for position, header in walk_headers(file, floor, cut):
+                last, end = header, position + header.size_bytes
+        except CorruptBatch:
+            if floor == start:
+                raise
+            continue
         if last is not None:
             return last, end - start
     raise CorruptBatch(f"the file ends inside the batch at position {start}")

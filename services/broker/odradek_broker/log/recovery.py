@@ -8,7 +8,7 @@
     5  producers: the newest snapshot at or below the recovery point, and a replay of headers
 
 Nothing below the recovery point is read but for a few headers of each segment. If what is met there
-is no batch, nothing is trusted, and all is scanned from the first segment on. What the last life
+is no batch, or does not fit, nothing is trusted, and all is scanned from the first segment on. What the last life
 left is trusted as far as its restart class goes: after a clean stop everything is below the
 recovery point; when the power failed, index files of the segment that was active are made again.
 
@@ -26,7 +26,7 @@ from odradek_broker.log.directory.partition_files import (
     read_newest_snapshot,
     snapshot_offsets,
 )
-from odradek_broker.log.index.offset_index import RELATIVE_OFFSET_MAX, CorruptIndex
+from odradek_broker.log.index.offset_index import CorruptIndex
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_values import LoadedLog
@@ -140,6 +140,10 @@ class Recovery:
             is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             self._segments.append(segment)
             is_hole = not is_last and segment.end_offset != bases[number + 1]
+            if is_hole and bases[number + 1] <= trusted:
+                raise CorruptBatch(f"{segment.end_offset} is followed by {bases[number + 1]}")
+            if is_whole and is_hole:
+                self._note_damage(segment)
             if not is_whole or is_hole:
                 self._remove_from(bases[number + 1 :])
                 break
@@ -164,6 +168,8 @@ class Recovery:
     ) -> bool:
         """Open one; false if the log must end in it because what follows is damaged."""
         whole_bytes = segment.complete(size_bytes)
+        if whole_bytes < size_bytes and segment.end_offset < trusted:
+            raise CorruptBatch(f"{segment.base_offset} ends at byte {whole_bytes}")
         if segment.end_offset > trusted or whole_bytes < size_bytes:
             self._scan(segment, size_bytes, max(trusted, segment.base_offset))
         if segment.size_bytes < size_bytes:
@@ -197,12 +203,13 @@ class Recovery:
         file = segment.file()
         whole_bytes = segment.size_bytes
         position, header = segment.locate(file, trusted, whole_bytes)
+        if header is not None and header.base_offset < trusted:
+            raise CorruptBatch(f"{header} reaches past the recovery point {trusted}")
         next_offset = header.base_offset if header is not None else segment.end_offset
         segment.settle(position, next_offset)
         for at, header in walk_verified(file, position, size_bytes):
-            is_far = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            if header.base_offset < segment.end_offset or is_far:
-                break  # offsets that go back or leap: no CRC covers them
+            if not segment.may_follow(header):
+                break
             assert at == segment.size_bytes, (at, segment.size_bytes)
             segment.note(header, INDEX_INTERVAL_BYTES)
             self._note_epoch(header)

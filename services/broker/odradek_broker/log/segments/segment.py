@@ -197,10 +197,19 @@ class Segment:
     def note_all(
         self, batches: Iterable[tuple[int, Header]], interval_bytes: int = INDEX_INTERVAL_BYTES
     ) -> None:
-        """`note` each batch of a walk that begins where the segment ends."""
+        """`note` each batch of a walk that begins where the segment ends, until one cannot follow."""
         for position, header in batches:
             assert position == self.size_bytes, (position, self.size_bytes)
+            if not self.may_follow(header):
+                return
             self.note(header, interval_bytes)
+
+    def may_follow(self, header: Header) -> bool:
+        """Whether a batch of these offsets may be the next: no CRC covers where it begins."""
+        return (
+            header.base_offset >= self.end_offset
+            and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+        )
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """An abort marker was written to this segment."""
@@ -350,11 +359,23 @@ class Segment:
     def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
         """The first batch whose last offset is >= `offset`: its position and header.
 
-        (`end`, None) if there is none before position `end`. Raises CorruptBatch.
+        (`end`, None) if there is none before position `end`. Where an index entry leads astray, as
+        the disk has changed it, the segment is walked from its start. Raises CorruptBatch.
         """
         start = self.offsets().floor_of_offset(max(offset - self.base_offset, 0))
-        for position, header in walk_headers(file, start, end):
-            if header.base_offset + header.last_offset_delta >= offset:
+        try:
+            for position, header in walk_headers(file, start, end):
+                if header.base_offset + header.last_offset_delta >= offset:
+                    if header.base_offset <= offset or position > start or not start:
+                        return position, header
+                    break
+            else:
+                return end, None
+        except CorruptBatch:
+            if not start:
+                raise
+        for position, header in walk_headers(file, 0, end):
+            if header.last_offset >= offset:
                 return position, header
         return end, None
 
@@ -365,7 +386,7 @@ class Segment:
 
         Cuts the indexes in memory and learns the rest from the time index's last entry, which
         covers all batches up to the last offset index entry, and from those behind it (waits). The
-        files on disk stay as they are.
+        files on disk stay as they are. Raises CorruptBatch.
         """
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)
@@ -381,6 +402,8 @@ class Segment:
         self._since_entry_bytes = 0
         file = self.file()
         for at, header in walk_headers(file, walk_from, position):
+            if not self.may_follow(header):
+                raise CorruptBatch(f"{header} cannot follow offset {self.end_offset - 1}")
             if header.max_timestamp_ms > self.max_timestamp_ms and header.record_count:
                 self.max_timestamp_ms = header.max_timestamp_ms
                 self.max_timestamp_offset = header.last_offset
@@ -397,18 +420,26 @@ class Segment:
         """Index what lies behind the last index entry; returns where the last whole batch ends.
 
         For a segment on disk of `size_bytes`. An index that was cut short, emptied, torn or lost
-        is whole again afterwards; for an intact one a few headers are read. Less than `size_bytes`
-        is returned if something there is no batch.
+        is whole again afterwards, and so is one that leads to where no batch begins; for an intact
+        one a few headers are read. Less than `size_bytes` is returned if something there is no batch.
         """
         self.size_bytes = size_bytes
+        try:
+            self._settle_at_last_entry()
+        except CorruptBatch:  # the index or the log is damaged: the batches alone tell
+            self._offsets, self._times = self._rebuilt_indexes(self.file())
+            self._indexes_written = (0, 0)
+            self._settle_at_last_entry()
+        with contextlib.suppress(CorruptBatch):
+            self.note_all(walk_headers(self.file(), self.size_bytes, size_bytes))
+        return self.size_bytes
+
+    def _settle_at_last_entry(self) -> None:
         offsets = self.offsets()
         start = offsets.entry(-1)[1] if len(offsets) else 0
         head = self.file().pread(HEADER_BYTES, start)
         next_offset = header_at(head, 0).base_offset if start else self.base_offset
         self.settle(start, next_offset)
-        with contextlib.suppress(CorruptBatch):
-            self.note_all(walk_headers(self.file(), start, size_bytes))
-        return self.size_bytes
 
     def copy_until(self, position: int, next_offset: int) -> Segment:
         """This segment as it will be when only the batches before `position` are left (waits).
