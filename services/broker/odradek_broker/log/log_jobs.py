@@ -24,6 +24,7 @@ from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.producers.replay import replay
 from odradek_broker.log.segments.segment import Segment, Suffix, file_name
+from odradek_broker.log.segments.swap import undo_swaps
 from odradek_broker.log.storage import NO_ROOM, File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
 from odradek_protocol.records.errors import CorruptBatch
@@ -145,6 +146,7 @@ class TruncateJob(StorageJob):
     snapshots: list[Offset] = field(default_factory=list)
 
     def _work(self) -> None:
+        undo_swaps(self.storage, self.directory)
         victim = next(s for s in reversed(self.segments) if s.base_offset <= self.offset)
         file = self.storage.open(victim.path(Suffix.LOG))
         try:
@@ -189,6 +191,7 @@ class ResetJob(StorageJob):
     active: Segment | None = None
 
     def _work(self) -> None:
+        undo_swaps(self.storage, self.directory)
         self.lower_recovery_point(Offset(0))
         for segment in reversed(self.segments):
             segment.is_retired = True

@@ -131,10 +131,12 @@ class ReadPlan:
             file = self._storage.open(segment.path(Suffix.LOG))
             try:
                 if not segment.is_retired:  # else the name may be its successor's by now
-                    return self._read_file(segment, file, size_bytes)
+                    result = self._read_file(segment, file, size_bytes)
+                    if result is not None or not segment.is_retired:
+                        return result
             finally:
                 file.close()
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptBatch):  # it may have been cut under our eyes
             if not segment.is_retired:
                 raise
         return ReadResult((), self._start_offset, self._start_offset, 0)

@@ -565,7 +565,7 @@ class PartitionLog:
         if self._is_cutting or self._health.full is not None:
             return None
         with self._health.failing(f"looking for old segments of {self.directory}"):
-            return begin_compaction(self, self._storage, self._segments.all, now_ms=now_ms)
+            return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob, *, now_ms: int) -> None:
         """Put the segments that a slice made ready in place. Raises StorageFailed."""

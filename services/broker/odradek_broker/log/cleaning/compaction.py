@@ -29,7 +29,8 @@ what it holds is bounded: a map that is full ends the pass's dirty part early, b
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -69,6 +70,7 @@ RECORDS_MAX: Final = 500_000  # of one batch
 SLICE_MS: Final = 5
 _KEY_BYTES_MAX: Final = 32  # longer keys stand as a digest, which is longer than that
 WRITE_BYTES: Final = 1 << 20
+_GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +88,8 @@ class CompactJob:
 
     storage: Storage
     directory: Path
+    lock: threading.Lock  # the log's: no cut while a segment is made ready
+    is_current: Callable[[], bool]  # false once the log was cut, or deleted
     segments: list[Segment]  # closed, from the first one to the limit
     dirty_offset: Offset
     aborted: list[AbortedTransaction]
@@ -119,7 +123,9 @@ class CompactJob:
         except OSError as error:
             self.error = error
         except CorruptBatch as error:
-            self.error = OSError(errno.EIO, str(error))
+            if self.is_current():
+                self.error = OSError(errno.EIO, str(error))
+            self.end_offset = NO_OFFSET
         self.is_done = True
 
     def install(self, segments: SegmentList, *, is_cutting: bool, due_ms: int) -> bool:
@@ -127,7 +133,8 @@ class CompactJob:
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
-            if is_cutting or any(segment not in segments.all for segment in run.old):
+            is_gone = any(segment not in segments.all for segment in run.old)
+            if is_cutting or is_gone or not self.is_current():
                 run.new.remove_files()  # deleted or cut meanwhile; a later pass comes
                 run.new.close()
             else:
@@ -141,6 +148,17 @@ class CompactJob:
             yield from self._compact(run)
         self._map = {}
 
+    def _require_current(self) -> None:
+        if not self.is_current():
+            raise FileNotFoundError(errno.ENOENT, "the log was cut or deleted")
+
+    def _open(self, segment: Segment) -> File:
+        file = self.storage.open(segment.path(Suffix.LOG))
+        if segment.is_retired:  # the name may be its successor's by now
+            file.close()
+            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+        return file
+
     # --- phase 1 --------------------------------------------------------------------------------
 
     def _map_dirty(self) -> Iterator[None]:
@@ -148,7 +166,7 @@ class CompactJob:
         for segment in self.segments:
             if segment.end_offset <= self.dirty_offset:
                 continue
-            file = self.storage.open(segment.path(Suffix.LOG))
+            file = self._open(segment)
             try:
                 for position, header in walk_headers(file, 0, segment.size_bytes):
                     if len(self._map) >= self.keys_max:
@@ -206,6 +224,7 @@ class CompactJob:
                 for is_same in self._copy(segment, new, run[-1].end_offset, kept_markers):
                     is_changed |= not is_same
                     yield
+            self._require_current()
             assert new.end_offset == run[-1].end_offset, (new.end_offset, run[-1].end_offset)
             if not is_changed:
                 new.remove_files()
@@ -218,11 +237,16 @@ class CompactJob:
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)
             new.file().sync()
             new.write_indexes(sync=True)
-            new.rename_files(Suffix.SWAP.value)
-            self.storage.sync_directory(self.directory)
+            with self.lock:
+                self._require_current()
+                new.rename_files(Suffix.SWAP.value)
+                self.storage.sync_directory(self.directory)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                new.remove_files()  # the disk is full: what it holds of this is wanted for others
+            if error.errno in _GIVING_UP:
+                new.remove_files()  # of no use, and what it holds of a full disk is wanted for others
+            raise
+        except CorruptBatch:
+            new.remove_files()
             raise
         finally:
             new.close()
@@ -235,7 +259,7 @@ class CompactJob:
         """Write what is left of one segment to `new`; after each batch, whether it is the same."""
         pending: list[tuple[bytes, Header]] = []
         pending_bytes = 0
-        file = self.storage.open(segment.path(Suffix.LOG))
+        file = self._open(segment)
         try:
             for position, header in walk_headers(file, 0, segment.size_bytes):
                 is_last = header.last_offset + 1 == run_end

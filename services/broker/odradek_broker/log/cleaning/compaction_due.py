@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.segments.segment import Segment
-from odradek_broker.log.storage import Storage
 from odradek_protocol.identity import Offset
 
 if TYPE_CHECKING:
@@ -15,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def begin_compaction(
-    log: PartitionLog, storage: Storage, segments: Sequence[Segment], *, now_ms: int
+    log: PartitionLog, basics: dict[str, Any], segments: Sequence[Segment], *, now_ms: int
 ) -> CompactJob | None:
-    """A pass over `log`, or None if it is not compacted, or not dirty enough yet. Raises OSError."""
+    """A pass over `log`, or None if it is not compacted, or not dirty enough yet; `basics` are what
+    all its jobs have. Raises OSError."""
     config = log.config
     if not config.cleanup_compact:
         return None
@@ -36,8 +36,7 @@ def begin_compaction(
     )
     end_offset = Offset(covered[-1].end_offset)
     return CompactJob(
-        storage=storage,
-        directory=log.directory,
+        **basics,
         segments=covered,
         dirty_offset=max(log.cleaned_offset, log.log_start_offset),
         aborted=log.aborted_transactions(Offset(covered[0].base_offset), end_offset),

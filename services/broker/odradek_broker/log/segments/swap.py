@@ -8,6 +8,8 @@ Only one segment replaces each run of old ones, and it keeps their last batch (e
 be), so at start the old segments are those with a base offset in its range. The first of them has the
 new one's name: an index of that name is the old one's while there is a log of it, which step 3 renames
 and this removes after its indexes, and else the new one's, which lost its mark before its log.
+
+A cut of the log undoes step 2 before all else, and nothing is made ready during one or after it.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ def complete_swaps(storage: Storage, directory: Path) -> list[str]:
     if swaps:
         storage.sync_directory(directory)
     return storage.names(directory)
+
+
+def undo_swaps(storage: Storage, directory: Path) -> None:
+    """Give up what step 2 made ready: the log that it was made of is cut, so that it is not part of it.
+    The directory is to be synced."""
+    names = [n for n in storage.names(directory) if n.endswith(Suffix.SWAP.value)]
+    for name in sorted(names, key=lambda name: Suffix.LOG.value not in name):
+        storage.remove(directory / name)
 
 
 def _is_log(name: str) -> bool:
