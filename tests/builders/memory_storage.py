@@ -3,7 +3,8 @@
 What a program wrote and what would survive a power cut are kept apart, as a real file system does:
 a file's writes become durable with `datasync`/`sync`, a directory's entries with `sync_directory`.
 `lose_power` throws the rest away, or part of it: each unsynced write survives whole, torn or not at
-all, as the random source says. `fault`, if set, is asked before each operation that changes
+all, as the random source says; of a directory's changes the first ones survive, in their order, as
+journals of file systems keep them. `fault`, if set, is asked before each operation that changes
 something, and may raise an OSError or let a write be short.
 """
 
@@ -32,7 +33,7 @@ class Inode:
         self.durable = bytes(self.data)
         self.changes = []
 
-    def lose_power(self, random: Random | None) -> None:
+    def lose_power(self, random: Random | None, _changes_kept: int) -> None:
         data = bytearray(self.durable)
         for position, written in self.changes if random is not None else ():
             assert random is not None
@@ -59,18 +60,38 @@ def _resize(data: bytearray, size_bytes: int) -> None:
 
 
 class MemoryDirectory:
-    """Names now, and the names that are durable."""
+    """Names now, the names that are durable, and the changes in between: names with what they lead to
+    from then on, None = nothing."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Inode | MemoryDirectory] = {}
         self.durable: dict[str, Inode | MemoryDirectory] = {}
+        self.changes: list[dict[str, Inode | MemoryDirectory | None]] = []
 
-    def lose_power(self, random: Random | None) -> None:
-        if random is None or random.random() < 0.5:
-            self.entries = dict(self.durable)
+    def change(self, change: dict[str, Inode | MemoryDirectory | None]) -> None:
+        self.changes.append(change)
+        self._apply(change)
+
+    def _apply(self, change: dict[str, Inode | MemoryDirectory | None]) -> None:
+        for name, entry in change.items():
+            if entry is None:
+                self.entries.pop(name, None)
+            else:
+                self.entries[name] = entry
+
+    def sync(self) -> None:
         self.durable = dict(self.entries)
+        self.changes = []
+
+    def lose_power(self, random: Random | None, changes_kept: int) -> None:
+        if random is not None:
+            changes_kept = random.randrange(len(self.changes) + 1)
+        self.entries = dict(self.durable)
+        for change in self.changes[:changes_kept]:
+            self._apply(change)
+        self.sync()
         for entry in self.entries.values():
-            entry.lose_power(random)
+            entry.lose_power(random, changes_kept)
 
 
 Fault = Callable[[str, Path], int | None]
@@ -163,10 +184,11 @@ class MemoryStorage:
         self.fault = None
         self._unlock(self.root)
 
-    def lose_power(self, random: Random | None = None) -> None:
-        """Only what was synced is left; with `random`, also some of the rest."""
+    def lose_power(self, random: Random | None = None, *, changes_kept: int = 0) -> None:
+        """Only what was synced is left, and the first `changes_kept` of each directory's changes since
+        its sync; with `random`, as many of these as it says, and some of the unsynced writes."""
         self.kill_process()
-        self.root.lose_power(random)
+        self.root.lose_power(random, changes_kept)
 
     def _unlock(self, directory: MemoryDirectory) -> None:
         for entry in directory.entries.values():
@@ -196,7 +218,7 @@ class MemoryStorage:
         directory = self._directory(path.parent)
         if create and path.name not in directory.entries:
             self.ask("create", path)
-            directory.entries[path.name] = Inode(self.now_ms)
+            directory.change({path.name: Inode(self.now_ms)})
         return MemoryFile(self, self.inode(path), path)
 
     def read(self, path: Path) -> bytes:
@@ -224,30 +246,34 @@ class MemoryStorage:
 
     def make_directory(self, path: Path) -> None:
         self.ask("create", path)
-        self._directory(path.parent).entries.setdefault(path.name, MemoryDirectory())
+        parent = self._directory(path.parent)
+        if path.name not in parent.entries:
+            parent.change({path.name: MemoryDirectory()})
 
     def rename(self, source: Path, target: Path) -> None:
         self.ask("rename", source)
         parent = self._directory(source.parent)
         if source.name not in parent.entries:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
-        self._directory(target.parent).entries[target.name] = parent.entries.pop(source.name)
+        assert source.parent == target.parent, (source, target)
+        parent.change({source.name: None, target.name: parent.entries[source.name]})
 
     def remove(self, path: Path) -> None:
         directory = self._directory(path.parent)
         if path.name in directory.entries:
             self.ask("remove", path)
-            del directory.entries[path.name]
+            directory.change({path.name: None})
 
     def remove_tree(self, path: Path) -> None:
         self.ask("remove", path)
-        if self._directory(path.parent).entries.pop(path.name, None) is None:
+        parent = self._directory(path.parent)
+        if path.name not in parent.entries:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        parent.change({path.name: None})
 
     def sync_directory(self, path: Path) -> None:
         self.ask("sync", path)
-        directory = self._directory(path)
-        directory.durable = dict(directory.entries)
+        self._directory(path).sync()
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 30

@@ -404,6 +404,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
         end = broker.log.log_end_offset
         broker.checkpoint()
         broker.log.set_high_watermark(end)
+        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
         job = broker.log.begin_compaction(now_ms=DAY_MS)
         assert job is not None
         storage = broker.storage
@@ -436,6 +437,37 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
         names = storage.names(broker.log.directory)
         assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))], names
     assert fault_at > 20, "the fault never fell into the swap"
+
+
+def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
+    """They are synced by nobody; a file system keeps the first ones, in their order."""
+    kept = -1
+    while True:
+        kept += 1
+        broker = memory_broker(CONFIG)
+        for number in range(24):
+            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
+        fill(broker)
+        expected = {r.key: r.value for r in records(broker).values()}
+        end = broker.log.log_end_offset
+        broker.log.set_high_watermark(end)
+        broker.checkpoint()
+        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
+        assert compact(broker, now_ms=DAY_MS) is not None
+        storage = broker.storage
+        assert isinstance(storage, MemoryStorage)
+        is_all = kept > len(storage._directory(broker.log.directory).changes)
+        storage.lose_power(changes_kept=kept)
+        broker.boot_id = "another"
+        broker.start()
+        assert broker.report is not None
+        assert not broker.report.power_loss, kept
+        assert broker.log.log_end_offset == end, kept
+        assert {r.key: r.value for r in records(broker).values()} == expected, kept
+        assert all(path.suffix != ".swap" for path in broker.files(""))
+        if is_all:
+            break
+    assert kept > 20
 
 
 def test_what_only_holds_numbers_of_producers_expires_as_it_would_have_before() -> None:

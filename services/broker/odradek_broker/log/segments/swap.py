@@ -9,6 +9,11 @@ be), so at start the old segments are those with a base offset in its range. The
 new one's name: an index of that name is the old one's while there is a log of it, which step 3 renames
 and this removes after its indexes, and else the new one's, which lost its mark before its log.
 
+Step 3 is synced by nobody. When the power goes, a file system keeps the first of a directory's changes,
+in their order (Kafka counts on that between these renames, too): step 3 is then done at start from
+where it was left, since what step 2 made is on the disk. So nothing is lost; and the old segments do not
+come back, as their names are gone before the new one has its own.
+
 A cut of the log undoes step 2 before all else, and nothing is made ready during one or after it.
 """
 
