@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
@@ -16,7 +18,7 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
-from odradek_protocol.records.batch_header import iter_headers
+from odradek_protocol.records.batch_header import check_crc, iter_headers
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
@@ -313,6 +315,23 @@ def test_a_producers_last_batch_stays_as_a_header() -> None:
     entry = broker.log.producers.entry(7)  # type: ignore[arg-type]
     assert entry is not None
     assert entry.batches[-1].last_sequence == 41
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.parametrize("foreign", [AiokafkaBatch, KafkaPythonBatch])
+def test_an_emptied_batch_is_read_by_other_clients(
+    compression: Compression, foreign: Callable[[bytes], Iterable[object]]
+) -> None:
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), producer_id=7, base_sequence=41, compression=compression)
+    put(broker, (b"a", b"2"))
+    fill(broker)
+    compact(broker)
+    data = broker.read_all()
+    header = next(header for _, header in iter_headers(data))
+    assert (header.record_count, header.producer_id, header.last_offset) == (0, 7, 0)
+    check_crc(data, 0, header)
+    assert list(foreign(data[: header.size_bytes])) == []
 
 
 def test_nothing_past_the_high_watermark_or_an_open_transaction_is_touched() -> None:

@@ -310,7 +310,11 @@ class CompactJob:
                 return b"", None
             if header.record_count == 0:
                 return data, header
-            return _emptied(data), header._replace(batch_length=BATCH_LENGTH_MIN, record_count=0)
+            return _emptied(data), header._replace(
+                batch_length=BATCH_LENGTH_MIN,
+                attributes=header.attributes & ~COMPRESSION_MASK,
+                record_count=0,
+            )
         return self._encoded(header, kept_records, horizon_ms)
 
     def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
@@ -392,9 +396,11 @@ def _short(key: bytes) -> bytes:
 
 
 def _emptied(data: bytes) -> bytes:
-    """The batch's header alone, saying that it has no records; numbers and times stay."""
+    """The batch's header alone, saying that it has no records; numbers and times stay. As in Kafka it
+    is not compressed: clients would take what is not there for a cut frame."""
     header = bytearray(data[:HEADER_BYTES])
     header[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = BATCH_LENGTH_MIN.to_bytes(4, "big")
+    header[ATTRIBUTES_AT + 1] &= ~COMPRESSION_MASK
     header[RECORD_COUNT_AT : RECORD_COUNT_AT + 4] = bytes(4)
     crc = crc32c(bytes(header[ATTRIBUTES_AT:]))
     header[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
