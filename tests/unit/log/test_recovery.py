@@ -440,3 +440,24 @@ def test_a_gap_behind_an_empty_log_does_not_move_its_start(is_clean: bool) -> No
     else:
         broker.kill_and_start()
     assert broker.log.log_start_offset == 10, "who has read up to 10 goes on there"
+
+
+def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power() -> None:
+    """Its indexes were last written while it was active: not synced, so either may be cut short."""
+    broker = memory_broker(LogConfig(segment_bytes=700, index_interval_bytes=0))
+    while broker.log.segment_count == 1:
+        end = broker.log.log_end_offset
+        broker.checkpoint()
+        broker.append(1, timestamp_ms=5_000 if end == 2 else 1_000 + end, value_bytes=30)
+    assert broker.log.recovery_point == end == broker.log._segments.bases[1]
+    broker.sync()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    for suffix, bytes_kept in ((".index", 1 << 20), (".timeindex", 12)):
+        inode = storage.inode(broker.files(suffix)[0])
+        del inode.data[bytes_kept:]
+        inode.sync()
+    broker.lose_power_and_start()
+    assert broker.restart_class is RestartClass.POWER
+    assert broker.log.log_end_offset == end + 1
+    assert broker.log.offset_for_timestamp(2_000) == (5_000, 2, 0)

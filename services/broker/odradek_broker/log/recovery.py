@@ -134,7 +134,7 @@ class Recovery:
             is_last = number == len(bases) - 1
             segment = Segment(self.storage, self.directory, base_offset)
             size_bytes = self.storage.size_bytes(segment.path(Suffix.LOG))
-            if self.is_power_loss and (is_last or bases[number + 1] > trusted):
+            if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
                     self.storage.remove(segment.path(suffix))
             is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
