@@ -233,6 +233,30 @@ def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: 
     assert number > 4
 
 
+@pytest.mark.parametrize("number", range(1, 6))
+def test_an_append_behind_a_gap_that_is_taken_back_leaves_the_gap_out_too(number: int) -> None:
+    """A follower of a compacted leader: where its log ends decides what it is sent next."""
+    broker = memory_broker(CONFIG)
+    before = broker.append(3, value_bytes=40)
+    broker.checkpoint()
+    storage, log = broker.storage, broker.log
+    assert isinstance(storage, MemoryStorage)
+    whole = no_room(storage, number, "whole")
+    storage.fault = lambda operation, path: (
+        whole(operation, path) if path.suffix == ".log" else None
+    )
+    batches = b"".join(batch(10 + 3 * i, count=3, value_bytes=40) for i in range(9))
+    with pytest.raises(StorageFull):
+        log.append(batches, now_ms=0)
+    storage.fault = None
+    assert log.is_intact
+    assert log.log_end_offset == 3
+    assert broker.read_all() == before
+    broker.directory.health.has_room_again()
+    log.append(batches, now_ms=0)
+    assert broker.read_all() == before + batches
+
+
 def test_a_partition_is_made_once_there_is_room() -> None:
     broker = memory_broker(CONFIG)
     storage = broker.storage

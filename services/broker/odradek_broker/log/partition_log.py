@@ -154,12 +154,13 @@ class PartitionLog:
         assert not self._is_cutting, self.id
         headers, newest_ms = headers_of(batches, self.log_end_offset)
         base_offset = Offset(headers[0].base_offset)
+        end_before = self.log_end_offset
         try:
             self._append_runs(batches, headers)
         except OSError as error:
             failure = self._health.fail_to_write(f"writing {self.directory}", error)
             if isinstance(failure, StorageFull):
-                self._undo_append(base_offset)
+                self._undo_append(end_before)
             raise failure from error
         if self._progress.since_ms is None:
             self._progress.since_ms = now_ms
@@ -170,13 +171,13 @@ class PartitionLog:
             self._recent.forget(self._tail)
         return AppendInfo(base_offset, self.log_end_offset, newest_ms, len(batches))
 
-    def _undo_append(self, base_offset: Offset) -> None:
+    def _undo_append(self, end_before: Offset) -> None:
         """Take back what reached the files of an append that had no room."""
         with self._health.failing(f"cutting {self.directory}"):
             self._segments.active.undo_write()
-        if self.log_end_offset > base_offset:  # it went on into a second segment
+        if self.log_end_offset > end_before:  # it went on into a second segment
             self.is_intact = False
-            self.truncate_to(base_offset)
+            self.truncate_to(end_before)
             self.is_intact = True
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:

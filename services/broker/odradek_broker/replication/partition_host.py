@@ -330,6 +330,7 @@ class PartitionHost:
         try:
             if produce is None:
                 if effect.base_offset < self.log.log_end_offset:
+                    assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)  # empty, and rare: it may wait here
                 info = self.log.append(self._received, now_ms=wall_ms())
                 counters.replication_bytes_in += info.size_bytes
