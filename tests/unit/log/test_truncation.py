@@ -135,3 +135,18 @@ def test_a_batch_is_cut_whole_or_not_at_all() -> None:
     broker.log.truncate_to(Offset(8))
     assert broker.log.log_end_offset == 5
     assert broker.read_all() == data
+
+
+def test_a_log_begun_anew_knows_no_producers_of_before() -> None:
+    """Also where it begins at an offset at which the old one had rolled, and noted its producers."""
+    broker = memory_broker(LogConfig(segment_bytes=500))
+    while broker.log.segment_count < 3:
+        end = broker.log.log_end_offset
+        broker.append(1, value_bytes=50, producer_id=4, producer_epoch=0, base_sequence=end)
+    rolled_at = Offset(broker.log._segments.bases[1])
+    broker.log.reset_to(rolled_at)
+    assert len(broker.log.producers) == 0
+    broker.append(1)
+    broker.checkpoint()
+    broker.log.truncate_to(rolled_at)
+    assert len(broker.log.producers) == 0

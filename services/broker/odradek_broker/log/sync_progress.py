@@ -152,6 +152,7 @@ class SyncProgress:
     def restarted(self, start: Offset) -> None:
         """The log was emptied and begins at `start`."""
         self.durable_end = self.recovery_point = start
+        self._roll_snapshots = []
         self.since_ms = None
 
     def forget_segments(self) -> None:
