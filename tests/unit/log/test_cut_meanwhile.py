@@ -10,9 +10,11 @@ import pytest
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.partition_log import PartitionLog, StorageJob
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import Offset, TopicId
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, batch, memory_broker
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
+
+NAMESAKE = TopicId(b"n" * 16)
 
 COMPACTED = LogConfig(
     segment_bytes=600,
@@ -175,3 +177,75 @@ def test_a_log_cut_at_any_moment_of_its_compaction_stays_cut(kind: str) -> None:
         assert broker.log.log_end_offset == end + 3, moment
         assert broker.read_all().endswith(new), moment
     assert moment > 20
+
+
+def job_of(log: PartitionLog, kind: str) -> StorageJob:
+    if kind == "sync":
+        job = log.begin_sync(full=True)
+        assert job is not None
+        return job
+    return log.begin_truncate(Offset(3)) if kind == "truncated" else log.begin_reset(Offset(100))
+
+
+@pytest.mark.parametrize("kind", ["sync", "truncated", "reset"])
+def test_work_for_a_deleted_topic_leaves_its_namesake_alone(kind: str) -> None:
+    """Deleted, and made again, while a pool thread waits for a sync of the old one's files."""
+    number = 0
+    while True:
+        number += 1
+        broker = memory_broker(LogConfig())
+        log, storage = broker.log, storage_of(broker)
+        broker.append(3, leader_epoch=3, producer_id=4, producer_epoch=0, base_sequence=0)
+        broker.sync()
+        broker.append(2, leader_epoch=5, producer_id=4, producer_epoch=0, base_sequence=3)
+        remade = Remade(broker, number)
+        job = job_of(log, kind)
+        storage.fault = remade
+        job.run()
+        storage.fault = None
+        if not remade.is_done:
+            break
+        log.finish(job)
+        assert broker.directory.failure is None
+        assert storage.handles == 2, "the lock and the namesake's log"
+        names = {name for name in storage.names(log.directory) if not name.endswith("index")}
+        assert names == {"00000000000000000000.log", "partition.metadata"}, number
+        broker.kill_and_start()
+        assert broker.directory.failure is None
+        namesake = broker.directory.get(NAMESAKE, PARTITION)
+        assert namesake is not None
+        assert (namesake.log_start_offset, namesake.log_end_offset) == (0, 1), number
+    assert number > 2
+
+
+class Remade:
+    """Deletes the topic and makes it again when a file is synced for the `number`-th time."""
+
+    def __init__(self, broker: Broker, number: int) -> None:
+        self.is_done = False
+        self._broker = broker
+        self._left = number
+
+    def __call__(self, operation: str, path: Path) -> None:
+        if operation != "sync" or self.is_done:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self.is_done = True
+            directory = self._broker.directory
+            directory.delete(TOPIC_ID, PARTITION)
+            log = directory.create(TOPIC, NAMESAKE, PARTITION, LogConfig())
+            log.append(batch(0), now_ms=0)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "reset"])
+def test_a_cut_that_ends_after_its_topic_gives_its_descriptor_back(kind: str) -> None:
+    broker = memory_broker(LogConfig())
+    broker.append(3)
+    broker.append(2)
+    log = broker.log
+    job = job_of(log, kind)
+    job.run()
+    broker.directory.delete(TOPIC_ID, PARTITION)
+    log.finish(job)
+    assert storage_of(broker).handles == 1, "the directory's lock alone"

@@ -60,6 +60,12 @@ class StorageJob:
         finally:
             self.discard()
 
+    def require_current(self) -> None:
+        """After what takes time, before files are changed by name: the partition may be deleted by now,
+        and its directory a namesake's. Raises FileNotFoundError."""
+        if not self.is_current():
+            raise FileNotFoundError(errno.ENOENT, "the log was cut or deleted")
+
     def discard(self) -> None:
         """Give up what the job holds open; also for a job that will not run."""
 
@@ -121,7 +127,9 @@ class SyncJob(StorageJob):
         if self.active is not None:
             self.active.write_indexes(sync=False)
         if self.epochs_text is not None:
+            self.require_current()
             write_epochs(self.storage, self.directory, self.epochs_text)
+        self.require_current()
         for offset in self.stale_snapshots:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         for offset, entries in self.snapshots:
@@ -157,6 +165,7 @@ class TruncateJob(StorageJob):
             if header is not None and header.base_offset < self.offset:
                 self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
             self.lower_recovery_point(Offset(self.active.end_offset))
+            self.require_current()
             for segment in reversed(self.segments):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
@@ -167,7 +176,9 @@ class TruncateJob(StorageJob):
             file.sync()
         finally:
             file.close()
+        self.require_current()
         self.active.write_indexes(sync=True)
+        self.require_current()
         there = snapshot_offsets(self.storage.names(self.directory))
         for offset in [o for o in there if o > self.end_offset]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
@@ -193,12 +204,14 @@ class ResetJob(StorageJob):
     def _work(self) -> None:
         undo_swaps(self.storage, self.directory)
         self.lower_recovery_point(Offset(0))
+        self.require_current()
         for segment in reversed(self.segments):
             segment.is_retired = True
             segment.remove_files()
         for offset in snapshot_offsets(self.storage.names(self.directory)):
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         write_epochs(self.storage, self.directory, LeaderEpochs().to_text())
+        self.require_current()
         active = Segment(self.storage, self.directory, self.start_offset)
         active.create()
         self.storage.sync_directory(self.directory)

@@ -293,6 +293,9 @@ class PartitionLog:
             self._progress.is_under_way = False
         else:
             self._is_cutting = False
+        is_void = job.error is not None or not job.is_current()
+        if is_void and isinstance(job, TruncateJob | ResetJob) and job.active is not None:
+            job.active.close()
         if job.error is not None:
             if not isinstance(job.error, OSError):
                 raise job.error

@@ -292,9 +292,13 @@ class PartitionTable:
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
                 loaded = await self.pool.call(partial(self._directory.recover, host.log))
-                if loaded is not None and not host.is_removed:
-                    self._directory.replace(host.log, loaded)
-                    self._forget(key, host)
+                if loaded is None:
+                    continue
+                if host.is_removed:
+                    loaded.segments[-1].close()
+                    continue
+                self._directory.replace(host.log, loaded)
+                self._forget(key, host)
         for state in self.image.partitions():
             is_here = (state.topic_id, state.partition) in self.by_id
             if self._broker_id in state.replicas and not is_here:
