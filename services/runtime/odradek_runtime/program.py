@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from odradek_runtime.arguments import Arguments
 from odradek_runtime.lifecycle import EXIT_USAGE, StopRequest, run_process
 from odradek_runtime.logs import configure_logs
+from odradek_runtime.open_files import raise_open_files_limit
 from odradek_runtime.settings import SettingsError, load_settings
 
 
@@ -39,6 +40,7 @@ def run_program(
     `log_fields` go with every event that is logged. What `make` refuses, by a SettingsError or one
     of `refusals`, is told in a line, and nothing was started.
     """
+    raise_open_files_limit()
     refused: tuple[type[Exception], ...] = (SettingsError, *refusals)
     try:
         settings = load_settings(
