@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
@@ -166,3 +167,31 @@ def test_epochs_of_what_left_are_forgotten() -> None:
     broker.log.set_high_watermark(broker.log.log_end_offset)
     broker.log.apply_retention(now_ms=2500)
     assert broker.log.epochs.entries() == [(1, 20), (2, 30)]
+
+
+def no_room(operation: str, path: Path) -> None:
+    if operation in ("write", "create", "rename"):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+@pytest.mark.parametrize("is_all_old", [True, False])
+def test_a_full_disk_does_not_keep_what_would_make_room(is_all_old: bool) -> None:
+    """A new segment, and the longer name of one that leaves, find no room."""
+    broker = filled(config(retention_ms=500), [1000, 2000, 3000])
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    segments = broker.log.segment_count
+    bytes_before = sum(storage.size_bytes(path) for path in broker.files(""))
+    storage.fault = no_room
+    assert broker.log.apply_retention(now_ms=9000 if is_all_old else 3400) == segments - 1
+    assert broker.directory.failure is None
+    assert (broker.directory.health.full is not None) is is_all_old
+    assert sum(storage.size_bytes(path) for path in broker.files("")) < bytes_before / 2
+    storage.fault = None
+    broker.directory.health.has_room_again()
+    end = broker.log.log_end_offset
+    if is_all_old:
+        assert broker.log.apply_retention(now_ms=9000) == 1
+    broker.append(2)
+    broker.kill_and_start()
+    assert broker.log.log_end_offset == end + 2

@@ -13,9 +13,16 @@ from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import DiskFile, StorageFailed, StorageFull, write_all
-from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, batch, memory_broker
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
 
@@ -275,6 +282,77 @@ def test_a_partition_is_made_once_there_is_room() -> None:
             broker.directory.health.has_room_again()
     assert number == 5, "a directory, its metadata and a segment take room"
     assert broker.directory.get(TopicId(b"o" * 16), PartitionIndex(0)) is not None
+
+
+def no_room_for(storage: MemoryStorage, *names: str) -> None:
+    """A disk that has room left, but not for these."""
+
+    def fault(operation: str, path: Path) -> None:
+        if operation in ("write", "create", "rename") and path.name.endswith(names):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    storage.fault = fault
+
+
+def killed(broker: Broker) -> MemoryStorage:
+    assert isinstance(broker.storage, MemoryStorage)
+    broker.storage.kill_process()
+    return broker.storage
+
+
+def test_logs_are_opened_though_their_indexes_find_no_room() -> None:
+    broker = memory_broker(CONFIG)
+    written = b"".join(broker.append(3, value_bytes=40) for _ in range(9))
+    no_room_for(killed(broker), "index")
+    broker.start()
+    assert broker.restart_class is RestartClass.PROCESS
+    assert broker.directory.failure is None
+    assert broker.read_all(bytes_max=1) == written
+    killed(broker)
+    broker.start()
+    assert broker.restart_class is RestartClass.PROCESS, "nothing was in doubt"
+    broker.checkpoint()
+    broker.kill_and_start()
+    assert broker.read_all(bytes_max=1) == written
+
+
+def test_a_start_that_finds_no_room_costs_no_place_among_the_replicas() -> None:
+    broker = memory_broker(CONFIG)
+    broker.storage.remove(broker.files(".log")[0])
+    no_room_for(killed(broker), ".log")
+    with pytest.raises(StorageFull):
+        broker.start()
+    killed(broker)
+    broker.start()
+    assert broker.restart_class is RestartClass.PROCESS
+
+
+def test_a_stop_that_finds_no_room_for_its_marker_is_no_failure_of_the_disk() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    no_room_for(storage, "clean.tmp")
+    with pytest.raises(StorageFull):
+        broker.directory.close(broker_epoch=BrokerEpoch(1))
+    killed(broker)
+    broker.start()
+    assert broker.restart_class is RestartClass.PROCESS
+
+
+def test_a_topic_is_deleted_though_its_new_name_finds_no_room() -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    directory, path = broker.directory, broker.log.directory
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    no_room_for(storage, path.name)
+    directory.delete(TOPIC_ID, PARTITION)
+    assert (directory.failure, directory.full) == (None, None)
+    assert not storage.exists(path)
+    assert directory.take_removals() == []
+    storage.fault = None
+    assert directory.create(TOPIC, TOPIC_ID, PARTITION, CONFIG).log_end_offset == 0
 
 
 def test_a_sync_that_finds_no_room_is_a_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ from odradek_broker.log.recovery import Recovery
 from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
+    NO_ROOM,
     DirectoryHealth,
     DiskStorage,
     File,
@@ -318,11 +319,17 @@ class LogDirectory:
         name = f"{log.topic}-{log.partition}.{secrets.token_hex(16)}{DELETE_SUFFIX}"
         target = self.path / name
         log.retire_all()
-        try:
-            self._storage.rename(log.directory, target)
-        except OSError as error:
-            raise self.health.fail(f"deleting {log.directory}", error) from error
-        self._removals.append(target)
+        with self.health.failing(f"deleting {log.directory}"):
+            try:
+                self._storage.rename(log.directory, target)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self._storage.remove_tree(
+                    log.directory
+                )  # that makes room, and is rare: it may wait here
+            else:
+                self._removals.append(target)
 
     def take_removals(self) -> list[Path]:
         """Directories of deleted partitions: `remove_tree` of each, in the pool."""
@@ -394,7 +401,7 @@ class LogDirectory:
                     if is_whole:
                         self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
                 except OSError as error:
-                    raise self.health.fail(f"stopping in {self.path}", error) from error
+                    raise self.health.fail_to_write(f"stopping in {self.path}", error) from error
         finally:
             for log in self._logs.values():
                 log.close()

@@ -543,13 +543,16 @@ class PartitionLog:
                 log_start_offset=self.log_start_offset,
                 high_watermark=self.high_watermark,
             )
-        if not count:
-            return 0
         if roll_first:
             try:
                 self._roll()
             except OSError as error:
-                raise self._health.fail_to_write(f"rolling {self.directory}", error) from error
+                failure = self._health.fail_to_write(f"rolling {self.directory}", error)
+                if not isinstance(failure, StorageFull):
+                    raise failure from error
+                count -= 1  # what is closed may go all the same, and makes room
+        if not count:
+            return 0
         with self._health.failing(f"deleting segments of {self.directory}"):
             gone = self._segments.all[:count]
             self._segments.retire(gone, due_ms=now_ms + self.config.file_delete_delay_ms)

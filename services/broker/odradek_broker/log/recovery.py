@@ -41,7 +41,7 @@ from odradek_broker.log.segments.segment import (
     file_name,
 )
 from odradek_broker.log.segments.swap import complete_swaps
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import NO_ROOM, File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from odradek_protocol.records.errors import CorruptBatch
@@ -101,7 +101,7 @@ class Recovery:
         epochs = self._epochs(epochs, start, end)
         producers, snapshots = self._producers(names, end)
         for segment in self._segments[:-1]:
-            segment.write_indexes(sync=False)
+            self._write_indexes(segment)
             segment.close()
             segment.drop_indexes()
         trusted = end if self.is_clean else min(self.recovery_point or Offset(0), end)
@@ -240,6 +240,14 @@ class Recovery:
         if entries and first is not None and entries[0][1] > first.base_offset:
             return max(start, min(entries[0][1], end))
         return start
+
+    def _write_indexes(self, segment: Segment) -> None:
+        """On a full disk they stay in memory, for a full sync when it has room."""
+        try:
+            segment.write_indexes(sync=False)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     # --- epochs ---------------------------------------------------------------------------------
 

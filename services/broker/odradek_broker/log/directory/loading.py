@@ -92,7 +92,7 @@ class DirectoryLoad:
             try:
                 loaded = recovery.run()
             except OSError as error:
-                raise self.health.fail(f"opening {found.path}", error) from error
+                raise self.health.fail_to_write(f"opening {found.path}", error) from error
             trusted[found.id] = loaded.recovery_point
             kept_watermarks[found.id] = loaded.high_watermark
             kept_ends[found.id] = Offset(loaded.segments[-1].end_offset)
@@ -160,4 +160,5 @@ class DirectoryLoad:
             self.high_watermarks.write(watermarks, self.high_watermarks.ticket())
             self.recovery_points.write(points, self.recovery_points.ticket())
         except OSError as error:
-            raise self.health.fail(f"writing checkpoints of {self.path}", error) from error
+            what = f"writing checkpoints of {self.path}"
+            raise self.health.fail_to_write(what, error) from error

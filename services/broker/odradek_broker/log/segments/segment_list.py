@@ -14,7 +14,7 @@ from typing import Final
 
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import Storage
+from odradek_broker.log.storage import NO_ROOM, Storage
 
 CLOSED_OPEN_MAX: Final = 3
 
@@ -127,7 +127,13 @@ class SegmentList:
     def _rename_away(self, segments: list[Segment], due_ms: int) -> None:
         for segment in segments:
             segment.is_retired = True
-            segment.rename_files(Suffix.DELETED.value)
+            try:
+                segment.rename_files(Suffix.DELETED.value)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                segment.remove_files()  # a longer name takes room, too; who reads it has it open
+                continue
             self._retired.append((due_ms, segment))
         self._release(segments)
 
