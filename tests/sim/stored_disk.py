@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from odradek_broker.log import log_directory
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.log_jobs import StorageJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.partition.log_positions import LogAtOpen
 from odradek_protocol.identity import (
     BrokerEpoch,

@@ -9,7 +9,8 @@ import pytest
 
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.log_jobs import StorageJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset, TopicId
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker

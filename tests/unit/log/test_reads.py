@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.log_reads import SLICES_MAX
-from odradek_broker.log.partition_log import OffsetOutOfRange, ReadResult
+from odradek_broker.log.log_reads import SLICES_MAX, OffsetOutOfRange, ReadResult
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.log_jobs import StorageJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
 from tests.builders.memory_storage import MemoryFile, MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch

@@ -7,7 +7,7 @@
 The owner (the partition's host, on the event loop) calls everything; nothing here takes a lock.
 Appends are one write(2) into the page cache. What may wait for the disk comes in two halves:
 `begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
-`finish(job)` applies the result on the loop. `plan_read` likewise.
+`finish(job)` applies the result on the loop. What readers ask is in readable_log.py.
 
 Invariants: a batch is noted in memory only after its bytes were written. Each segment begins where
 the one before ends, also where compaction left gaps between batches, so that a hole left by a power
@@ -27,21 +27,17 @@ from typing import Any
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
 from odradek_broker.log.cleaning.retention import expired_segments
-from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJob
-from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult, read_tail
-from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
 from odradek_broker.log.log_values import AppendInfo, LoadedLog
 from odradek_broker.log.producers.producer_state import PRODUCER_IDLE_MS_MAX, ProducerStates
 from odradek_broker.log.producers.replay import fold_batch, part
+from odradek_broker.log.readable_log import ReadableLog
 from odradek_broker.log.segments.batch_walk import Header, headers_of
-from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
+from odradek_broker.log.segments.recent_appends import RecentAppends
 from odradek_broker.log.segments.segment import Segment
-from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import DirectoryHealth, Storage, StorageFull
-from odradek_broker.log.sync_progress import SyncProgress
 from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
@@ -52,38 +48,19 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.records.batch_header import ByteBuffer
 
-__all__ = ["OffsetOutOfRange", "PartitionLog", "ReadPlan", "ReadResult", "StorageJob"]
 
-
-class PartitionLog:
-    """One partition's log; set `config`, `is_trusted` and `on_sync_finished`, and read the rest."""
+class PartitionLog(ReadableLog):
+    """One partition's log; set `config` and `is_trusted`, and read the rest."""
 
     __slots__ = (
         "_generation",
-        "_health",
         "_is_cutting",
         "_jobs_lock",
         "_lower_recovery_point",
-        "_progress",
-        "_recent",
-        "_segments",
-        "_storage",
-        "_tail",
         "cleaned_offset",
         "config",
-        "directory",
-        "epochs",
-        "high_watermark",
-        "id",
         "is_intact",
         "is_trusted",
-        "log_end_offset",
-        "log_start_offset",
-        "on_sync_finished",
-        "partition",
-        "producers",
-        "topic",
-        "topic_id",
     )
 
     def __init__(
@@ -102,41 +79,25 @@ class PartitionLog:
         is_new: bool,
         cleaned_offset: Offset = Offset(0),
     ) -> None:
-        self._storage = storage
-        self._health = health
-        self._recent = recent
-        self._tail: Tail = {}
+        super().__init__(
+            storage=storage,
+            health=health,
+            recent=recent,
+            directory=directory,
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            loaded=loaded,
+            is_new=is_new,
+        )
         self._lower_recovery_point = lower_recovery_point
         self._jobs_lock = threading.Lock()  # one job of this log at a time
         self._generation = 0  # rises with each cut: jobs begun before are stale
         self._is_cutting = False
-        self._segments = SegmentList(loaded.segments)
-        self._progress = SyncProgress(
-            self._segments,
-            loaded.epochs,
-            recovery_point=loaded.recovery_point,
-            recovery_position=loaded.recovery_position,
-            snapshot_offsets=loaded.snapshot_offsets,
-            is_new=is_new,
-        )
-        self.directory = directory
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = partition
-        self.id = TopicIdPartition(topic_id, partition)
         self.config = config
-        self.epochs = loaded.epochs
-        self.producers = loaded.producers
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = Offset(self._segments.active.end_offset)
-        self.high_watermark = loaded.high_watermark
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
-        self.on_sync_finished: Callable[[PartitionLog], None] | None = None
         self.is_intact = True  # false: a full disk stopped a cut half-way; it must be opened anew
         self.is_trusted = True  # false: a bug was met; the files alone tell the next start
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -231,33 +192,12 @@ class PartitionLog:
 
     # --- durability -----------------------------------------------------------------------------
 
-    @property
-    def durable_end_offset(self) -> Offset:
-        """All below it is durable."""
-        return self._progress.durable_end
-
-    @property
-    def recovery_point(self) -> Offset:
-        """A restart scans nothing below it."""
-        return self._progress.recovery_point
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """At most so many bytes would be scanned if the process died now."""
-        return self._progress.unsynced_bytes
-
-    @property
-    def unsynced_since_ms(self) -> int | None:
-        """When the oldest append was made that no full sync has taken, or takes now; None: none is left."""
-        return self._progress.since_ms
-
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
         """A job that makes all bytes up to the present log end durable.
 
         None if nothing is unsynced, or if a sync is under way: its `finish` is the moment to begin
-        the next (group commit without a timer; `on_sync_finished` tells of it, whoever had begun
-        the sync). `full` also writes indexes, epochs and producer snapshot and moves the recovery
-        point; wished for during a sync, it is granted to the next.
+        the next (group commit without a timer). `full` also writes indexes, epochs and producer
+        snapshot and moves the recovery point; wished for during a sync, it is granted to the next.
         """
         self._health.check()
         progress = self._progress
@@ -307,8 +247,6 @@ class PartitionLog:
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.no_room)
             if job.is_current():
                 self._progress.synced(job)
-            if self.on_sync_finished is not None:
-                self.on_sync_finished(self)
         elif not job.is_current():
             return  # the partition was deleted meanwhile
         elif isinstance(job, TruncateJob):
@@ -324,7 +262,6 @@ class PartitionLog:
         """
         if self._is_cutting or not self.is_trusted:
             return False
-        self.on_sync_finished = None
         self._progress.is_under_way = False
         job = self.begin_sync(full=True)
         if job is not None:
@@ -424,36 +361,6 @@ class PartitionLog:
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         self.high_watermark = offset
 
-    @property
-    def last_stable_offset(self) -> Offset:
-        """The first offset of the oldest transaction that is open, or was closed by a marker not
-        below the high watermark yet; without one, the high watermark."""
-        first = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if first is None else min(first, self.high_watermark)
-
-    @property
-    def stored_end_offset(self) -> Offset:
-        """Where the last batch ends, as a restart sees it; a cut inside a gap that compaction had
-        left puts the log end offset past it."""
-        return Offset(self._segments.active.end_offset)
-
-    @property
-    def last_epoch(self) -> LeaderEpoch:
-        """The latest entry of the epoch cache; NO_LEADER_EPOCH if there is none."""
-        return self.epochs.last
-
-    def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """The largest known epoch <= `epoch` and its end offset (R3).
-
-        Without any entry: (NO_LEADER_EPOCH, NO_OFFSET). Below the first entry: (epoch, the first
-        entry's start), as Kafka answers OffsetsForLeaderEpoch.
-        """
-        return self.epochs.end_of(epoch, self.log_end_offset)
-
-    def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The leader epoch under which `offset` was written; NO_LEADER_EPOCH if unknown."""
-        return self.epochs.at(offset)
-
     def advance_log_start(self, offset: Offset) -> None:
         """DeleteRecords, or what a leader told. Never falls; above the log end, reset instead.
 
@@ -463,63 +370,6 @@ class PartitionLog:
             self.log_start_offset = offset
             self.high_watermark = max(self.high_watermark, offset)
             self.epochs.cut_start(offset)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all segments, without indexes."""
-        return self._segments.size_bytes
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments.all)
-
-    # --- reading --------------------------------------------------------------------------------
-
-    def plan_read(
-        self, start_offset: Offset, *, bytes_max: int, end_offset: Offset, verify: bool = False
-    ) -> ReadPlan:
-        """Plan to read whole batches from the one that holds `start_offset`, at least one.
-
-        No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
-        run at once. With `verify` what a file gives is read in the pool and its CRCs are checked: a
-        wrong one takes the directory offline (P13, R11). Raises OffsetOutOfRange.
-        """
-        if not self.log_start_offset <= start_offset <= self.log_end_offset:
-            raise OffsetOutOfRange(
-                f"offset {start_offset} of {self} is not in"
-                f" [{self.log_start_offset}, {self.log_end_offset}]"
-            )
-        end_offset = min(end_offset, self.log_end_offset)
-        result = read_tail(self._tail, start_offset, bytes_max, end_offset)
-        segments: list[Segment] = []
-        if result is None:
-            if start_offset >= end_offset:
-                result = ReadResult((), start_offset, start_offset, 0)
-            else:
-                segments = self._segments.since(start_offset)
-                self._segments.use(segments[0], may_drop=self._progress.may_drop)
-        plan = (segments, start_offset, bytes_max, end_offset, verify, result)
-        return ReadPlan(self._storage, self._health, *plan)
-
-    def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
-        """Plan and run here, cold or not."""
-        return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after it, with its own time (pool: waits). Raises StorageFailed."""
-        return find_timestamp(
-            self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
-        )
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
-        return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
-
-    def aborted_transactions(
-        self, start_offset: Offset, end_offset: Offset
-    ) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start_offset, end_offset), in the order of markers."""
-        return self._segments.aborted_transactions(start_offset, end_offset)
 
     # --- space ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
+from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition.read_bound import ReadBound
 from odradek_broker.replication.outcomes import AbortedRange, ReadOutcome

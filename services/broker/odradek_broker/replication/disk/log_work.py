@@ -10,7 +10,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from odradek_broker.log.partition_log import PartitionLog, StorageJob
+from odradek_broker.log.log_jobs import StorageJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.host_ports import Surroundings

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_broker.log.partition_log import OffsetOutOfRange, ReadPlan, ReadResult
+from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
