@@ -194,6 +194,17 @@ async def test_a_replica_that_is_moved_away_is_no_longer_told_as_broken(
         assert told == [(host.partition,), ()]
 
 
+async def test_a_bug_in_late_work_for_a_replica_that_is_gone_is_told_to_nobody() -> None:
+    """Nothing would ever take it back, and the controller knows no such replica."""
+    told: Told = []
+    async with table_of(memory_broker(CONFIG), 2, leader=OWN, on_broken=told.append) as (table, _):
+        host = table.by_id[TOPIC_ID, 0]
+        table._remove(host.partition.topic_id, host.partition.partition)
+        with host.guard():
+            raise AssertionError("what a thread found when it was done")
+        assert told == []
+
+
 async def test_a_failed_write_still_takes_the_directory_offline() -> None:
     offline: list[str] = []
     broker = memory_broker(CONFIG)

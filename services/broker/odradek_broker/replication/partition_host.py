@@ -178,8 +178,8 @@ class PartitionHost:
 
         Its log is left as it is: the next start reads it as after a kill.
         """
-        if self.is_failed:
-            _log.error("A failed partition broke a rule", exc=error, partition=str(self))
+        if self.is_failed or self.is_removed:
+            _log.error("A partition that ended broke a rule", exc=error, partition=str(self))
             return
         replica = self.replica
         _log.error(
