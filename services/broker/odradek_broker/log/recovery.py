@@ -137,8 +137,8 @@ class Recovery:
             if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
                     self.storage.remove(segment.path(suffix))
-            is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             self._segments.append(segment)
+            is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             is_hole = not is_last and segment.end_offset != bases[number + 1]
             if is_hole and bases[number + 1] <= trusted:
                 raise CorruptBatch(f"{segment.end_offset} is followed by {bases[number + 1]}")
