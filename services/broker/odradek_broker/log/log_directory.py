@@ -325,9 +325,7 @@ class LogDirectory:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                self._storage.remove_tree(
-                    log.directory
-                )  # that makes room, and is rare: it may wait here
+                self._storage.remove_tree(log.directory)  # rare, and makes room: it may wait here
             else:
                 self._removals.append(target)
 
