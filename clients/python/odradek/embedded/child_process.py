@@ -38,6 +38,11 @@ class ChildProcess:
         self._ready = threading.Event()
 
     @property
+    def command(self) -> list[str]:
+        """What starts it by hand: then it does not end with this process."""
+        return [sys.executable, "-m", self.module, *self.arguments]
+
+    @property
     def pid(self) -> int:
         """Of the running process, or of the last one."""
         assert self._process is not None, f"{self.name} was never started"
@@ -64,7 +69,7 @@ class ChildProcess:
         with self.log_path.open("ab") as log:
             self._log_start_bytes = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *self.arguments],
+                [*self.command, "--exit-with-parent"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -227,7 +227,7 @@ class EmbeddedCluster:
         )
 
     def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
-        arguments = ["--exit-with-parent"]
+        arguments = []
         for setting in (*(f"{key}={value}" for key, value in settings.items()), *more):
             arguments += ["--set", setting]
         log_path = self.data_dir / f"{name}.log"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from odradek.embedded import EmbeddedCluster
 
 
 def dev(
@@ -35,7 +39,10 @@ def dev(
         bool, typer.Option(help="Stop at end of file on standard input.")
     ] = False,
 ) -> None:
-    """Run an embedded cluster in the foreground; stop it, children too, on Ctrl-C or SIGTERM."""
+    """Run an embedded cluster in the foreground; stop it, children too, on Ctrl-C or SIGTERM.
+
+    Kill what you like of it: the rest goes on, and how to start a process again is printed.
+    """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
     plan = ClusterPlan(
@@ -58,15 +65,30 @@ def dev(
             print(json.dumps(cluster.describe()), flush=True)
         else:
             _tell(cluster)
-        while not stop.wait(0.5):
-            for child in cluster.children():
-                if not child.is_running:
-                    print(
-                        f"odradek: {child.name} ended with status {child.exit_status()}; "
-                        f"its log: {child.log_path}",
-                        file=sys.stderr,
-                    )
-                    stop.set()
+        if _watch(cluster, stop):
+            return
+    raise typer.Exit(1)
+
+
+def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
+    """Whether it was told to stop; false when no process is left.
+
+    A process that ends is told of, and the others go on: to see that is what clusters are killed for.
+    """
+    left = cluster.children()
+    while not stop.wait(0.2):
+        for child in [one for one in left if not one.is_running]:
+            left.remove(child)
+            print(
+                f"odradek: {child.name} ended with status {child.exit_status()}, the others go on;"
+                f" its log: {child.log_path}; to start it again: {shlex.join(child.command)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        if not left:
+            print("odradek: no process of the cluster is left", file=sys.stderr)
+            return False
+    return True
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
@@ -76,11 +98,9 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
     stop.set()
 
 
-def _tell(cluster: object) -> None:
+def _tell(cluster: EmbeddedCluster) -> None:
     from odradek.cli.output import console
-    from odradek.embedded import EmbeddedCluster
 
-    assert isinstance(cluster, EmbeddedCluster)
     told = cluster.describe()
     out = console()
     out.print("[bold]The cluster accepts writes.[/bold] Ctrl-C stops it.")
