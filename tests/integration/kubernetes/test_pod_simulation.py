@@ -136,6 +136,9 @@ def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
     with httpx.Client(timeout=30, verify=cluster.client_tls()) as client:
         made = client.post(f"{url(0)}/v3/clusters/odradek/topics", json={"topic_name": "by-rest"})
         assert made.status_code == 201, made.text
+        assert made.json()["replication_factor"] == made.json()["partitions_count"] == 3
+        topic = client.get(f"{url(0)}/topics/by-rest").json()
+        assert topic["configs"]["min.insync.replicas"] == "2"
         body = {"records": [{"value": number} for number in range(10)]}
         sent = client.post(f"{url(0)}/topics/by-rest", json=body, headers=json_v2)
         assert sent.status_code == 200, sent.text

@@ -1,26 +1,49 @@
-"""The examples in deploy/examples are settings that a process would start with."""
+"""The configuration files in deploy/ are settings that a process would start with, and go together."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from odradek_broker.listeners.kafka_listener import refuse_unencrypted_listeners
 from odradek_broker.settings import BrokerSettings
+from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_gateway.settings import GatewaySettings
+from odradek_metadata_quorum.settings import QuorumProcessSettings
+from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_runtime.listeners import refuse_open_without_authentication
 from odradek_runtime.settings import load_settings
 
-EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+EXAMPLES = DEPLOY / "examples"
+OF_THE_POD = {  # what the manifests give by the environment
+    "quorum": {
+        "NODE_ID": "1",
+        "CLUSTER_ID": "c",
+        "CONTROLLER_QUORUM_VOTERS": "1@quorum-1.quorum:9095",
+    },
+    "broker": {
+        "NODE_ID": "1",
+        "CONTROLLER_RPC_ENDPOINTS": "1@quorum-1.quorum:9094",
+    },
+}
+
+
+def broker_settings(file: Path, env: dict[str, str]) -> BrokerSettings:
+    return load_settings(
+        BrokerSettings, env=env, env_prefix="ODRADEK_BROKER_", config_file=file, assignments=()
+    )
+
+
+def quorum_settings(file: Path, env: dict[str, str]) -> QuorumProcessSettings:
+    return load_settings(
+        QuorumProcessSettings, env=env, env_prefix="ODRADEK_QUORUM_", config_file=file
+    )
 
 
 def test_the_brokers_example_listens_on_nothing_open() -> None:
-    settings = load_settings(
-        BrokerSettings,
-        env={},
-        env_prefix="ODRADEK_BROKER_",
-        config_file=EXAMPLES / "broker.properties",
-        assignments=(),
-    )
+    settings = broker_settings(EXAMPLES / "broker.properties", {})
     settings.check()
     refuse_unencrypted_listeners(settings, insecure=False)
     refuse_open_without_authentication(
@@ -37,3 +60,31 @@ def test_the_gateways_example_listens_on_nothing_open() -> None:
         assignments=(),
     )
     settings.check(insecure=False)
+
+
+def test_the_controllers_example_fits_together() -> None:
+    settings = quorum_settings(EXAMPLES / "quorum.properties", {})
+    settings.check()
+    assert settings.ssl_certificate
+    assert settings.ssl_ca
+
+
+@pytest.mark.parametrize("folder", ["examples", "k8s/base"])
+def test_acks_all_takes_two_replicas_and_topics_have_three(folder: str) -> None:
+    """These count where the controllers are told; only they are asked for what a topic does not say."""
+    env = {
+        name: {f"ODRADEK_{name.upper()}_{key}": value for key, value in given.items()}
+        for name, given in OF_THE_POD.items()
+    }
+    if folder == "examples":
+        env = {"quorum": {}, "broker": {}}
+    controllers = quorum_settings(DEPLOY / folder / "quorum.properties", env["quorum"])
+    cluster = dict(controllers.initial_configs())
+    assert cluster["min.insync.replicas"] == "2"
+    assert cluster["default.replication.factor"] == "3"
+    broker = broker_settings(DEPLOY / folder / "broker.properties", env["broker"])
+    image = MetadataImage()
+    image.configs[ALL_BROKERS] = cluster
+    assert list(unused_settings(broker, image)) == []
+    assert str(broker.num_partitions) == cluster["num.partitions"]
+    assert str(broker.default_replication_factor) == cluster["default.replication.factor"]
