@@ -11,7 +11,7 @@ from odradek_runtime.tls import TlsRefused
 
 def main() -> int:
     """Run a broker; the exit status."""
-    arguments = parse_arguments("odradek broker")
+    arguments = parse_arguments("odradek broker", settings_help=_settings_help)
     keep_freed_memory()
     from odradek_broker.process import BrokerProcess
     from odradek_broker.settings import ENV_PREFIX, BrokerSettings
@@ -25,6 +25,13 @@ def main() -> int:
         make=lambda settings: BrokerProcess(settings, insecure=arguments.insecure).run,
         refusals=(ListenRefused, TlsRefused),
     )
+
+
+def _settings_help() -> str:
+    from odradek_broker.settings import ENV_PREFIX, BrokerSettings
+    from odradek_runtime.settings_text import settings_help
+
+    return settings_help(BrokerSettings, ENV_PREFIX)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from odradek_broker.settings import BrokerSettings, settings_text
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_runtime.settings import specs_of
+from odradek_runtime.settings_text import settings_text
 
 _SOURCE_DYNAMIC_BROKER: Final = 2
 _SOURCE_DYNAMIC_DEFAULT: Final = 3

@@ -11,7 +11,7 @@ from odradek_runtime.program import Run, run_program
 
 def main() -> int:
     """Run a gateway; the exit status."""
-    arguments = parse_arguments("odradek gateway")
+    arguments = parse_arguments("odradek gateway", settings_help=_settings_help)
     from odradek_gateway.process import GatewayProcess
     from odradek_gateway.settings import ENV_PREFIX, GatewaySettings
 
@@ -28,6 +28,13 @@ def main() -> int:
         make=make,
         refusals=(JwksRefused,),
     )
+
+
+def _settings_help() -> str:
+    from odradek_gateway.settings import ENV_PREFIX, GatewaySettings
+    from odradek_runtime.settings_text import settings_help
+
+    return settings_help(GatewaySettings, ENV_PREFIX)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from odradek_runtime.tls import TlsRefused
 
 def main() -> int:
     """Run a controller; the exit status."""
-    arguments = parse_arguments("odradek quorum")
+    arguments = parse_arguments("odradek quorum", settings_help=_settings_help)
     from odradek_metadata_quorum.process import QuorumProcess
     from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 
@@ -23,6 +23,13 @@ def main() -> int:
         make=lambda settings: QuorumProcess(settings, insecure=arguments.insecure).run,
         refusals=(ListenRefused, TlsRefused),
     )
+
+
+def _settings_help() -> str:
+    from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
+    from odradek_runtime.settings_text import settings_help
+
+    return settings_help(QuorumProcessSettings, ENV_PREFIX)
 
 
 if __name__ == "__main__":

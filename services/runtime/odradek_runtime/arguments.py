@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,17 @@ class Arguments:
     insecure: bool
 
 
-def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Arguments:
-    """Read the command line; exits with status 2 and the usage if it is wrong."""
-    parser = argparse.ArgumentParser(prog=program)
+def parse_arguments(
+    program: str, argv: Sequence[str] | None = None, *, settings_help: Callable[[], str]
+) -> Arguments:
+    """Read the command line; exits with status 2 and the usage if it is wrong.
+
+    `--help` prints `settings_help()` after the options.
+    """
+    parser = argparse.ArgumentParser(prog=program, add_help=False)
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="show these options, and every setting"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, name=value a line")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting, wins"
@@ -36,6 +44,9 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
         help="listen beyond loopback without TLS (everybody on the network may read and write)",
     )
     found = parser.parse_args(argv)
+    if found.help:
+        print(f"{parser.format_help()}\n{settings_help()}")
+        parser.exit()
     return Arguments(
         config_file=found.config,
         assignments=tuple(found.set),

@@ -40,6 +40,18 @@ class SettingSpec:
     is_secret: bool = False
     parse: Callable[[str], Any] | None = None
 
+    @property
+    def bounds(self) -> str:
+        """The range with its unit, in words; empty where there is none."""
+        low, high = self.minimum, self.maximum
+        if low is None and high is None:
+            return ""
+        if low is not None and high is not None:
+            words = f"{low}..{high}"
+        else:
+            words = f"at least {low}" if low is not None else f"at most {high}"
+        return f"{words} {self.unit}" if self.unit else words
+
 
 def setting(
     name: str,
@@ -176,13 +188,7 @@ def _parse(spec: SettingSpec, kind: Any, text: str, where: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = spec.minimum, spec.maximum
         if (low is not None and value < low) or (high is not None and value > high):
-            bounds = (
-                f"{'' if low is None else low:g}..{'' if high is None else high:g}"
-                if (low is not None and high is not None)
-                else (f"at least {low:g}" if low is not None else f"at most {high:g}")
-            )
-            unit = f" {spec.unit}" if spec.unit else ""
-            raise SettingsError(f"{where}: {spec.name}={text} is out of range: {bounds}{unit}")
+            raise SettingsError(f"{where}: {spec.name}={text} is out of range: {spec.bounds}")
     if spec.choices and value not in spec.choices:
         raise SettingsError(
             f"{where}: {spec.name}={shown} is not valid: one of {', '.join(spec.choices)}"

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from odradek_runtime.settings import SettingsError, load_settings, setting
+from odradek_broker.settings import BrokerSettings
+from odradek_gateway.settings import GatewaySettings
+from odradek_metadata_quorum.settings import QuorumProcessSettings
+from odradek_runtime.arguments import parse_arguments
+from odradek_runtime.settings import SettingsError, load_settings, setting, specs_of
+from odradek_runtime.settings_text import settings_help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +85,27 @@ def test_a_secret_is_not_repeated() -> None:
     with pytest.raises(SettingsError) as refused:
         _load("node.id=1", "secret=hunter2")
     assert "hunter2" not in str(refused.value)
+
+
+def test_help_tells_of_a_setting_all_that_is_known_of_it() -> None:
+    told = settings_help(Sample, "T_")
+    assert "T_" in told
+    assert "  flush.ms=5\n      The wait. 1..10 ms.\n" in told
+    assert "  node.id=...\n      The id. Must be given. At least 0. Also broker.id.\n" in told
+    assert "  is.on=false\n" in told
+    assert "  mode=a\n      The mode. One of a, b.\n" in told
+
+
+@pytest.mark.parametrize("settings", [BrokerSettings, QuorumProcessSettings, GatewaySettings])
+def test_help_of_a_process_tells_of_every_setting(
+    settings: type[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(
+            "odradek x", ["--help"], settings_help=lambda: settings_help(settings, "T_")
+        )
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "--config FILE" in told
+    assert all(f"\n  {name}=" in told for name in specs_of(settings))
+    assert max(map(len, told.splitlines())) <= 120

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from odradek_broker.settings import BrokerSettings, settings_text
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.config_definition import ConfigSource, ConfigType
 from odradek_protocol.metadata.configs import (
     BROKER_CONFIGS,
@@ -23,6 +23,7 @@ from odradek_protocol.metadata.configs import (
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.settings import specs_of
+from odradek_runtime.settings_text import settings_text
 
 _TYPES: Final = {
     bool: ConfigType.BOOLEAN,

@@ -1,6 +1,6 @@
 """A broker's settings."""
 
-from odradek_broker.settings.broker_settings import ENV_PREFIX, BrokerSettings, settings_text
+from odradek_broker.settings.broker_settings import ENV_PREFIX, BrokerSettings
 from odradek_broker.settings.listener_settings import (
     GRPC,
     KAFKA,
@@ -17,5 +17,4 @@ __all__ = [
     "BrokerSettings",
     "is_grpc_listener",
     "is_kafka_listener",
-    "settings_text",
 ]

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from odradek_broker.settings.listener_settings import ListenerSettings
-from odradek_runtime.listeners import (
-    ListenerAddress,
-    host_port,
-    parse_endpoints,
-)
+from odradek_runtime.listeners import parse_endpoints
 from odradek_runtime.settings import SettingsError, setting
 
 ENV_PREFIX: Final = "ODRADEK_BROKER_"
@@ -204,22 +200,3 @@ class BrokerSettings(ListenerSettings):
             raise SettingsError(
                 "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"
             )
-
-
-def settings_text(value: Any) -> str:
-    """A setting's value as it would be written in a file."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(_element_text(one) for one in value)
-    return str(value)
-
-
-def _element_text(value: Any) -> str:
-    if isinstance(value, ListenerAddress):
-        return f"{value.name}://{value.authority}"
-    if isinstance(value, tuple) and len(value) == 3:  # id, host, port
-        return f"{value[0]}@{host_port(value[1], value[2])}"
-    if isinstance(value, tuple):  # listener, protocol
-        return ":".join(str(part) for part in value)
-    return str(value)

@@ -25,17 +25,21 @@ class LogSettings(NodeSettings):
 
     # --- topics --------------------------------------------------------------------------------
     num_partitions: int = setting(
-        "num.partitions", "Partitions of a topic made without a count.", default=1, minimum=1
+        "num.partitions",
+        "Partitions of a topic that comes into being because somebody asks for it; what a topic that is"
+        " made without a count gets, the controllers' says.",
+        default=1,
+        minimum=1,
     )
     default_replication_factor: int = setting(
         "default.replication.factor",
-        "Replicas of a topic made without a count.",
+        "Replicas of a topic that comes into being because somebody asks for it; else as num.partitions.",
         default=1,
         minimum=1,
     )
     min_insync_replicas: int = setting(
         "min.insync.replicas",
-        "In-sync replicas that acks=all needs, for topics without their own.",
+        "In-sync replicas that acks=all needs. The controllers' counts, not this one.",
         default=1,
         minimum=1,
     )
@@ -46,7 +50,8 @@ class LogSettings(NodeSettings):
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
-        "Whether a replica out of sync may lead when no other is left (loses records).",
+        "Whether a replica out of sync may lead when no other is left (loses records). The controllers'"
+        " counts, not this one.",
         default=False,
     )
 
@@ -76,7 +81,7 @@ class LogSettings(NodeSettings):
     )
     log_retention_bytes: int = setting(
         "log.retention.bytes",
-        "Size of a partition above which segments leave; -1: no bound.",
+        "Size of a partition above which closed segments leave, never the active one; -1: no bound.",
         default=-1,
         unit="bytes",
         minimum=-1,

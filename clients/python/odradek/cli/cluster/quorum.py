@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Run a controller (`odradek quorum --config FILE`), or see how the quorum is.",
+    epilog="`odradek quorum --config FILE --help` lists every setting of a controller.",
     no_args_is_help=True,
 )
 
