@@ -1,15 +1,15 @@
 """InitProducerId: the identity of an idempotent producer (KIP-98).
 
 Every call gives a new id, also to who names the one it has: next epochs are given out by a
-transaction coordinator alone (KIP-360). With a transactional id a transaction coordinator would
-have to answer; without one the answer is a fatal error at once, never one that is retried.
+transaction coordinator alone (KIP-360). There are no transactions: a transactional id is answered
+by an error that clients take as final, never one that is retried.
 """
 
 from __future__ import annotations
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.security.rights import Operation, ResourceType
+from odradek_broker.security.rights import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import InitProducerIdResponse, Message
@@ -18,15 +18,8 @@ from odradek_protocol.kafka.messages import InitProducerIdResponse, Message
 @handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(request: Request) -> Message:
     """A fresh id, with epoch 0."""
-    message = request.message
-    transactional_id = message.transactional_id
-    if transactional_id is not None:
-        if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if request.services.transactions is None:
-            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        answer: Message = await request.services.transactions.init_producer_id(request)
-        return answer
+    if request.message.transactional_id is not None:
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not request.allows_any_topic(Operation.WRITE) and not request.allows_cluster(
         Operation.IDEMPOTENT_WRITE
     ):

@@ -82,7 +82,6 @@ class Services:
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
     groups: Any = None  # its type belongs to the group handlers, which check it with `needs`
-    transactions: Any = None  # likewise
 
     @property
     def image(self) -> MetadataImage:

@@ -1,4 +1,4 @@
-"""What a broker sets for groups and transactions."""
+"""What a broker sets for groups."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings(LogSettings):
-    """The coordinators; on top of the logs', as slotted classes have one line of ancestors."""
+    """The group coordinator; on top of the logs', as slotted classes have one line of ancestors."""
 
-    # --- groups and transactions (coordinators) -------------------------------------------------
+    # --- groups --------------------------------------------------------------------------------
     group_initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms",
         "How long the first rebalance of an empty group waits for more members.",
@@ -117,43 +117,4 @@ class CoordinatorSettings(LogSettings):
         default=4096,
         unit="bytes",
         minimum=0,
-    )
-    offset_commit_timeout_ms: int = setting(
-        "offsets.commit.timeout.ms",
-        "Longest wait for the replicas of a commit.",
-        default=5_000,
-        unit="ms",
-        minimum=1,
-    )
-    transaction_topic_num_partitions: int = setting(
-        "transaction.state.log.num.partitions",
-        "Partitions of __transaction_state.",
-        default=50,
-        minimum=1,
-    )
-    transaction_topic_replication_factor: int = setting(
-        "transaction.state.log.replication.factor",
-        "Replicas of __transaction_state (fewer while fewer brokers are there).",
-        default=3,
-        minimum=1,
-    )
-    transaction_topic_min_isr: int = setting(
-        "transaction.state.log.min.isr",
-        "min.insync.replicas of __transaction_state.",
-        default=2,
-        minimum=1,
-    )
-    transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms",
-        "Longest transaction that a producer may ask for.",
-        default=900_000,
-        unit="ms",
-        minimum=1,
-    )
-    transactional_id_expiration_ms: int = setting(
-        "transactional.id.expiration.ms",
-        "How long an idle transactional id is remembered.",
-        default=604_800_000,
-        unit="ms",
-        minimum=1,
     )

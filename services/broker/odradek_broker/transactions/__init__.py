@@ -1,1 +1,0 @@
-"""Transactions as a sans-IO state machine."""
