@@ -178,6 +178,31 @@ def test_every_panel_reads_what_is_there(scrape: Scrape) -> None:
         assert set(re.findall(r"{{(\w+)}}", legend)) <= shown(expr, scrape), title
 
 
+def counted_again(node: Any, nearest: str = "") -> list[str]:
+    """Metrics that every gateway tells alike, where the nearest aggregation is not `max`."""
+    if isinstance(node, promql_parser.VectorSelector):
+        name = str(node.name)
+        return [name] if name.startswith("kafka_") and nearest != "max" else []
+    if isinstance(node, promql_parser.AggregateExpr):
+        nearest = str(node.op)
+    below = [getattr(node, name, None) for name in ("lhs", "rhs", "expr", "vector_selector")]
+    below += getattr(node, "args", None) or ()
+    return [name for one in below if one is not None for name in counted_again(one, nearest)]
+
+
+def test_what_each_gateway_tells_counts_once() -> None:
+    """With two gateways there are two of each series."""
+    told = [*((title, expr) for title, expr, _ in panels())]
+    told += [(rule["alert"], rule["expr"]) for rule in alert_rules()]
+    assert sum("kafka_consumergroup" in expr for _, expr in told) > 4
+    for title, expr in told:
+        assert counted_again(parsed(expr)) == [], title
+    assert counted_again(parsed("sum by (a) (rate(kafka_x[5m]))")) == ["kafka_x"]
+    assert counted_again(parsed("max by (a) (kafka_x) > 1 and deriv(kafka_y[5m]) > 0")) == [
+        "kafka_y"
+    ]
+
+
 def test_what_is_not_there_is_noticed() -> None:
     scrape: Scrape = {"known": {"topic"}}
     assert missing("sum by (topic) (rate(known[5m]))", scrape) == []

@@ -149,8 +149,8 @@ ALERTS = (
     Alert(
         name="OdradekConsumerLagGrows",
         expr=(
-            "min_over_time(kafka_consumergroup_lag_sum[15m]) > 1000"
-            " and deriv(kafka_consumergroup_lag_sum[15m]) > 0"
+            "max by (consumergroup, topic) (min_over_time(kafka_consumergroup_lag_sum[15m])) > 1000"
+            " and max by (consumergroup, topic) (deriv(kafka_consumergroup_lag_sum[15m])) > 0"
         ),
         lasts="15m",
         severity="warning",

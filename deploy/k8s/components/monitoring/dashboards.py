@@ -56,6 +56,11 @@ def gauge(title: str, expr: str, legend: str, unit: str = "short") -> Panel:
     return Panel(title=title, lines=((expr, legend),), unit=unit)
 
 
+def once_of_gateways(by: str, expr: str) -> str:
+    """A sum over partitions of what each gateway tells alike."""
+    return f"sum by ({by}) (max by ({by}, partition) ({expr}))"
+
+
 CLUSTER = Dashboard(
     uid="odradek-cluster",
     title="Odradek / Cluster",
@@ -182,21 +187,28 @@ GROUPS = Dashboard(
             (
                 gauge(
                     "Messages Consumed per Second",
-                    "sum by (consumergroup, topic)"
-                    " (clamp_min(deriv(kafka_consumergroup_current_offset[5m]), 0))",
+                    once_of_gateways(
+                        "consumergroup, topic",
+                        "clamp_min(deriv(kafka_consumergroup_current_offset[5m]), 0)",
+                    ),
                     "{{consumergroup}} {{topic}}",
                     "cps",
                 ),
                 gauge(
                     "Messages In per Second",
-                    "sum by (topic) (clamp_min(deriv(kafka_topic_partition_current_offset[5m]), 0))",
+                    once_of_gateways(
+                        "topic", "clamp_min(deriv(kafka_topic_partition_current_offset[5m]), 0)"
+                    ),
                     "{{topic}}",
                     "cps",
                 ),
                 gauge(
                     "Records Kept",
-                    "sum by (topic) (kafka_topic_partition_current_offset"
-                    " - kafka_topic_partition_oldest_offset)",
+                    once_of_gateways(
+                        "topic",
+                        "kafka_topic_partition_current_offset"
+                        " - kafka_topic_partition_oldest_offset",
+                    ),
                     "{{topic}}",
                 ),
             ),
