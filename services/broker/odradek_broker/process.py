@@ -1,9 +1,8 @@
 """The broker process: its parts, the order in which they start, and the order in which they stop.
 
-Start (REPLICATION.md section 8): lock the directory, judge the last life, bind the ports, recover
-the logs while registering, follow the metadata until it shows our registration, activate the
-replicas, ask to be unfenced, serve. Stop: hand the leaderships over, close the listeners, sync,
-write the clean marker last.
+Start: lock the directory, judge the last life, bind the ports, recover the logs while registering,
+follow the metadata until it shows our registration, activate the replicas, ask to be unfenced,
+serve. Stop: hand the leaderships over, close the listeners, sync, write the clean marker last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gRPC servers and channels as every process of the cluster sets them up (DESIGN.md D5)."""
+"""gRPC servers and channels as every process of the cluster sets them up."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
 def refuse_open_without_tls(
     listeners: Iterable[ListenerAddress], *, has_tls: bool, insecure: bool
 ) -> None:
-    """Raise ListenRefused for a listener beyond loopback without TLS, unless `insecure` (D14)."""
+    """Raise ListenRefused for a listener beyond loopback without TLS, unless `insecure`."""
     if has_tls or insecure:
         return
     for listener in listeners:
@@ -109,7 +109,7 @@ def refuse_open_without_authentication(
     listeners: Iterable[ListenerAddress], authenticated: Container[str], *, insecure: bool
 ) -> None:
     """Raise ListenRefused for a listener beyond loopback, not among `authenticated`, where anybody
-    may come without saying who he is (D14); `insecure` allows that."""
+    may come without saying who he is; `insecure` allows that."""
     for listener in listeners:
         if not insecure and not listener.is_loopback and listener.name not in authenticated:
             raise ListenRefused(

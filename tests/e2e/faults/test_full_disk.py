@@ -1,4 +1,4 @@
-"""The disk of one broker fills up under load, and has room again: no restart, and no record lost (P14).
+"""The disk of one broker fills up under load, and has room again: no restart, and no record lost.
 
 The broker's data directory is a small tmpfs of its own; a file that is none of its business takes the room.
 """

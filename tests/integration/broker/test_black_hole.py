@@ -1,4 +1,4 @@
-"""A link that swallows everything: nobody is told, and all recovers soon after it heals (D5)."""
+"""A link that swallows everything: nobody is told, and all recovers soon after it heals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A link between two processes that swallows everything is noticed within about 2 s, at both ends (D5).
+"""A link between two processes that swallows everything is noticed within about 2 s, at both ends.
 
 Nobody is told when a cable is cut: without pings that must be answered a stream would wait for a minute and more.
 """

@@ -1,4 +1,4 @@
-"""The voters' sockets: who is let in, what a dead link costs, what a bug does (R19, R20)."""
+"""The voters' sockets: who is let in, what a dead link costs, what a bug does."""
 
 from __future__ import annotations
 

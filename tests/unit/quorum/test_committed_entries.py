@@ -11,7 +11,6 @@ from tests.sim.quorum.oracle import Oracle
 from tests.unit.quorum.lone_voter import LoneVoter
 
 
-# R1
 def test_a_heartbeat_commits_no_further_than_what_it_proves() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1, 1, 1, 1], commit=1)
@@ -20,7 +19,6 @@ def test_a_heartbeat_commits_no_further_than_what_it_proves() -> None:
     assert voter.node.raft.commit_index == 3
 
 
-# R15
 def test_replacing_a_committed_entry_ends_the_process_even_before_it_is_applied() -> None:
     voter = LoneVoter(disk_delay_s=(0.5, 0.5))
     voter.append(2, 1, (1, 0), [1] * 9, commit=10)
@@ -31,7 +29,6 @@ def test_replacing_a_committed_entry_ends_the_process_even_before_it_is_applied(
     assert "committed" in voter.node.dead
 
 
-# R16
 def test_a_gap_between_state_and_log_ends_the_process() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1] * 50, commit=51)
@@ -45,7 +42,6 @@ def test_a_gap_between_state_and_log_ends_the_process() -> None:
     assert "missing" in voter.node.dead
 
 
-# R16
 def test_a_trimmed_log_without_its_snapshot_does_not_start() -> None:
     voter = LoneVoter()
     for index in range(1, 120, 10):

@@ -1,4 +1,4 @@
-"""After a failed disk job no later one runs: a sync that succeeds then would prove nothing (R2)."""
+"""After a failed disk job no later one runs: a sync that succeeds then would prove nothing."""
 
 from __future__ import annotations
 

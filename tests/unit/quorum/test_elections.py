@@ -7,7 +7,6 @@ from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 
 
-# R8
 def test_a_single_voter_elects_itself_at_once() -> None:
     world = World(1, voters=1)
     world.start_all()
@@ -15,7 +14,6 @@ def test_a_single_voter_elects_itself_at_once() -> None:
     world.commit(3)
 
 
-# R9
 def test_a_late_vote_of_the_last_term_does_not_eat_the_real_one() -> None:
     voter = LoneVoter()
     first = voter.campaign(grants=(2,))
@@ -27,7 +25,6 @@ def test_a_late_vote_of_the_last_term_does_not_eat_the_real_one() -> None:
     assert voter.node.raft.is_leader
 
 
-# R9
 def test_a_vote_counts_once() -> None:
     voter = LoneVoter(voters=5)
     term = voter.campaign(grants=(2, 3))
@@ -38,7 +35,6 @@ def test_a_vote_counts_once() -> None:
     assert voter.node.raft.is_leader
 
 
-# R13
 def test_a_stall_of_its_own_deposes_no_leader() -> None:
     """The whole machine stops for 5 s; the leader wakes first and sees its stall, not silence."""
     world = World(5)
@@ -59,7 +55,6 @@ def test_a_stall_of_its_own_deposes_no_leader() -> None:
     assert leader.resignations == []
 
 
-# R14
 def test_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_yet() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1, 1], commit=3)
@@ -72,7 +67,6 @@ def test_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_yet() 
     assert [m["granted"] for _, m in voter.take_sent(wire.PRE_VOTE_REPLY)] == [False]
 
 
-# R14
 def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1], commit=1)
@@ -86,7 +80,6 @@ def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
     assert (raft.term, raft._SyncObj__votedForNodeId) == (2, 3)
 
 
-# R14
 def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
     voter = LoneVoter()
     asked = voter.hear_pre_votes(rounds=2)
@@ -96,7 +89,6 @@ def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
     assert voter.node.raft.term == term
 
 
-# R14
 def test_an_isolated_voter_returns_without_deposing_the_leader() -> None:
     for seed in range(5):
         world = World(seed)
@@ -113,7 +105,6 @@ def test_an_isolated_voter_returns_without_deposing_the_leader() -> None:
         assert {node.raft.term for node in world.nodes.values()} == {term}, seed
 
 
-# R21
 def test_leadership_is_handed_over_at_once_and_elections_still_work_after_it() -> None:
     world = World(2)
     world.start_all()
@@ -131,7 +122,6 @@ def test_leadership_is_handed_over_at_once_and_elections_still_work_after_it() -
     world.commit(2)
 
 
-# R21
 def test_only_the_leader_of_the_term_may_ask_to_campaign() -> None:
     voter = LoneVoter()
     voter.append(2, 3, (1, 0), [3], commit=1)

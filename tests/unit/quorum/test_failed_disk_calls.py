@@ -31,7 +31,6 @@ class _FailOnce:
         return True
 
 
-# R2, R3
 @pytest.mark.parametrize(
     ("call", "prefix"),
     [
@@ -99,7 +98,6 @@ def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: st
         assert world.deaths == []
 
 
-# R3
 def test_votes_and_entries_survive_a_crash_at_any_step_of_rolling_and_removing() -> None:
     for cut_after in range(60):
         disk = SimulatedDisk(random.Random(cut_after))

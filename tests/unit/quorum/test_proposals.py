@@ -33,7 +33,6 @@ class _Recorder:
         raise AssertionError
 
 
-# R12
 def test_a_proposal_is_appended_in_its_epoch_by_its_leader_or_refused_at_once() -> None:
     world = World(3)
     world.start_all()
@@ -64,7 +63,6 @@ def test_a_proposal_is_appended_in_its_epoch_by_its_leader_or_refused_at_once() 
     assert first.raft.propose(b"p", epoch) is None
 
 
-# R18
 def test_a_burst_costs_one_message_a_peer_and_one_sync() -> None:
     voter = LoneVoter()
     voter.become_leader()
@@ -80,7 +78,6 @@ def test_a_burst_costs_one_message_a_peer_and_one_sync() -> None:
     assert voter.node.barrier.latency.count == syncs + 1
 
 
-# R22
 async def test_a_proposal_over_the_limit_is_refused_and_one_at_the_limit_commits(
     tmp_path: Path,
 ) -> None:
@@ -106,7 +103,6 @@ async def test_a_proposal_over_the_limit_is_refused_and_one_at_the_limit_commits
     assert [len(payload) for payload in machine.payloads] == [1 << 20]
 
 
-# R22
 def test_the_largest_entry_travels_in_one_message() -> None:
     voter = LoneVoter()
     voter.become_leader()

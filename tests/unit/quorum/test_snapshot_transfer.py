@@ -17,7 +17,6 @@ from tests.unit.quorum.left_behind import leader_left_behind, snapshot_chunk
 from tests.unit.quorum.lone_voter import LoneVoter
 
 
-# R1
 def test_snapshot_chunks_commit_nothing_of_an_unverified_tail() -> None:
     world, old = leader_left_behind()
     world.sent = []
@@ -32,7 +31,6 @@ def test_snapshot_chunks_commit_nothing_of_an_unverified_tail() -> None:
     assert not any(payload.startswith(b"ghost") for _, payload in world.oracle.entries.values())
 
 
-# R6
 def test_an_old_snapshot_sent_again_rolls_nothing_back() -> None:
     """A whole transfer is replayed later, by the then leader's name: it must not be installed."""
     world, old = leader_left_behind()
@@ -64,7 +62,6 @@ def test_an_old_snapshot_sent_again_rolls_nothing_back() -> None:
     world.converge()
 
 
-# R6
 def test_a_damaged_chunk_damages_nothing_but_the_transfer() -> None:
     world, _ = leader_left_behind()
     damaged: list[Message] = []
@@ -82,7 +79,6 @@ def test_a_damaged_chunk_damages_nothing_but_the_transfer() -> None:
     assert world.counts["snapshot installed"] == 1
 
 
-# R7
 def test_a_lost_chunk_is_sent_again_and_the_transfer_ends() -> None:
     for lost_number in range(3):
         world, _ = leader_left_behind()
@@ -106,7 +102,6 @@ def test_a_lost_chunk_is_sent_again_and_the_transfer_ends() -> None:
         assert world.counts["snapshot installed"] == 1
 
 
-# R7
 def test_a_quick_reconnect_in_the_middle_of_a_transfer_goes_on() -> None:
     world, old = leader_left_behind()
     leader = world.leader()
@@ -127,7 +122,6 @@ def test_a_quick_reconnect_in_the_middle_of_a_transfer_goes_on() -> None:
     assert world.counts["snapshot installed"] == 1
 
 
-# R10
 def test_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1] * 19, commit=5)
@@ -142,7 +136,6 @@ def test_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail() -
     assert raft._log.last_index == 20, "entries behind the snapshot may have been acknowledged"
 
 
-# R10
 def test_the_leader_counts_an_installed_snapshot_up_to_its_index() -> None:
     voter = LoneVoter()
     term = voter.become_leader(followers=(2,))
@@ -161,7 +154,6 @@ def test_the_leader_counts_an_installed_snapshot_up_to_its_index() -> None:
     assert voter.node.raft.commit_index == offsets[3]
 
 
-# R11
 def test_a_vote_request_right_after_a_torn_install_meets_the_snapshot() -> None:
     """The crash comes between the snapshot's rename and the log's reset."""
     world, old = leader_left_behind()
@@ -200,7 +192,6 @@ def test_a_vote_request_right_after_a_torn_install_meets_the_snapshot() -> None:
     world.converge()
 
 
-# R17
 async def test_a_snapshot_that_jumps_over_proposals_fails_them_as_unknown() -> None:
     pending = PendingProposals()
     futures = [pending.add(offset, 3, 10) for offset in (5, 6, 7)]
@@ -214,7 +205,6 @@ async def test_a_snapshot_that_jumps_over_proposals_fails_them_as_unknown() -> N
     assert (pending.count, pending.payload_bytes) == (0, 0)
 
 
-# R18
 def test_a_follower_a_little_behind_a_snapshot_gets_entries_not_the_snapshot() -> None:
     world = World(4, limits=replace(LIMITS, snapshot_interval_entries=30, snapshot_entries_min=25))
     world.start_all()
@@ -231,7 +221,6 @@ def test_a_follower_a_little_behind_a_snapshot_gets_entries_not_the_snapshot() -
     assert not [m for _, _, m in world.sent if m["type"] == wire.INSTALL_SNAPSHOT]
 
 
-# R18
 def test_a_snapshot_is_encoded_on_the_disks_queue_not_on_the_loop() -> None:
     world = World(1, voters=1)
     node = world.start(1)

@@ -1,4 +1,4 @@
-"""The log's bytes: torn tails are cut, damage is refused, whatever the pages do (R4, R5)."""
+"""The log's bytes: torn tails are cut, damage is refused, whatever the pages do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate (REPLICATION.md R13): what a broker may answer once its lease or its role is over."""
+"""The gate (R13): what a broker may answer once its lease or its role is over."""
 
 from __future__ import annotations
 

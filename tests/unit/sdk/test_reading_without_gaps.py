@@ -1,4 +1,4 @@
-"""Random faults while reading: offsets rise by one, from wherever the reader stood (RELIABILITY P5)."""
+"""Random faults while reading: offsets rise by one, from wherever the reader stood (P5)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from odradek_protocol.identity import (
 
 
 class RestartClass(IntEnum):
-    """What kind of stop came before a broker's start (REPLICATION.md section 8)."""
+    """What kind of stop came before a broker's start."""
 
     CLEAN = 1  # a controlled shutdown, its marker names the previous broker epoch
     PROCESS = 2  # the process died, the page cache is whole

@@ -3,7 +3,7 @@
 Both formats are chains of blocks with a length in front and a fixed most that each may hold, so
 hopping over them costs one step a block and bounds the output before any of it exists. For what
 real producers write the bound is within one block of the truth.
-Sources: lz4_Frame_format.md; RFC 8878 section 3.1.1.
+Sources: the LZ4 frame format; RFC 8878 section 3.1.1.
 """
 
 from __future__ import annotations

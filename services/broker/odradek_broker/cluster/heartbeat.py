@@ -1,4 +1,4 @@
-"""The heartbeat: own threads, own channels, to every controller (DESIGN.md D3, D15).
+"""The heartbeat: own threads, own channels, to every controller.
 
 A broker must be found dead when its process is gone or its event loop hangs, and never because it
 is busy. So a thread beats, and tells the age of the loop's last turn; past `LOOP_AGE_MAX_MS` it

@@ -1,4 +1,4 @@
-"""How long this broker may speak as a leader without hearing from the active controller (D15).
+"""How long this broker may speak as a leader without hearing from the active controller.
 
 The lease begins at the *send* time of the last heartbeat that the active controller answered, so a
 slow answer shortens it. It bounds how stale an answer can be, nothing more: safety rests on epochs

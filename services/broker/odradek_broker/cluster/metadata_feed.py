@@ -3,7 +3,7 @@
 The feed only goes forward. It is read from the active controller when that is known (it commits
 first), from any other when not, and from the next one when the stream breaks. A broker that is too
 far behind gets a snapshot: it is built beside the present image and applied as the difference
-between the two, in slices, so that the loop turns meanwhile (REPLICATION.md section 9).
+between the two, in slices, so that the loop turns meanwhile.
 
 `on_change(image, delta)` is called after each batch: the image is already what the delta leads to.
 """

@@ -12,7 +12,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class Durability(Enum):
-    """When an append counts as stored (DESIGN.md D9)."""
+    """When an append counts as stored."""
 
     REPLICATED = "replicated"  # write(2) returned; the background flush follows
     FSYNC = "fsync"  # fdatasync returned

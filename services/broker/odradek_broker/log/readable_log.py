@@ -158,7 +158,7 @@ class ReadableLog:
 
         No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
         run at once. With `verify` what a file gives is read in the pool and its CRCs are checked: a
-        wrong one takes the directory offline (P13, R11). Raises OffsetOutOfRange.
+        wrong one takes the directory offline (R11). Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
             raise OffsetOutOfRange(

@@ -13,7 +13,7 @@ left is trusted as far as its restart class goes: after a clean stop everything 
 recovery point; when the power failed, index files of the segment that was active are made again.
 
 A log that ends below its checkpointed high watermark or recovery point lost bytes that it had
-vouched for: `lost_bytes` makes the partition class power (REPLICATION.md 8).
+vouched for: `lost_bytes` makes the partition class power.
 """
 
 from __future__ import annotations

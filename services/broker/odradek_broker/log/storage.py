@@ -5,7 +5,7 @@ writes short, or keeps everything in memory and forgets what was not synced when
 
 Errors: all methods raise plain `OSError`. The log turns the first one that hits a write, a sync or
 a rename into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
-this process's life (REPLICATION.md R11): after a failed fdatasync the kernel may have dropped the
+this process's life (R11): after a failed fdatasync the kernel may have dropped the
 dirty pages and marked them clean, so a second one that succeeds proves nothing.
 
 A full disk is no failed one. Where a write finds no room nothing that was written before is in doubt:

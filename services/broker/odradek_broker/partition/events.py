@@ -53,7 +53,7 @@ class PartitionChanged:
     min_insync_replicas: int
     is_recovering: bool
     brokers: tuple[BrokerView, ...]
-    is_fsync: bool = False  # the topic's durability=fsync: positions are synced ends (D9)
+    is_fsync: bool = False  # the topic's durability=fsync: positions are synced ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class BugFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRefused:
-    """The disk is full: nothing of the Append was written, and the log is as it was (P14)."""
+    """The disk is full: nothing of the Append was written, and the log is as it was."""
 
 
 # --- from followers, at the leader ---------------------------------------------------------------

@@ -125,7 +125,7 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """The image moved within this epoch: perhaps what counts as our position did (D9)."""
+        """The image moved within this epoch: perhaps what counts as our position did."""
         return self.on_synced()
 
     def resign(self) -> list[Effect]:

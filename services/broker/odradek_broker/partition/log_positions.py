@@ -33,7 +33,7 @@ class LogPositions:
     durable_end: Offset
     high_watermark: Offset
     epochs: EpochCache
-    is_fsync: bool = False  # positions that others count on are synced ends (D9)
+    is_fsync: bool = False  # positions that others count on are synced ends
     is_syncing: bool = False
     cutting_to: Offset | None = None
     is_reset: bool = False  # the cut is a ResetLog

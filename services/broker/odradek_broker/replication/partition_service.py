@@ -6,7 +6,7 @@ of the world are values (`ErrorCode` in the outcome); exceptions are bugs.
 
 Naming a partition: `topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
 
-The gate (REPLICATION.md R13): a leader's answer may leave only while the broker's lease holds and
+The gate (R13): a leader's answer may leave only while the broker's lease holds and
 it still leads in the epoch of the answer. A listener calls `gate_produce` / `gate_read` on each
 outcome at the moment it encodes it, and writes what they return.
 """

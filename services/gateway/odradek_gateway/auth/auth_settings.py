@@ -154,7 +154,7 @@ class AuthSettings:
             )
 
     def refuse_open(self, host: str, *, insecure: bool) -> None:
-        """Raise SettingsError for a port beyond loopback without TLS or without authentication (D14)."""
+        """Raise SettingsError for a port beyond loopback without TLS or without authentication."""
         if insecure or is_loopback(host):
             return
         for missing, way in (

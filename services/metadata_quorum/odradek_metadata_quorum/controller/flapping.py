@@ -1,4 +1,4 @@
-"""Brokers that die and come back again and again (REPLICATION.md section 9).
+"""Brokers that die and come back again and again.
 
 One that was fenced twice within a minute is unfenced with a growing delay, and gets preferred
 leaderships back only after a minute of calm: each of its deaths moves leaders, and so each return.

@@ -1,4 +1,4 @@
-"""Leaderless partitions that no clean election can help: whose log is the longest? (R22, D9)
+"""Leaderless partitions that no clean election can help: whose log is the longest? (R22)
 
 A partition is without a leader and stays so while a replica of its ISR or ELR that lost no bytes
 may come back. Two ways lead on from here; both ask replicas for (last epoch, log end), through the

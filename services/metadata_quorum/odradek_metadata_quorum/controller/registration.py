@@ -1,9 +1,9 @@
 """A broker's life begins, and is forgotten.
 
 A registration is one batch: the new life begins fenced, what the old one led moves (or is without a
-leader) with a new leader epoch, and a broker that may have lost bytes leaves every ISR and ELR
-(REPLICATION.md section 8). It never waits for the old life to be fenced. The old life gets
-STALE_BROKER_EPOCH from its next heartbeat on, and its acknowledgements carry an old epoch.
+leader) with a new leader epoch, and a broker that may have lost bytes leaves every ISR and ELR.
+It never waits for the old life to be fenced. The old life gets STALE_BROKER_EPOCH from its next
+heartbeat on, and its acknowledgements carry an old epoch.
 
 Whoever claims to have lost nothing must prove it: class CLEAN names the broker epoch of the life
 that ended cleanly, and it must be the last one; class PROCESS must come with the directories of the

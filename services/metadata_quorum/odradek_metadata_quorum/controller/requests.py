@@ -27,7 +27,7 @@ from odradek_protocol.metadata.records import Endpoint, RestartClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRequest:
-    """A broker's life begins (REPLICATION.md section 8)."""
+    """A broker's life begins."""
 
     cluster_id: str
     broker_id: BrokerId

@@ -4,7 +4,7 @@ Names follow Kafka's rules (Topic.validate): 1 to 249 of `[a-zA-Z0-9._-]`, neith
 two names that differ only in `.` and `_` collide, because metrics write both as `_`.
 
 A topic is created whole in one batch: its record, its configs, its partitions. Deleting removes the
-id; brokers delete the files (REPLICATION.md section 8). A name that comes again has another id.
+id; brokers delete the files. A name that comes again has another id.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class ControllerHost:
         self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
 
     def stream_ended(self, broker_id: BrokerId) -> None:
-        """A heartbeat stream of a broker is gone; the last one counts as a break (D15)."""
+        """A heartbeat stream of a broker is gone; the last one counts as a break."""
         left = self._streams[broker_id] - 1
         if left:
             self._streams[broker_id] = left

@@ -1,7 +1,7 @@
 """The metadata feed: committed entries from an offset on, or a snapshot and what follows it.
 
-Every member serves it, standbys too, and serves only what it has applied (RAFT.md section 11: what
-is applied is committed). Order is the log's, nothing is left out but the inside of a snapshot, and
+Every member serves it, standbys too, and serves only what it has applied (what is applied is
+committed). Order is the log's, nothing is left out but the inside of a snapshot, and
 nothing is sent before an offset that was already sent: the feed never goes backwards.
 """
 

@@ -16,7 +16,7 @@ _log = event_log(__name__)
 
 
 class Peers:
-    """Judges callers by their certificates (SECURITY.md S2, row 2); without TLS everybody may."""
+    """Judges callers by their certificates; without TLS everybody may."""
 
     def __init__(self, *, has_tls: bool) -> None:
         self._has_tls = has_tls

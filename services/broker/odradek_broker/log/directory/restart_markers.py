@@ -38,7 +38,7 @@ FAILED: Final = "failed"
 
 
 class RestartClass(Enum):
-    """What survived the last life (DESIGN.md D15)."""
+    """What survived the last life."""
 
     CLEAN = "clean"
     PROCESS = "process"

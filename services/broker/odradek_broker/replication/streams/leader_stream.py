@@ -1,9 +1,9 @@
 """The leader's end of one follower's stream: answers to its attaches, then what it lacks.
 
 One message is under way at a time; the next takes everything that was appended meanwhile, so a
-busy leader sends few large messages (REPLICATION.md section 10). Within a message partitions take
-turns with at most `partition_bytes_max` each. Bytes on the way are bounded by the follower's
-credit. A high watermark without data waits up to 50 ms for company (R9).
+busy leader sends few large messages. Within a message partitions take turns with at most
+`partition_bytes_max` each. Bytes on the way are bounded by the follower's credit. A high watermark
+without data waits up to 50 ms for company (R9).
 """
 
 from __future__ import annotations
