@@ -90,7 +90,7 @@ def a_vote(term: int) -> bytes:
     return wire.encode({"type": wire.RESPONSE_VOTE, "term": term})
 
 
-async def test_r20_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Path) -> None:
+async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "tls")
     by_uri = authority.issue("x", uris=("odradek://controller/2",))
     ports = free_ports(2)
@@ -114,7 +114,7 @@ def wrong_certificates(authority: CertificateAuthority, other: CertificateAuthor
 
 
 @pytest.mark.parametrize("number", range(5))
-async def test_r20_a_certificate_that_does_not_name_the_voter_is_refused_both_ways(
+async def test_a_certificate_that_does_not_name_the_voter_is_refused_both_ways(
     tmp_path: Path, number: int
 ) -> None:
     authority = CertificateAuthority(tmp_path / "tls")
@@ -133,7 +133,7 @@ async def test_r20_a_certificate_that_does_not_name_the_voter_is_refused_both_wa
         assert two.connected == [] or two.disconnected != []
 
 
-async def test_r20_without_a_certificate_nobody_gets_past_the_handshake(tmp_path: Path) -> None:
+async def test_without_a_certificate_nobody_gets_past_the_handshake(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "tls")
     ports = free_ports(2)
     async with running(settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))) as (
@@ -188,7 +188,7 @@ async def test_strangers_and_damaged_frames_are_closed_and_deliver_nothing(
         assert one.messages in ([], [(2, {"type": "hello"})])
 
 
-async def test_r20_a_caller_who_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
+async def test_a_caller_who_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "tls")
     ports = free_ports(2)
     async with running(settings_of(1, ports, tmp_path, tls=authority.issue_controller(1))):
@@ -251,7 +251,7 @@ class Blackhole:
             tasks.create_task(pump(to_reader, writer))
 
 
-async def test_r19_a_half_open_link_is_noticed_its_queue_is_bounded_and_dies_with_it(
+async def test_a_half_open_link_is_noticed_its_queue_is_bounded_and_dies_with_it(
     tmp_path: Path,
 ) -> None:
     ports = free_ports(2)
@@ -293,7 +293,7 @@ async def test_r19_a_half_open_link_is_noticed_its_queue_is_bounded_and_dies_wit
             assert two.messages[-1][1]["type"] == wire.RESPONSE_VOTE, "the old link was cut off"
 
 
-async def test_r19_a_new_connection_of_a_voter_ends_the_old_one(tmp_path: Path) -> None:
+async def test_a_new_connection_of_a_voter_ends_the_old_one(tmp_path: Path) -> None:
     ports = free_ports(2)
     async with running(settings_of(1, ports, tmp_path)) as (one,):
         old_reader, old = await asyncio.open_connection("127.0.0.1", ports[0])
@@ -388,7 +388,7 @@ async def start_single(tmp_path: Path, machine: Any) -> tuple[Quorum, list[str]]
     return quorum, fatal
 
 
-async def test_r20_a_bug_in_a_message_handler_ends_the_process_not_the_connection(
+async def test_a_bug_in_a_message_handler_ends_the_process_not_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum, fatal = await start_single(tmp_path, _Failing())
@@ -405,7 +405,7 @@ async def test_r20_a_bug_in_a_message_handler_ends_the_process_not_the_connectio
     await quorum.stop()
 
 
-async def test_r20_a_task_that_dies_ends_the_process(
+async def test_a_task_that_dies_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum, fatal = await start_single(tmp_path, _Failing())

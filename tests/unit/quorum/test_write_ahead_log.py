@@ -96,7 +96,7 @@ def test_a_reset_log_follows_the_snapshot_and_its_old_segments_are_gone() -> Non
     assert [entry[1:] for entry in again.entries] == [(500, 7), (501, 8)]
 
 
-def test_r05_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
+def test_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
     """Frames of several pages, the last one (or two, had there been no sync) in flight."""
     for seed in range(300):
         rng = random.Random(seed)
@@ -123,7 +123,7 @@ def test_r05_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 3 << 20])
-def test_r04_a_damaged_frame_that_durable_ones_follow_refuses_to_start(size: int) -> None:
+def test_a_damaged_frame_that_durable_ones_follow_refuses_to_start(size: int) -> None:
     """However large it is: nothing behind it may be cut silently."""
     disk = new_disk()
     log = open_log(disk, segment_bytes_max=64 << 20)
