@@ -311,3 +311,22 @@ def told(state: PartitionState) -> str:
 
 def _list(members: tuple[BrokerId, ...]) -> str:
     return ",".join(map(str, members)) or "-"
+
+
+def cluster(brokers: int = 3) -> Cluster:
+    """With brokers 1, 2, ... that live."""
+    found = Cluster()
+    found.start(*range(1, brokers + 1))
+    return found
+
+
+def cluster_with_topic() -> Cluster:
+    """Brokers 1 to 3, and the topic `t` on all of them."""
+    found = cluster()
+    found.create(assignments=((1, 2, 3),))
+    return found
+
+
+def fenced(found: Cluster) -> set[int]:
+    """Ids of the brokers that are."""
+    return {b.broker_id for b in found.image.brokers.values() if b.fenced}

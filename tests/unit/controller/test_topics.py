@@ -22,13 +22,7 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.unit.controller.cluster import CLUSTER_ID, Cluster
-
-
-def cluster(brokers: int = 3) -> Cluster:
-    found = Cluster()
-    found.start(*range(1, brokers + 1))
-    return found
+from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster
 
 
 @pytest.mark.parametrize(

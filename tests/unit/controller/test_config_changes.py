@@ -1,0 +1,158 @@
+"""Configs of topics and brokers: what is taken, what is refused and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.controller.administration.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterOperation,
+    ConfigOperation,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import ConfigResourceType
+from tests.unit.controller.cluster import Cluster, cluster_with_topic
+
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+
+
+def alter(
+    found: Cluster,
+    *operations: ConfigOperation,
+    resource_type: ConfigResourceType = TOPIC,
+    name: str = "t",
+    **more: Any,
+) -> Any:
+    resource = AlterConfigsResource(
+        resource_type=resource_type, resource_name=name, operations=operations, **more
+    )
+    request = AlterConfigsRequest(resources=(resource,))
+    (outcome,) = found.commit(found.controller.handle_alter_configs(request))
+    return outcome
+
+
+def operation(name: str, value: str | None, how: AlterOperation = AlterOperation.SET) -> Any:
+    return ConfigOperation(name=name, operation=how, value=value)
+
+
+def test_configs_are_set_deleted_appended_and_subtracted() -> None:
+    found = cluster_with_topic()
+    assert alter(found, operation("retention.ms", "5"), operation("segment.ms", "7")).is_good
+    assert found.image.config_of(TOPIC, "t") == {"retention.ms": "5", "segment.ms": "7"}
+    assert alter(found, operation("retention.ms", None, AlterOperation.DELETE)).is_good
+    assert alter(found, operation("cleanup.policy", "compact", AlterOperation.APPEND)).is_good
+    assert found.image.config_of(TOPIC, "t")["cleanup.policy"] == "delete,compact"
+    assert alter(found, operation("cleanup.policy", "delete", AlterOperation.SUBTRACT)).is_good
+    assert found.image.config_of(TOPIC, "t") == {"segment.ms": "7", "cleanup.policy": "compact"}
+    assert alter(found, operation("flush.ms", "9"), replaces_all=True).is_good
+    assert found.image.config_of(TOPIC, "t") == {"flush.ms": "9"}
+
+
+def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
+    found = cluster_with_topic()
+    outcome = alter(found, operation("retention.ms", "5"), operation("segment.ms", "x"))
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+    assert "segment.ms: 'x' is not a whole number from 1" in outcome.message
+    assert found.image.config_of(TOPIC, "t") == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (
+            {"operations": (operation("retenton.ms", "5"),)},
+            ErrorCode.INVALID_CONFIG,
+            "did you mean retention.ms?",
+        ),
+        (
+            {"operations": (operation("retention.ms", None),)},
+            ErrorCode.INVALID_CONFIG,
+            "a value is missing",
+        ),
+        (
+            {"operations": (operation("retention.ms", "5", AlterOperation.APPEND),)},
+            ErrorCode.INVALID_CONFIG,
+            "is no list",
+        ),
+        (
+            {"operations": (operation("cleanup.policy", "delete", AlterOperation.SUBTRACT),)},
+            ErrorCode.INVALID_CONFIG,
+            "empty list",
+        ),
+        (
+            {"operations": (operation("flush.ms", "1"), operation("flush.ms", "2"))},
+            ErrorCode.INVALID_REQUEST,
+            "twice",
+        ),
+        ({"name": "x"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic x"),
+        ({"resource_type": BROKER, "name": "9"}, ErrorCode.INVALID_REQUEST, "no broker 9"),
+        ({"resource_type": BROKER, "name": "01"}, ErrorCode.INVALID_REQUEST, "no broker 01"),
+        ({"resource_type": BROKER, "name": "9" * 5000}, ErrorCode.INVALID_REQUEST, "no broker 9"),
+        ({"resource_type": BROKER, "name": "b"}, ErrorCode.INVALID_REQUEST, "is no broker"),
+        (
+            {
+                "resource_type": BROKER,
+                "name": "1",
+                "operations": (operation("num.partitions", "5"),),
+            },
+            ErrorCode.INVALID_CONFIG,
+            "the same for all brokers",
+        ),
+        ({"resource_type": ConfigResourceType.GROUP}, ErrorCode.INVALID_REQUEST, "no configs"),
+    ],
+)
+def test_config_changes_that_are_refused(
+    change: dict[str, Any], error: ErrorCode, said: str
+) -> None:
+    found = cluster_with_topic()
+    operations = change.pop("operations", (operation("retention.ms", "5"),))
+    outcome = alter(found, *operations, **change)
+    assert outcome.error is error
+    assert said in outcome.message
+
+
+def test_a_resource_is_changed_once_in_a_request() -> None:
+    found = cluster_with_topic()
+    one, other = (
+        AlterConfigsResource(
+            resource_type=TOPIC, resource_name="t", operations=(operation("segment.ms", value),)
+        )
+        for value in ("100", "200")
+    )
+    outcomes = found.commit(
+        found.controller.handle_alter_configs(AlterConfigsRequest(resources=(one, other)))
+    )
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    assert found.image.config_of(TOPIC, "t") == {}
+
+
+def test_a_single_brokers_limit_is_its_own() -> None:
+    found = cluster_with_topic()
+    limit = operation("max.connections", "50")
+    assert alter(found, limit, resource_type=BROKER, name="1").is_good
+    assert found.image.config_of(BROKER, "1") == {"max.connections": "50"}
+
+
+def test_a_change_to_what_is_already_there_writes_nothing() -> None:
+    found = cluster_with_topic()
+    alter(found, operation("retention.ms", "5"))
+    entries = len(found.log)
+    assert alter(found, operation("retention.ms", "5")).is_good
+    assert len(found.log) == entries
+
+
+def test_the_clusters_minimum_settles_all_partitions_that_follow_it() -> None:
+    found = cluster_with_topic()
+    found.set_config("min.insync.replicas", "2")
+    found.create("own", assignments=((1, 2, 3),), min_insync_replicas="2")
+    found.kill(2, 1, 3)
+    found.kill(3, 1)
+    assert found.state().elr == found.state(name="own").elr == (3,)
+    entries = len(found.log)
+    found.set_config("min.insync.replicas", "1")
+    assert len(found.log) == entries + 1, "one batch"
+    assert found.state().elr == ()
+    assert found.state(name="own").elr == (3,)

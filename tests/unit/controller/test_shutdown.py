@@ -1,0 +1,153 @@
+"""Brokers that want to stop, cannot write, are ended by a bug, or are forgotten."""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.controller.requests import AlterPartitionResult
+from odradek_protocol.identity import BrokerId, PartitionIndex, TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import RestartClass
+from tests.unit.controller.cluster import Cluster, cluster
+
+# --- shutdown
+
+
+def test_a_broker_may_go_when_all_live_brokers_know_or_had_time() -> None:
+    found = cluster()
+    found.create(partitions=3, replicas=3)
+    old = found.image.offset
+    assert not found.heartbeat(1, want_shutdown=True).may_shutdown
+    assert not any(state.leader == 1 for state in found.image.partitions())
+    found.beat(2, 3, image_offset=old)
+    assert not found.heartbeat(1, want_shutdown=True).may_shutdown
+    found.beat(2)
+    found.beat(3)
+    assert found.heartbeat(1, want_shutdown=True).may_shutdown
+
+
+def test_a_broker_that_cannot_write_leads_only_what_nobody_else_can_until_it_can_again() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), name="shared", min_insync_replicas="2")
+    found.create(assignments=((1,),), name="alone")
+    found.heartbeat(1, cannot_write=True)
+    assert found.state(name="shared").leader != 1
+    assert found.state(name="shared").isr == (2, 3)
+    assert found.state(name="alone").leader == 1, "what only it has it serves to readers"
+    assert not found.image.brokers[BrokerId(1)].fenced
+    found.heartbeat(1)
+    assert found.image.brokers[BrokerId(1)].is_live
+    found.kill(2, 3)
+    assert found.state(name="shared").leader in (-1, 2, 3), "it has not caught up yet"
+
+
+def test_others_lead_what_a_bug_ended_until_that_broker_restarts() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3), (1, 2, 3)), min_insync_replicas="2")
+    broken = TopicIdPartition(found.state().topic_id, PartitionIndex(0))
+    found.heartbeat(1, broken_partitions=frozenset({broken}))
+    assert (found.state(0).leader, found.state(0).isr) == (2, (2, 3))
+    assert (found.state(1).leader, found.state(1).isr) == (1, (1, 2, 3)), "the others it leads on"
+    refused = found.alter_partition((1, 2, 3), sender=2)
+    assert isinstance(refused, AlterPartitionResult)
+    assert refused.error is ErrorCode.INELIGIBLE_REPLICA
+    found.kill(3, 2)
+    found.heartbeat(1, broken_partitions=frozenset({broken}))
+    assert (found.state(0).leader, found.state(0).isr) == (2, (2,))
+    found.register(1, RestartClass.PROCESS)
+    found.beat(1, 2)
+    taken = found.alter_partition((1, 2), sender=2)
+    assert isinstance(taken, AlterPartitionResult)
+    assert taken.error is ErrorCode.NONE
+
+
+def test_the_last_copy_of_what_a_bug_ended_keeps_its_claim() -> None:
+    found = cluster()
+    found.create(assignments=((1,),))
+    broken = TopicIdPartition(found.state().topic_id, PartitionIndex(0))
+    for _ in range(2):
+        found.heartbeat(1, broken_partitions=frozenset({broken}))
+        assert (found.state().leader, found.state().isr, found.state().elr) == (-1, (), (1,))
+        found.tick()
+    found.register(1, RestartClass.PROCESS)
+    found.beat(1)
+    assert (found.state().leader, found.state().isr, found.state().lost) == (1, (1,), ())
+
+
+def test_a_broker_that_does_not_hear_does_not_hold_up_a_shutdown_for_long() -> None:
+    found = cluster()
+    found.create(partitions=3, replicas=3)
+    old = found.image.offset
+    found.heartbeat(1, want_shutdown=True)
+    found.now_ms += 999
+    found.beat(2, 3, image_offset=old)
+    assert not found.heartbeat(1, want_shutdown=True).may_shutdown
+    found.now_ms += 1
+    assert found.heartbeat(1, want_shutdown=True).may_shutdown
+
+
+def test_a_broker_stays_while_acks_all_would_stop_without_it_and_a_live_replica_catches_up() -> (
+    None
+):
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    found.kill(1, 2, 3)
+    found.register(1)
+    found.beat(1, 2, 3)
+    assert found.state().isr == (2, 3), "alive again, and not yet caught up"
+    found.heartbeat(2, want_shutdown=True)
+    assert found.state().leader == 3
+    for _ in range(10):
+        found.now_ms += 500
+        found.beat(1, 3)
+        assert not found.heartbeat(2, want_shutdown=True).may_shutdown
+    found.alter_partition((1, 2, 3), sender=3)
+    found.beat(1, 3)
+    found.heartbeat(2, want_shutdown=True)
+    found.beat(1, 3)
+    assert found.heartbeat(2, want_shutdown=True).may_shutdown
+
+
+def test_a_broker_does_not_wait_for_replicas_that_cannot_come() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    found.kill(1, 2, 3)
+    found.heartbeat(2, want_shutdown=True)
+    found.beat(3)
+    assert found.heartbeat(2, want_shutdown=True).may_shutdown
+
+
+def test_the_last_brokers_of_a_cluster_go_together() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    for broker in (1, 2, 3):
+        found.heartbeat(broker, want_shutdown=True)
+    for broker in (1, 2, 3):
+        assert found.heartbeat(broker, want_shutdown=True).may_shutdown
+
+
+def test_a_fenced_broker_may_go_at_once() -> None:
+    found = Cluster()
+    found.register(1)
+    assert found.heartbeat(1, want_shutdown=True).may_shutdown
+
+
+def test_a_broker_in_shutdown_is_not_unfenced_nor_led_by() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),))
+    found.heartbeat(2, want_shutdown=True)
+    found.kill(1, 2, 3)
+    assert found.state().leader == 3
+
+
+# --- unregistering
+
+
+def test_a_live_broker_cannot_be_forgotten_a_dead_one_can() -> None:
+    found = cluster()
+    alive = found.commit(found.controller.handle_unregister_broker(BrokerId(2)))
+    assert alive.error is ErrorCode.INVALID_REQUEST
+    found.kill(2, 1, 3)
+    assert found.commit(found.controller.handle_unregister_broker(BrokerId(2))).is_good
+    assert BrokerId(2) not in found.image.brokers
+    again = found.commit(found.controller.handle_unregister_broker(BrokerId(2)))
+    assert again.error is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert found.register(2).outcome.is_good
