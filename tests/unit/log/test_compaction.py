@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
@@ -13,120 +12,24 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from odradek_broker.log.cleaning import compaction
-from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
 from odradek_protocol.records.batch_header import check_crc, iter_headers
-from odradek_protocol.records.batch_reader import decode_batch
-from odradek_protocol.records.builder import encode_batch
-from odradek_protocol.records.codec import Record
-from odradek_protocol.records.control import ControlType, encode_marker
+from odradek_protocol.records.control import ControlType
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, memory_broker, unreadable
-
-DAY_MS = 24 * 60 * 60 * 1000
-CONFIG = LogConfig(
-    segment_bytes=600,
-    index_interval_bytes=0,
-    cleanup_compact=True,
-    cleanup_delete=False,
-    min_cleanable_dirty_ratio=0.0,
-    file_delete_delay_ms=0,
+from tests.unit.log.compacted_logs import (
+    CONFIG,
+    DAY_MS,
+    compact,
+    fill,
+    headers,
+    mark,
+    put,
+    records,
+    shown,
 )
-
-
-def put(
-    broker: Broker,
-    *pairs: tuple[bytes | None, bytes | None],
-    timestamp_ms: int = 1000,
-    compression: Compression = Compression.NONE,
-    producer_id: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-) -> int:
-    base = broker.log.log_end_offset
-    records = [Record(key, value, timestamp_ms=timestamp_ms) for key, value in pairs]
-    data = encode_batch(
-        records,
-        base_offset=base,
-        leader_epoch=0,
-        compression=compression,
-        producer_id=producer_id,
-        producer_epoch=0 if producer_id >= 0 else -1,
-        base_sequence=base_sequence,
-        transactional=transactional,
-    )
-    broker.log.append(data, now_ms=timestamp_ms)
-    return base
-
-
-def mark(broker: Broker, producer_id: int, kind: ControlType) -> int:
-    base = broker.log.log_end_offset
-    data = encode_marker(
-        kind,
-        producer_id=producer_id,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        timestamp_ms=1000,
-        base_offset=base,
-        leader_epoch=0,
-    )
-    broker.log.append(data, now_ms=1000)
-    return base
-
-
-def fill(broker: Broker) -> None:
-    """Records under keys of their own, until what was put before is in closed segments."""
-    wanted = broker.log.segment_count + 2
-    number = 0
-    while broker.log.segment_count < wanted:
-        put(broker, (b"filler-%d-%d" % (wanted, number), b"f" * 200))
-        number += 1
-
-
-def compact(broker: Broker, *, now_ms: int = DAY_MS) -> CompactJob | None:
-    log = broker.log
-    log.set_high_watermark(log.log_end_offset)
-    broker.sync(full=True)
-    job = log.begin_compaction(now_ms=now_ms)
-    if job is None:
-        return None
-    slices = 0
-    while not job.is_done:
-        job.run_slice(0)
-        log.install_compacted(job, now_ms=now_ms)
-        slices += 1
-    assert slices > 1
-    broker.remove_files(now_ms=now_ms)
-    return job
-
-
-def records(broker: Broker) -> dict[int, Record]:
-    data = broker.read_all()
-    return {
-        record.offset: record
-        for position, header in iter_headers(data)
-        if header.record_count and not header.is_control
-        for record in decode_batch(data, position)
-    }
-
-
-def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of what is no filler."""
-    return [
-        (offset, record.key, record.value)
-        for offset, record in records(broker).items()
-        if record.key is None or not record.key.startswith(b"filler")
-    ]
-
-
-def headers(broker: Broker) -> list[tuple[int, int, int]]:
-    """(base offset, last offset, count) of every batch."""
-    return [
-        (h.base_offset, h.last_offset, h.record_count) for _, h in iter_headers(broker.read_all())
-    ]
+from tests.unit.log.material import memory_broker, unreadable
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -409,86 +312,6 @@ def test_any_history_keeps_the_last_value_of_each_key(
     assert bases[1:] == ends[:-1], "segments must touch each other"
 
 
-@pytest.mark.parametrize("kind", ["process", "power"])
-def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
-    fault_at = 0
-    finished = False
-    while not finished:
-        fault_at += 1
-        broker = memory_broker(CONFIG)
-        for number in range(12):
-            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
-        fill(broker)
-        expected = {r.key: r.value for r in records(broker).values()}
-        end = broker.log.log_end_offset
-        broker.checkpoint()
-        broker.log.set_high_watermark(end)
-        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
-        job = broker.log.begin_compaction(now_ms=DAY_MS)
-        assert job is not None
-        storage = broker.storage
-        stop_at = storage.operations + fault_at  # type: ignore[attr-defined]
-
-        class Stopped(BaseException):
-            pass
-
-        def stop(operation: str, path: object, at: int = stop_at, s: object = storage) -> None:
-            if s.operations > at:  # type: ignore[attr-defined]
-                raise Stopped
-
-        storage.fault = stop  # type: ignore[attr-defined]
-        try:
-            while not job.is_done:
-                job.run_slice()
-                broker.log.install_compacted(job, now_ms=DAY_MS)
-            broker.remove_files(now_ms=DAY_MS)
-            finished = True
-        except Stopped:
-            pass
-        if kind == "process":
-            broker.kill_and_start()
-        else:
-            broker.lose_power_and_start()
-        assert broker.report is not None
-        assert not broker.report.power_loss, fault_at
-        assert broker.log.log_end_offset == end, fault_at
-        assert {r.key: r.value for r in records(broker).values()} == expected, fault_at
-        names = storage.names(broker.log.directory)
-        assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))], names
-    assert fault_at > 20, "the fault never fell into the swap"
-
-
-def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
-    """They are synced by nobody; a file system keeps the first ones, in their order."""
-    kept = -1
-    while True:
-        kept += 1
-        broker = memory_broker(CONFIG)
-        for number in range(24):
-            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
-        fill(broker)
-        expected = {r.key: r.value for r in records(broker).values()}
-        end = broker.log.log_end_offset
-        broker.log.set_high_watermark(end)
-        broker.checkpoint()
-        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
-        assert compact(broker, now_ms=DAY_MS) is not None
-        storage = broker.storage
-        assert isinstance(storage, MemoryStorage)
-        is_all = kept > len(storage._directory(broker.log.directory).changes)
-        storage.lose_power(changes_kept=kept)
-        broker.boot_id = "another"
-        broker.start()
-        assert broker.report is not None
-        assert not broker.report.power_loss, kept
-        assert broker.log.log_end_offset == end, kept
-        assert {r.key: r.value for r in records(broker).values()} == expected, kept
-        assert all(path.suffix != ".swap" for path in broker.files(""))
-        if is_all:
-            break
-    assert kept > 20
-
-
 def test_what_only_holds_numbers_of_producers_expires_as_it_would_have_before() -> None:
     """Of records that were all outdated the last batch's header stays, which tells no time."""
     config = replace(CONFIG, cleanup_delete=True, retention_ms=5000)
@@ -542,74 +365,3 @@ def test_a_segment_without_timestamps_is_as_young_as_its_file() -> None:
         put(broker, (b"k", value * 100), timestamp_ms=-1)
     assert compact(broker, now_ms=5999) is None
     assert compact(broker, now_ms=6000) is not None
-
-
-def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
-    """An aborted record past the end of the pass stays, and so must what tells that it is one."""
-    for fault_at in range(1, 100):
-        broker = memory_broker(CONFIG)
-        for key, value in ((b"a", b"old"), (b"a", b"new"), (b"b", b"only")):
-            put(broker, (key, value))
-        put(broker, (b"b", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
-        mark(broker, 7, ControlType.ABORT)
-        fill(broker)
-        broker.checkpoint()
-        broker.log.set_high_watermark(broker.log.log_end_offset)
-        job = broker.log.begin_compaction(now_ms=DAY_MS)
-        assert job is not None
-        job.keys_max = 2
-        is_done = stopped_after(broker, fault_at, partial(install, broker.log, job))
-        broker.kill_and_start()
-        assert committed(broker) == {b"a": b"new", b"b": b"only"}, fault_at
-        if is_done:
-            assert [offset for offset in records(broker) if offset < 4] == [1, 2, 3]
-            assert fault_at > 10, "the fault never fell into the swap"
-            return
-    raise AssertionError("the pass never came to its end")
-
-
-def install(log: PartitionLog, job: CompactJob) -> None:
-    while not job.is_done:
-        job.run_slice()
-        log.install_compacted(job, now_ms=DAY_MS)
-
-
-class Stopped(BaseException):
-    """The process is killed here."""
-
-
-def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
-    """Whether `work` was through before the storage had changed something so many times."""
-    storage = broker.storage
-    assert isinstance(storage, MemoryStorage)
-    last = storage.operations + operations
-
-    def stop(operation: str, path: object) -> None:
-        if storage.operations > last:
-            raise Stopped
-
-    storage.fault = stop
-    try:
-        work()
-    except Stopped:
-        return False
-    return True
-
-
-def committed(broker: Broker) -> dict[bytes, bytes | None]:
-    """The last value of each key but fillers, as who reads committed records sees it."""
-    log = broker.log
-    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
-    data, found = broker.read_all(), dict[bytes, bytes | None]()
-    for position, header in iter_headers(data):
-        is_aborted = any(
-            entry.producer_id == header.producer_id
-            and entry.first_offset <= header.base_offset <= entry.last_offset
-            for entry in aborted
-        )
-        if header.is_control or is_aborted or not header.record_count:
-            continue
-        for record in decode_batch(data, position):
-            if record.key is not None and not record.key.startswith(b"filler"):
-                found[record.key] = record.value
-    return found

@@ -1,0 +1,164 @@
+"""A process that is killed, or a machine that loses power, at any step of a compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_protocol.records.batch_header import iter_headers
+from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.control import ControlType
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.compacted_logs import (
+    CONFIG,
+    DAY_MS,
+    compact,
+    fill,
+    mark,
+    put,
+    records,
+)
+from tests.unit.log.material import Broker, memory_broker
+
+
+def install(log: PartitionLog, job: CompactJob) -> None:
+    while not job.is_done:
+        job.run_slice()
+        log.install_compacted(job, now_ms=DAY_MS)
+
+
+class Stopped(BaseException):
+    """The process is killed here."""
+
+
+def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
+    """Whether `work` was through before the storage had changed something so many times."""
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    last = storage.operations + operations
+
+    def stop(operation: str, path: object) -> None:
+        if storage.operations > last:
+            raise Stopped
+
+    storage.fault = stop
+    try:
+        work()
+    except Stopped:
+        return False
+    return True
+
+
+def committed(broker: Broker) -> dict[bytes, bytes | None]:
+    """The last value of each key but fillers, as who reads committed records sees it."""
+    log = broker.log
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    data, found = broker.read_all(), dict[bytes, bytes | None]()
+    for position, header in iter_headers(data):
+        is_aborted = any(
+            entry.producer_id == header.producer_id
+            and entry.first_offset <= header.base_offset <= entry.last_offset
+            for entry in aborted
+        )
+        if header.is_control or is_aborted or not header.record_count:
+            continue
+        for record in decode_batch(data, position):
+            if record.key is not None and not record.key.startswith(b"filler"):
+                found[record.key] = record.value
+    return found
+
+
+@pytest.mark.parametrize("kind", ["process", "power"])
+def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
+    fault_at = 0
+    finished = False
+    while not finished:
+        fault_at += 1
+        broker = memory_broker(CONFIG)
+        for number in range(12):
+            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
+        fill(broker)
+        expected = {r.key: r.value for r in records(broker).values()}
+        end = broker.log.log_end_offset
+        broker.checkpoint()
+        broker.log.set_high_watermark(end)
+        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
+        job = broker.log.begin_compaction(now_ms=DAY_MS)
+        assert job is not None
+
+        def swap(job: CompactJob = job, broker: Broker = broker) -> None:
+            install(broker.log, job)
+            broker.remove_files(now_ms=DAY_MS)
+
+        finished = stopped_after(broker, fault_at, swap)
+        if kind == "process":
+            broker.kill_and_start()
+        else:
+            broker.lose_power_and_start()
+        assert broker.report is not None
+        assert not broker.report.power_loss, fault_at
+        assert broker.log.log_end_offset == end, fault_at
+        assert {r.key: r.value for r in records(broker).values()} == expected, fault_at
+        names = broker.storage.names(broker.log.directory)
+        assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))], names
+    assert fault_at > 20, "the fault never fell into the swap"
+
+
+def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
+    """They are synced by nobody; a file system keeps the first ones, in their order."""
+    kept = -1
+    while True:
+        kept += 1
+        broker = memory_broker(CONFIG)
+        for number in range(24):
+            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
+        fill(broker)
+        expected = {r.key: r.value for r in records(broker).values()}
+        end = broker.log.log_end_offset
+        broker.log.set_high_watermark(end)
+        broker.checkpoint()
+        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
+        assert compact(broker, now_ms=DAY_MS) is not None
+        storage = broker.storage
+        assert isinstance(storage, MemoryStorage)
+        is_all = kept > len(storage._directory(broker.log.directory).changes)
+        storage.lose_power(changes_kept=kept)
+        broker.boot_id = "another"
+        broker.start()
+        assert broker.report is not None
+        assert not broker.report.power_loss, kept
+        assert broker.log.log_end_offset == end, kept
+        assert {r.key: r.value for r in records(broker).values()} == expected, kept
+        assert all(path.suffix != ".swap" for path in broker.files(""))
+        if is_all:
+            break
+    assert kept > 20
+
+
+def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
+    """An aborted record past the end of the pass stays, and so must what tells that it is one."""
+    for fault_at in range(1, 100):
+        broker = memory_broker(CONFIG)
+        for key, value in ((b"a", b"old"), (b"a", b"new"), (b"b", b"only")):
+            put(broker, (key, value))
+        put(broker, (b"b", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
+        mark(broker, 7, ControlType.ABORT)
+        fill(broker)
+        broker.checkpoint()
+        broker.log.set_high_watermark(broker.log.log_end_offset)
+        job = broker.log.begin_compaction(now_ms=DAY_MS)
+        assert job is not None
+        job.keys_max = 2
+        is_done = stopped_after(broker, fault_at, partial(install, broker.log, job))
+        broker.kill_and_start()
+        assert committed(broker) == {b"a": b"new", b"b": b"only"}, fault_at
+        if is_done:
+            assert [offset for offset in records(broker) if offset < 4] == [1, 2, 3]
+            assert fault_at > 10, "the fault never fell into the swap"
+            return
+    raise AssertionError("the pass never came to its end")
