@@ -20,6 +20,7 @@ PACKAGES = (
     "spark_connector/pyspark_odradek",
 )
 LINES_MAX = 600
+TEST_LINES_MAX = 500
 FILES_IN_FOLDER_MAX = 24
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|manager|misc)(_|$)")
 
@@ -42,6 +43,12 @@ def test_no_file_is_longer_than_a_person_reads() -> None:
         if (lines := len(path.read_text().splitlines())) > LINES_MAX
     }
     assert not long, f"over {LINES_MAX} lines: {long}"
+    tests = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "tests").rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > TEST_LINES_MAX
+    }
+    assert not tests, f"over {TEST_LINES_MAX} lines: {tests}"
 
 
 def test_no_folder_is_a_heap() -> None:

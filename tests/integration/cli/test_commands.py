@@ -193,6 +193,7 @@ def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
         (("topic", "create", "x", "--config", "nosuch=1"), "nosuch"),
         (("topic", "create", "x", "--config", "retention.ms=abc"), "retention.ms"),
         (("topic", "create", "x", "--replicas", "3"), "3"),
+        (("cluster", "spread", "--over", "1", "--topic", "nosuch"), "'nosuch' does not exist"),
         (("group", "describe", "nobody"), "nobody"),
         (("group", "delete", "nobody"), "odradek group list"),
         (

@@ -52,7 +52,10 @@ def test_missing_unformatted_strange_and_locked_directories_are_refused(tmp_path
         check_storage(tmp_path / "empty", **identity)  # type: ignore[arg-type]
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "thesis.doc").write_text("x")
-    with pytest.raises(StorageMismatch, match=r"not empty \(thesis.doc"):
+    with pytest.raises(StorageMismatch, match=r"not empty \(thesis.doc\): format an empty"):
+        format_storage(tmp_path / "strange", **identity)  # type: ignore[arg-type]
+    (tmp_path / "strange" / "untitled.doc").write_text("x")
+    with pytest.raises(StorageMismatch, match=r"not empty \(\w+.doc and 1 more\)"):
         format_storage(tmp_path / "strange", **identity)  # type: ignore[arg-type]
     format_storage(tmp_path / "used", **identity)  # type: ignore[arg-type]
     disk = DirectoryDisk(tmp_path / "used")

@@ -93,7 +93,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        fail(f"{error.strerror}: {error.filename}" if error.filename else error)
+        fail(f"{error.strerror}: {error.filename}" if error.filename else str(error) or repr(error))
     except Exception as error:
         if type(error).__module__.startswith("odradek"):
             fail(error)

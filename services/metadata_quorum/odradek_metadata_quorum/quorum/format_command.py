@@ -19,7 +19,10 @@ def main() -> int:
             node_id=int(node_id),
             voters=[int(voter) for voter in voters.split(",")],
         )
-    except (QuorumError, OSError, ValueError) as error:
+    except OSError as error:
+        print(f"odradek: {data_dir}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except (QuorumError, ValueError) as error:
         print(f"odradek: {error}", file=sys.stderr)
         return 1
     return 0

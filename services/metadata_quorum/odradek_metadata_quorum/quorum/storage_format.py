@@ -90,9 +90,9 @@ def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdent
         return check_disk(disk, wanted, place)
     strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
     if strangers:
+        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         raise StorageMismatch(
-            f"{place} is not empty ({strangers[0]} and {len(strangers) - 1} more): format an empty"
-            " directory"
+            f"{place} is not empty ({strangers[0]}{more}): format an empty directory"
         )
     for name in names:  # of a format that was cut short: without an identity nobody used them
         disk.remove(name)

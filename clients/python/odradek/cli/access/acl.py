@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from odradek.admin.access import Acl, AclFilter
     from odradek.client import Client
 
-app = typer.Typer(help="Access control entries.", no_args_is_help=True)
+app = typer.Typer(help="Who may do what: access control entries.", no_args_is_help=True)
 CLUSTER_NAME = "kafka-cluster"
 
 

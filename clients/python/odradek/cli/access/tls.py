@@ -24,7 +24,7 @@ def init(
     days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 3650,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make the authority: ca.crt, which every node trusts, and ca.key, which stays with you."""
+    """Make the authority. Every node trusts ca.crt; ca.key stays with you."""
     path = _authority(directory).create(common_name=common_name, days=days)
     print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
 
@@ -39,7 +39,7 @@ def issue(
     days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Issue a certificate whose subject alternative names hold NAME and the hosts."""
+    """Issue a certificate for NAME. Its alternative names hold the hosts, too."""
     certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 
@@ -51,7 +51,7 @@ def renew(
     days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Issue it again with the same names; running processes load it without a restart."""
+    """Issue a certificate again. The names stay; running processes load it without a restart."""
     certificate, key = _authority(directory).renew(name, days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 

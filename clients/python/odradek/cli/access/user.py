@@ -75,7 +75,7 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a user; the password is asked for, or the first line of stdin."""
+    """Make a user. The password is asked for, or the first line of stdin."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, True)
 
 
@@ -89,7 +89,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Give a user another password; without --mechanism for all that he has. Open logins end."""
+    """Give a user another password. Without --mechanism for all that he has; open logins end."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
 
@@ -121,7 +121,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete users: they can log in no more, and open logins over gRPC end."""
+    """Delete users. They can log in no more, and open logins over gRPC end."""
     wanted = {one.number for one in mechanism or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:

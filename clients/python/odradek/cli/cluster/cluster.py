@@ -22,7 +22,9 @@ from odradek.cli.session import with_client
 if TYPE_CHECKING:
     from odradek.client import Client
 
-app = typer.Typer(help="The cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="Who is there, and whether all is well; spread replicas.", no_args_is_help=True
+)
 app.command()(spread)
 
 
@@ -61,7 +63,10 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 @app.command()
 def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Status 0 when all is well, 3 when not: partitions without leader, under-replicated, fenced brokers."""
+    """Status 0 when all is well, else 3.
+
+    Not well: partitions without a leader or under-replicated, fenced brokers, no active controller.
+    """
 
     async def work(client: Client) -> dict[str, Any]:
         cluster = await client.admin.describe_cluster()
@@ -89,7 +94,7 @@ def unregister(
     broker: Annotated[int, typer.Argument(help="Its id.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Forget a stopped broker that will not come back: it no longer counts as fenced. It must hold no replica."""
+    """Forget a stopped broker that will not come back. It must hold no replica."""
 
     async def work(client: Client) -> int:
         topics = await client.admin.list_topics(include_internal=True)

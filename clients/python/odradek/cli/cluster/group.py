@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from odradek.client import Client
     from odradek.partitions import TopicPartition
 
-app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="Consumer groups: members, lag, where they go on.", no_args_is_help=True)
 Group = Annotated[str, typer.Argument(help="Name of the group.")]
 DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
 
@@ -156,7 +156,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete groups that have no members, and what they committed."""
+    """Delete groups without members, and what they committed."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         if dry_run:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 app = typer.Typer(
-    help="Run a controller (`odradek quorum --config FILE`), or see how the quorum is.",
-    epilog="`odradek quorum --config FILE --help` lists every setting of a controller.",
+    help="Run a controller, or see how the quorum is.",
+    epilog="`odradek quorum --config FILE` runs a controller; with --help it lists every setting.",
     no_args_is_help=True,
 )
 

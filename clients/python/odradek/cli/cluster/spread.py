@@ -28,7 +28,7 @@ def spread(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Even out replicas and leaderships over brokers, with as few moves as that takes."""
+    """Even out replicas and leaderships over brokers. With as few moves as that takes."""
     try:
         brokers = [int(part) for part in over.split(",")]
     except ValueError:
@@ -36,12 +36,15 @@ def spread(
 
     async def work(client: Client) -> list[dict[str, Any]]:
         from odradek.admin.spreading import spread as plan
+        from odradek.errors import UnknownTopic
 
         cluster = await client.admin.describe_cluster()
         racks = {one.broker_id: one.rack for one in cluster.brokers if one.rack}
         if strange := set(brokers) - {one.broker_id for one in cluster.brokers}:
             fail(f"there is no broker {min(strange)}", status=EXIT_USAGE)
         topics = await client.admin.list_topics(include_internal=True)
+        if unknown := set(topic or ()) - {one.name for one in topics}:
+            raise UnknownTopic(f"topic {min(unknown)!r} does not exist")
         chosen = [one for one in topics if not topic or one.name in topic]
         before = {(one.name, p.partition): p.replicas for one in chosen for p in one.partitions}
         try:

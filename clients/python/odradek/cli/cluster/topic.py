@@ -22,7 +22,7 @@ from odradek.cli.session import with_client
 if TYPE_CHECKING:
     from odradek.client import Client
 
-app = typer.Typer(help="Topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="NAME=VALUE, by Kafka's names; repeat it.")
@@ -92,7 +92,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Partitions with leaders, replicas and offsets, and the configs that were set."""
+    """Leaders, replicas and offsets; configs that were set."""
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         topic = await client.admin.describe_topic(name)

@@ -15,7 +15,10 @@ def demo(
     ] = None,
     keep_data: Annotated[bool, typer.Option(help="Leave the data directory there.")] = False,
 ) -> None:
-    """Send 336,776 real flights through a cluster, kill its busiest leader and its controller, compare."""
+    """Real flights through a cluster that loses two processes.
+
+    Sends 336,776, kills the busiest leader and the active controller, and compares every byte.
+    """
     import asyncio
     import tempfile
     from pathlib import Path

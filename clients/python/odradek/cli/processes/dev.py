@@ -39,7 +39,7 @@ def dev(
         bool, typer.Option(help="Stop at end of file on standard input.")
     ] = False,
 ) -> None:
-    """Run an embedded cluster in the foreground; stop it, children too, on Ctrl-C or SIGTERM.
+    """Run a whole cluster in the foreground. It stops, children too, on Ctrl-C or SIGTERM.
 
     Kill what you like of it: the rest goes on, and how to start a process again is printed.
     """

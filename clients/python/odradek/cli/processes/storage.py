@@ -13,12 +13,12 @@ from odradek.cli.output import EXIT_USAGE, Output, OutputFormat, fail, print_fac
 from odradek.extras import what_is_missing
 
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
-app = typer.Typer(help="Data directories.", no_args_is_help=True)
+app = typer.Typer(help="Give a controller's data directory its identity.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Data directories."""
+    """Give a controller's data directory its identity."""
 
 
 @app.command("format")
@@ -33,7 +33,7 @@ def format_directory(
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Format it; doing so again with the same identity changes nothing, with another one is refused."""
+    """Give the directory its identity. Again the same changes nothing, another is refused."""
     if missing := what_is_missing("odradek storage format", "server"):
         fail(missing)
     import subprocess

@@ -24,7 +24,7 @@ def bench(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Produce and consume through a topic of its own, which is deleted again."""
+    """How fast it is from here. The topic that it makes is deleted again."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     how: Literal[1, "all"] = "all" if acks == "all" else 1
 

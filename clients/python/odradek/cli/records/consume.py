@@ -70,7 +70,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print records, one value a line by default; -o json prints one object a line.
+    """Print records, one value a line. With -o json one object a line.
 
     In JSON what is no UTF-8 is {"base64": "..."}.
     """

@@ -48,7 +48,7 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Send one record a line; the status is 0 only if all were acknowledged."""
+    """Send one record a line. The status is 0 only if all were acknowledged."""
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     if key_separator == "":
