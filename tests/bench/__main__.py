@@ -30,6 +30,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(["start-up", *BENCHES]))
     chosen = parser.parse_args().only.split(",")
+    if unknown := set(chosen) - {"start-up", *BENCHES}:
+        parser.error(f"there is no {min(unknown)}: start-up, {', '.join(BENCHES)}")
     failed = 0
     if "start-up" in chosen:
         bench_start_up()
