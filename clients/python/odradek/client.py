@@ -27,7 +27,8 @@ class Client:
     Entering does not dial: the first producer, consumer or call does, or `connect`. Leaving closes
     the connections; close producers and consumers first (their own `async with` does).
 
-    `tls` encrypts and, with a certificate, says who we are; `credentials` log in by name and password.
+    `tls` encrypts and, with a certificate, says who we are; `credentials` log in by name and
+    password, or by a signed token.
     """
 
     def __init__(
