@@ -185,9 +185,26 @@ def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
     assert json.loads(run(dev, "quorum", "status", "-o", "json"))["leader"] == 1
 
 
+def test_what_is_set_for_all_brokers_is_seen_and_changed(dev: dict[str, Any]) -> None:
+    shown = ("cluster", "config", "-o", "json")
+    assert json.loads(run(dev, *shown)) == []
+    told = run(dev, "cluster", "config", "--set", "num.partitions=4", "-o", "json")
+    assert json.loads(told) == [{"config": "num.partitions", "value": "4", "from": "broker_default"}]
+    assert json.loads(run(dev, *shown)) == json.loads(told)
+    made = json.loads(run(dev, "topic", "create", "four", "-o", "json"))
+    assert made["partitions"] == 4
+    assert json.loads(run(dev, *shown, "--delete", "num.partitions")) == []
+    every = {row["config"]: row for row in json.loads(run(dev, *shown, "--all"))}
+    assert every["num.partitions"]["value"] == "1"
+    mine = json.loads(run(dev, *shown, "--broker", "1"))
+    assert {"config": "node.id", "value": "1", "from": "static"} in mine
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("cluster", "config", "--set", "num.partitons=4"), "did you mean num.partitions"),
+        (("cluster", "config", "--delete", "num.partition"), "did you mean num.partitions"),
         (("topic", "create", "bad name"), "only ASCII letters"),
         (("topic", "describe", "nosuch"), "does not exist; create it"),
         (("topic", "create", "x", "--config", "nosuch=1"), "nosuch"),

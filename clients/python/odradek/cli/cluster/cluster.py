@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odradek.cli.cluster.config import config
 from odradek.cli.cluster.spread import spread
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Who is there, and whether all is well; spread replicas.", no_args_is_help=True
 )
 app.command()(spread)
+app.command()(config)
 
 
 @app.command()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odradek.cli.cluster.config_changes import Delete, Set, change_configs, named_values
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -42,7 +42,7 @@ def create(
     """Create a topic."""
     from odradek.errors import TopicExists
 
-    configs = _pairs(config)
+    configs = named_values(config)
 
     async def work(client: Client) -> dict[str, Any]:
         try:
@@ -133,30 +133,21 @@ def describe(
 @app.command("alter-config")
 def alter_config(
     name: Name,
-    config: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE; repeat it.")
-    ] = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", help="NAME, back to its default; repeat it.")
-    ] = None,
+    config: Set = None,
+    delete: Delete = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Set or unset configs of a topic, all or none."""
-    changes, gone = _pairs(config), delete or []
+    changes, gone = named_values(config), delete or []
     if not changes and not gone:
         fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
 
     async def work(client: Client) -> None:
-        known = await client.admin.describe_topic_configs(name)
-        for config_name in gone:
-            if config_name not in known:
-                near = get_close_matches(config_name, known, 1)
-                fail(
-                    f"{config_name} is no topic config"
-                    + (f"; did you mean {near[0]}?" if near else "")
-                )
-        await client.admin.alter_topic_configs(name, set=changes, delete=gone)
+        from odradek.admin.descriptions import ConfigResource, ConfigResourceType
+
+        resource = ConfigResource(type=ConfigResourceType.TOPIC, name=name)
+        await change_configs(client, resource, changes, gone)
 
     with_client(bootstrap, work)
     print_facts({"topic": name, "set": list(changes), "deleted": gone}, output)
@@ -195,13 +186,3 @@ def delete(
 
     partitions = with_client(bootstrap, work)
     print_facts({"topic": name, "partitions": partitions, "deleted": not dry_run}, output)
-
-
-def _pairs(texts: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            fail(f"{text!r}: write NAME=VALUE", status=EXIT_USAGE)
-        pairs[name.strip()] = value
-    return pairs
