@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+README = Path(__file__).parents[3] / "README.md"
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
 
@@ -68,15 +71,44 @@ def test_dev_tells_where_everything_is(dev: dict[str, Any]) -> None:
     assert dev["kafka"].startswith("127.0.0.1:")
 
 
+def readme(pattern: str) -> str:
+    """The one part of the README that fits."""
+    (found,) = re.findall(pattern, README.read_text(), re.DOTALL)
+    return str(found)
+
+
+def test_the_readmes_tour(dev: dict[str, Any]) -> None:
+    """As it stands, but for the address and the number of brokers."""
+    tour = readme(r"# in another terminal\n(.*?)```")
+    assert "--replicas 3" in tour
+    tour = tour.replace("127.0.0.1:...", dev["grpc"]).replace("--replicas 3", "--replicas 1")
+    odradek = f'odradek() {{ {sys.executable} -m odradek.cli.main "$@"; }}\n'
+    done = subprocess.run(
+        ["sh", "-e"], input=odradek + tour, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\nhello\n" in done.stdout
+    assert re.search(r"healthy +yes", done.stdout)
+    program = readme(r"From Python:\n+```python\n(.*?)```")
+    env = os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]}
+    read = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env
+    )
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.splitlines()[-1].endswith("b'world' b'hello'")
+
+
 def test_a_first_message(dev: dict[str, Any]) -> None:
-    run(dev, "topic", "create", "greetings", "--partitions", "3", "--replicas", "1")
-    run(dev, "produce", "greetings", "-k", ":", stdin="a:1\nb:2\nc:3\n")
-    assert sorted(
-        run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end").split()
-    ) == ["1", "2", "3"]
-    lines = run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end", "-f", "%k=%v\\n")
+    run(dev, "topic", "create", "first", "--partitions", "3", "--replicas", "1")
+    run(dev, "produce", "first", "-k", ":", stdin="a:1\nb:2\nc:3\n")
+    assert sorted(run(dev, "consume", "first", "--from-beginning", "--exit-at-end").split()) == [
+        "1",
+        "2",
+        "3",
+    ]
+    lines = run(dev, "consume", "first", "--from-beginning", "--exit-at-end", "-f", "%k=%v\\n")
     assert sorted(lines.split()) == ["a=1", "b=2", "c=3"]
-    rows = run(dev, "consume", "greetings", "--from-beginning", "--exit-at-end", "-o", "json")
+    rows = run(dev, "consume", "first", "--from-beginning", "--exit-at-end", "-o", "json")
     assert {json.loads(row)["value"] for row in rows.splitlines()} == {"1", "2", "3"}
 
 
@@ -189,7 +221,9 @@ def test_what_is_set_for_all_brokers_is_seen_and_changed(dev: dict[str, Any]) ->
     shown = ("cluster", "config", "-o", "json")
     assert json.loads(run(dev, *shown)) == []
     told = run(dev, "cluster", "config", "--set", "num.partitions=4", "-o", "json")
-    assert json.loads(told) == [{"config": "num.partitions", "value": "4", "from": "broker_default"}]
+    assert json.loads(told) == [
+        {"config": "num.partitions", "value": "4", "from": "broker_default"}
+    ]
     assert json.loads(run(dev, *shown)) == json.loads(told)
     made = json.loads(run(dev, "topic", "create", "four", "-o", "json"))
     assert made["partitions"] == 4
