@@ -71,8 +71,11 @@ bench-spark: $(STAMP) ## Beside Spark's own Kafka source reading Apache Kafka; t
 proto: $(STAMP) ## Generate the gRPC code again
 	$(BIN)/python proto/generate.py
 
-lock: ## Pin all dependencies again
-	uv pip compile --universal --quiet --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml build-requirements.in -o requirements.lock
+LOCK := uv pip compile --universal --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+lock: ## Pin all dependencies again; those of the image are a part of them
+	$(LOCK) --all-extras pyproject.toml build-requirements.in -o requirements.lock
+	$(LOCK) --extra server --extra arrow --extra avro --extra spark --constraint requirements.lock pyproject.toml build-requirements.in -o requirements-image.lock
 
 clean: ## Remove .venv, caches and generated code
 	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/codec/_codec*.so

@@ -113,8 +113,9 @@ def test_no_pickle_is_within_reach() -> None:
     assert not offenders
 
 
-def test_the_lock_has_hashes_and_no_addresses() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-image.lock"])
+def test_a_lock_has_hashes_and_no_addresses(name: str) -> None:
+    lock = (ROOT / name).read_text()
     assert "--hash=sha256:" in lock
     assert "://" not in lock
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,24 @@ def test_the_image_is_one_program_without_a_shell() -> None:
     assert found["ENTRYPOINT"].listed() == ["odradek"]
     assert found["STOPSIGNAL"].text == "SIGTERM"
     assert "org.opencontainers.image.title" in found["LABEL"].text
+
+
+def pins(name: str) -> set[str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return {line.split(" ")[0] for line in lines if line and not line.startswith((" ", "#"))}
+
+
+def test_the_image_has_what_is_tested_and_no_tools_of_development() -> None:
+    """The same versions; a package that only tests and checks need is one more to be patched."""
+    image = pins("requirements-image.lock")
+    assert image <= pins("requirements.lock")
+    names = {pin.partition("==")[0] for pin in image}
+    assert names.isdisjoint({"hypothesis", "mypy", "pytest", "ruff", "schemathesis", "uv"})
+    for extra in ("server", "arrow", "avro", "spark"):
+        wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        for requirement in wanted["dependencies"] + wanted["optional-dependencies"][extra]:
+            assert re.split(r"[^\w-]", requirement)[0] in names, requirement
+    assert any("requirements-image.lock" in one.text for one in read() if one.word == "RUN")
 
 
 def test_only_the_first_stage_has_a_compiler() -> None:
