@@ -23,8 +23,7 @@ class BrokerContext:
     """Everything shared by the parts of one broker process, all on its event loop.
 
     `partitions` is the PartitionService; `controllers.call(.., is_admin=True)` forwards admin
-    requests; `topic_creation` makes internal topics, and others where
-    `settings.auto_create_topics_enable`.
+    requests; `topic_creation` makes internal topics, and others where it `is_enabled`.
     """
 
     broker_id: BrokerId

@@ -176,6 +176,7 @@ class BrokerProcess:
             controllers=self._controllers,
             image=lambda: self._partitions.image,
             watch_image=self._partitions.watch_image,
+            is_enabled=settings.auto_create_topics_enable,
             partition_count=settings.num_partitions,
             replication_factor=settings.default_replication_factor,
         )

@@ -223,6 +223,7 @@ class FakeProducerIds:
 class FakeCreation:
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_enabled = True
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         self.asked += names

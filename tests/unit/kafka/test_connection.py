@@ -16,7 +16,7 @@ from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import ScramMechanism
+from odradek_protocol.metadata.records import ConfigResourceType, ScramMechanism
 from odradek_runtime.clock import monotonic_ms
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.wire_client import WireClient, eventually, listening
@@ -156,6 +156,20 @@ async def test_a_frame_beyond_the_limit_ends_the_connection() -> None:
         client = await server.connect()
         client.writer.write(struct.pack(">i", 2001))
         assert await client.is_closed()
+
+
+@pytest.mark.parametrize("name", ["max.connections", "max.connections.per.ip"])
+async def test_a_limit_of_connections_that_is_set_at_run_time_is_obeyed(name: str) -> None:
+    async with listening() as server:
+        configs = server.partitions.image.configs
+        configs[ConfigResourceType.BROKER, ""] = {name: "1"}
+        first, second = await server.connect(), await server.connect()
+        assert await second.is_closed()
+        configs[ConfigResourceType.BROKER, "1"] = {name: "2"}
+        third = await server.connect()
+        for client in (first, third):
+            client.send(ApiKey.API_VERSIONS, 3)
+            await client.receive()
 
 
 async def test_connections_are_bounded_by_address_and_in_all() -> None:

@@ -29,6 +29,18 @@ from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
             {},
             "unclean.leader.election.enable=true of this broker is not used, false is",
         ),
+        ({"num_partitions": 3}, {}, None),
+        ({"num_partitions": 3}, {"num.partitions": "3"}, None),
+        (
+            {"num_partitions": 3},
+            {"num.partitions": "4"},
+            "num.partitions=3 of this broker is not used, 4 is in force",
+        ),
+        (
+            {"auto_create_topics_enable": False},
+            {"auto.create.topics.enable": "true"},
+            "auto.create.topics.enable=false of this broker is not used, true is",
+        ),
     ],
 )
 def test_a_value_that_does_not_count_is_told(

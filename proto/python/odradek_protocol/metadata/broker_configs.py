@@ -83,13 +83,6 @@ _CLUSTER_CONFIGS: Final = (
         minimum=1,
     ),
     _cluster(
-        "replica.lag.time.max.ms",
-        ConfigType.LONG,
-        10_000,
-        "A follower that was not caught up for this long leaves the ISR, in ms.",
-        minimum=100,
-    ),
-    _cluster(
         "unclean.recovery.wait.ms",
         ConfigType.LONG,
         30_000,
@@ -103,22 +96,15 @@ _SINGLE_BROKER_CONFIGS: Final = (
     ConfigDefinition(
         name="max.connections",
         type=ConfigType.INT,
-        default=str(INT_MAX),
-        documentation="Connections that a broker accepts on all listeners.",
+        default="10000",
+        documentation="Connections of clients that a broker's Kafka listeners accept, all together.",
         minimum=0,
     ),
     ConfigDefinition(
         name="max.connections.per.ip",
         type=ConfigType.INT,
         default=str(INT_MAX),
-        documentation="Connections that a broker accepts from one address.",
-        minimum=0,
-    ),
-    ConfigDefinition(
-        name="max.connection.creation.rate",
-        type=ConfigType.INT,
-        default=str(INT_MAX),
-        documentation="New connections a second that a broker accepts.",
+        documentation="The same, from one address.",
         minimum=0,
     ),
 )

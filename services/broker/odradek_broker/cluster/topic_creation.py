@@ -11,12 +11,14 @@ import grpc.aio
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.configs import BROKER_CONFIGS
+from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_runtime.logs import event_log
 
 _TIMEOUT_S: Final = 5.0
 _IMAGE_WAIT_S: Final = 2.0
+_THE_CLUSTERS: Final = -1  # a count that the controller fills in
 _log = event_log(__name__)
 
 
@@ -29,25 +31,36 @@ class TopicCreation:
         controllers: ControllerClient,
         image: Callable[[], MetadataImage],
         watch_image: Callable[[Callable[[MetadataImage], None]], Callable[[], None]],
+        is_enabled: bool,
         partition_count: int,
         replication_factor: int,
     ) -> None:
-        """The two counts are those of topics that are created without."""
+        """The last three are this broker's own: each holds where the cluster has nothing set for it."""
         self._controllers = controllers
+        self._is_enabled = is_enabled
         self._image = image
         self._watch_image = watch_image
         self._partition_count = partition_count
         self._replication_factor = replication_factor
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether a topic comes into being because somebody asks for it."""
+        name = "auto.create.topics.enable"
+        told = self._image().config_of(*ALL_BROKERS).get(name)
+        return self._is_enabled if told is None else bool(BROKER_CONFIGS[name].parse(told))
+
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create what is missing, with the broker's defaults; the error of each that failed."""
+        """Create what is missing, with the counts of the cluster or this broker; the error of each that failed."""
         missing = [name for name in names if TopicName(name) not in self._image().topic_ids]
+        cluster = self._image().config_of(*ALL_BROKERS)
+        partitions = _THE_CLUSTERS if "num.partitions" in cluster else self._partition_count
+        replicas = (
+            _THE_CLUSTERS if "default.replication.factor" in cluster else self._replication_factor
+        )
         codes = await asyncio.gather(
-            *(
-                self._once(name, self._partition_count, self._replication_factor, {})
-                for name in missing
-            )
+            *(self._once(name, partitions, replicas, {}) for name in missing)
         )
         return {n: c for n, c in zip(missing, codes, strict=True) if c is not ErrorCode.NONE}
 

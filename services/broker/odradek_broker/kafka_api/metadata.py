@@ -94,7 +94,7 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
     """Create what was named and is not there, if everybody agrees; what was refused."""
     creation = request.services.topic_creation
     asked = request.version < _AUTO_CREATE_FLAG or message.allow_auto_topic_creation
-    if creation is None or not asked:
+    if creation is None or not asked or not creation.is_enabled:
         return {}
     missing = [
         one.name

@@ -40,6 +40,10 @@ class ProducerIds(Protocol):
 class TopicCreation(Protocol):
     """Creates topics that somebody asked for."""
 
+    @property
+    def is_enabled(self) -> bool:
+        """auto.create.topics.enable, as it is now."""
+
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create what is missing and wait until the image has it; errors of those that failed."""
 

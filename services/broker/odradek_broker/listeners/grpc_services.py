@@ -27,7 +27,7 @@ def add_services(
         service=partitions,
         controllers=context.controllers,
         producer_ids=context.producer_ids,
-        topic_creation=context.topic_creation if settings.auto_create_topics_enable else None,
+        topic_creation=context.topic_creation,
         quotas=quotas,
     )
     admin = admin_servicer.AdminServicer(

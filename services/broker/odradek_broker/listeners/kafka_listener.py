@@ -20,6 +20,7 @@ from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.security.sasl import SaslExchange
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.server_tls import server_context
@@ -171,12 +172,12 @@ class _Listener:
         """See ConnectionOwner."""
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else "?"
-        if self._per_host.total() >= self._settings.connections_max:
-            raise CloseConnection(f"max.connections ({self._settings.connections_max}) are open")
-        if self._per_host[host] >= self._settings.connections_max_per_ip:
-            raise CloseConnection(
-                f"max.connections.per.ip ({self._settings.connections_max_per_ip}) are open"
-            )
+        most = self._limit("max.connections", self._settings.connections_max)
+        if self._per_host.total() >= most:
+            raise CloseConnection(f"max.connections ({most}) are open")
+        most = self._limit("max.connections.per.ip", self._settings.connections_max_per_ip)
+        if self._per_host[host] >= most:
+            raise CloseConnection(f"max.connections.per.ip ({most}) are open")
         self._per_host[host] += 1
         self._connections[connection] = host
         wait_ms = self.registry.services.quotas.connection_throttle_ms(host)
@@ -194,6 +195,15 @@ class _Listener:
             shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             session.principal = principal_of_certificate(shown)
         return session
+
+    def _limit(self, name: str, own: int) -> int:
+        """What is set at run time for this broker, or for all; else what the process was told."""
+        services = self.registry.services
+        for broker in (str(services.broker_id), ""):
+            told = services.image.config_of(ConfigResourceType.BROKER, broker).get(name)
+            if told is not None:
+                return int(told)
+        return own
 
     def closed(self, connection: KafkaConnection) -> None:
         """See ConnectionOwner."""

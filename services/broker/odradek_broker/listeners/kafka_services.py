@@ -56,7 +56,7 @@ def kafka_services(
         partitions=context.partitions,
         controllers=context.controllers,
         producer_ids=context.producer_ids,
-        topic_creation=context.topic_creation if settings.auto_create_topics_enable else None,
+        topic_creation=context.topic_creation,
         inventory=DirectoryInventory(table, str(settings.log_dir)),
         authorizer=authorizer,
         quotas=quotas,

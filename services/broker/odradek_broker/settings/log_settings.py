@@ -26,14 +26,14 @@ class LogSettings(NodeSettings):
     # --- topics --------------------------------------------------------------------------------
     num_partitions: int = setting(
         "num.partitions",
-        "Partitions of a topic that comes into being because somebody asks for it; what a topic that is"
-        " made without a count gets, the controllers' says.",
+        "Partitions of a topic that comes into being because somebody asks for it, where the cluster has no"
+        " default; one that is made without a count gets the cluster's.",
         default=1,
         minimum=1,
     )
     default_replication_factor: int = setting(
         "default.replication.factor",
-        "Replicas of a topic that comes into being because somebody asks for it; else as num.partitions.",
+        "Replicas of a topic that comes into being because somebody asks for it; see num.partitions.",
         default=1,
         minimum=1,
     )
@@ -45,7 +45,7 @@ class LogSettings(NodeSettings):
     )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
-        "Whether asking for the metadata of a missing topic may create it.",
+        "Whether asking for the metadata of a missing topic may create it, where the cluster has no default.",
         default=True,
     )
     unclean_leader_election_enable: bool = setting(

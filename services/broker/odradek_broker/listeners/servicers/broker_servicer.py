@@ -46,10 +46,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         service: LocalPartitions,
         controllers: ControllerClient,
         producer_ids: ProducerIdSource,
-        topic_creation: TopicCreation | None,
+        topic_creation: TopicCreation,
         quotas: Quotas,
     ) -> None:
-        """`topic_creation` is None where auto.create.topics.enable is false."""
         self._cluster_id = cluster_id
         self._service = service
         self._controllers = controllers
@@ -132,7 +131,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         """From the image; creates missing topics if both sides want that."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
-        if request.allow_auto_topic_creation and self._topic_creation is not None:
+        if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
             errors = await self._topic_creation.ensure(
                 [name for name in request.topics if caller.has(may_create(name))]
             )

@@ -1,0 +1,73 @@
+"""Topics that somebody asked for: whether they are made, and with how many partitions and replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+
+class Refusing:
+    """A controller that notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[pb.NewTopic] = []
+
+    async def call(
+        self, method: str, request: pb.CreateTopicsRequest, **_: Any
+    ) -> pb.CreateTopicsResponse:
+        self.asked += request.topics
+        refused = pb.TopicResult(error_code=7)
+        return pb.CreateTopicsResponse(topics=[refused] * len(request.topics))
+
+
+def creation_of(
+    controller: Refusing, cluster: dict[str, str], *, is_enabled: bool = True
+) -> TopicCreation:
+    image = MetadataImage()
+    if cluster:
+        image.configs[ALL_BROKERS] = cluster
+    return TopicCreation(
+        controllers=controller,  # type: ignore[arg-type]
+        image=lambda: image,
+        watch_image=lambda _: lambda: None,
+        is_enabled=is_enabled,
+        partition_count=5,
+        replication_factor=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "counts"),
+    [
+        ({}, (5, 2)),
+        ({"num.partitions": "8"}, (-1, 2)),
+        ({"num.partitions": "8", "default.replication.factor": "3"}, (-1, -1)),
+    ],
+)
+async def test_the_clusters_counts_go_before_the_brokers(
+    cluster: dict[str, str], counts: tuple[int, int]
+) -> None:
+    controller = Refusing()
+    await creation_of(controller, cluster).ensure(["t"])
+    (asked,) = controller.asked
+    assert (asked.partition_count, asked.replication_factor) == counts
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster", "is_enabled"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"auto.create.topics.enable": "false"}, False),
+        (False, {"auto.create.topics.enable": "true"}, True),
+    ],
+)
+def test_the_cluster_says_whether_before_the_broker_does(
+    own: bool, cluster: dict[str, str], is_enabled: bool
+) -> None:
+    assert creation_of(Refusing(), cluster, is_enabled=own).is_enabled is is_enabled
