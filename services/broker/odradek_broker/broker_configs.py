@@ -6,6 +6,7 @@ import dataclasses
 from typing import Final
 
 from odradek_broker.settings import BrokerSettings
+from odradek_protocol.metadata.configs import BROKER_CONFIGS
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
@@ -41,7 +42,7 @@ def describe_broker(
         entry = result.entries.add(
             name=name,
             source=source,
-            is_read_only=True,
+            is_read_only=name not in BROKER_CONFIGS,
             is_sensitive=spec.is_secret,
             type=_TYPES.get(type(value), 2),
             documentation=spec.doc,

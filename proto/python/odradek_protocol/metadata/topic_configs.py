@@ -171,7 +171,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "retention.bytes",
             ConfigType.LONG,
             -1,
-            "Delete the oldest segments of a partition above this size, in bytes; -1: no limit.",
+            "Delete the oldest closed segments of a partition above this size, in bytes; -1: no limit.",
             minimum=-1,
         ),
         _topic(
