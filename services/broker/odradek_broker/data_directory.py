@@ -26,7 +26,8 @@ def open_data_directory(
     """
     if not settings.cluster_id:
         raise ProcessRefused(
-            "cluster.id is not set: take the one of the controllers (`odradek quorum status`)"
+            "cluster.id is not set: take the one that `odradek storage format` printed, or that"
+            " `odradek cluster info` tells of a running cluster"
         )
     cluster_id = ClusterId(settings.cluster_id)
     try:

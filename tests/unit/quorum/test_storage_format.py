@@ -64,6 +64,13 @@ def test_missing_unformatted_strange_and_locked_directories_are_refused(tmp_path
     disk.close()
 
 
+def test_a_new_file_system_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    identity = format_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])
+    assert check_storage(tmp_path, cluster_id="c", node_id=1, voters=[1]) == identity
+    assert (tmp_path / "lost+found").is_dir()
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "cluster_id": 3}', "\0\0"])
 def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
     format_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])

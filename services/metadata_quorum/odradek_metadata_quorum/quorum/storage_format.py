@@ -31,6 +31,7 @@ from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 
 IDENTITY_NAME: Final = "identity.json"
+_OF_THE_FILE_SYSTEM: Final = "lost+found"
 _VERSION: Final = 1
 
 
@@ -85,7 +86,7 @@ def check_storage(
 
 def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
     """`format_storage` on an open directory; the identity comes last, so a crash leaves none."""
-    names = disk.names()
+    names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
         return check_disk(disk, wanted, place)
     strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
