@@ -36,7 +36,6 @@ NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
 NO_OFFSET: Final = Offset(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
-NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ FLIGHT_SCHEMA: Final = """
     arr_time int, sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string,
     origin string, dest string, air_time int, distance int, hour int, minute int, time_hour timestamp
 """
-_CORRUPT: Final = "_corrupt_record"
 
 
 def parse_flights(records: DataFrame) -> DataFrame:

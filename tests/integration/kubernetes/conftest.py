@@ -17,8 +17,6 @@ from tests.unit.kubernetes.rendered import has_kubectl
 ANSWER_S_MAX = 90.0
 RATE = 600  # records/s, one at a time: every gap shows
 
-LoadOn = Callable[[], "LoadPod"]
-
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKubernetes]:

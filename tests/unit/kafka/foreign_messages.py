@@ -22,7 +22,6 @@ from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 
 NOT_IN_KIO = {(ApiKey.DELETE_GROUPS, 3)}
 _INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_WIDTH = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
 def every_version() -> list[tuple[ApiKey, int]]:

@@ -141,9 +141,3 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
 def is_flexible(key: ApiKey, version: int) -> bool:
     """Whether this version has compact lengths and tagged fields."""
     return version >= SUPPORTED[key].flexible
-
-
-def is_supported(key: int, version: int) -> bool:
-    """Whether the table has this request in this version."""
-    found = SUPPORTED.get(key)  # type: ignore[call-overload]  # ApiKey hashes and compares as int
-    return found is not None and found.lowest <= version <= found.highest

@@ -41,7 +41,6 @@ WITH_TOPIC_IDS: Final = 13
 WITH_REPLICA_STATE: Final = 15
 WITH_ENDPOINTS: Final = 16
 PARTITIONS_MAX: Final = 131_072
-INVALID_EPOCH: Final = -1
 
 _INT32: Final = struct.Struct(">i")
 _WAIT_BYTES_ISOLATION: Final = struct.Struct(">iiib")

@@ -24,7 +24,6 @@ from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest
 SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
 PARTITIONS_MAX: Final = 100_000
-NO_SESSION: Final = 0
 _EPOCH_MAX: Final = (1 << 31) - 1
 _FINAL_EPOCH: Final = -1
 
