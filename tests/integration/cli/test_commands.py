@@ -79,7 +79,7 @@ def readme(pattern: str) -> str:
 
 def test_the_readmes_tour(dev: dict[str, Any]) -> None:
     """As it stands, but for the address and the number of brokers."""
-    tour = readme(r"# in another terminal\n(.*?)```")
+    tour = readme(r"# in another terminal[^\n]*\n(.*?)```")
     assert "--replicas 3" in tour
     tour = tour.replace("127.0.0.1:...", dev["grpc"]).replace("--replicas 3", "--replicas 1")
     odradek = f'odradek() {{ {sys.executable} -m odradek.cli.main "$@"; }}\n'
