@@ -242,6 +242,42 @@ def test_a_static_member_with_a_pattern_comes_back_to_it() -> None:
     assert group.shard.groups["g"].targets == {"m3": {A: frozenset(range(6))}}  # type: ignore[union-attr]
 
 
+def revoking(group: Group, **says: Any) -> None:
+    """m1 has a second to give up half of what it owns: m2 has come."""
+    by_pattern(group, "m1", 0, **says)
+    by_pattern(group, "m2", 0)
+    by_pattern(group, "m1", 1, owned={A: frozenset(range(6))}, **says)
+
+
+def passes(group: Group, ms: int) -> None:
+    group.now_ms += ms
+    group.log += group.shard.tick(now_ms=group.now_ms, wall_ms=group.now_ms).records
+
+
+def test_a_static_member_that_leaves_while_it_revokes_keeps_its_place_for_a_session() -> None:
+    group = Group()
+    revoking(group, instance_id="i")
+    by_pattern(group, "m1", -2, instance_id="i")
+    passes(group, 1_000)  # it had that long to revoke
+    assert sorted(m.member_id for m in group.shard.describe("g").members) == ["m1", "m2"]
+    passes(group, 44_000)
+    assert group.shard.describe("g").members == ()
+
+
+def test_each_revocation_has_a_whole_rebalance_timeout() -> None:
+    group = Group()
+    revoking(group)
+    passes(group, 900)
+    by_pattern(group, "m3", 0)  # from now on m1 has more to give up than it was told
+    half = group.shard.groups["g"].currents["m1"].assigned  # type: ignore[union-attr]
+    told = by_pattern(group, "m1", 1, owned=half)
+    assert told.assignment != half, "it gave up the first part, and is told of the second"
+    passes(group, 999)
+    assert by_pattern(group, "m1", 1).error is ErrorCode.NONE
+    passes(group, 1)
+    assert by_pattern(group, "m1", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_who_was_replaced_as_a_static_member_is_fenced() -> None:
     group = Group()
     by_pattern(group, "m1", 0, instance_id="i")

@@ -224,9 +224,11 @@ class ConsumerGroup(ConsumerGroupTargets):
         if self.epoch > self.target_epoch:
             self.compute_targets(catalog, records)
         self._pace.epoch_is(self.epoch, now_ms=now_ms)
+        before = self.currents.get(member_id)
         current = self._reconcile(member_id, owned, records, restarted=restarted)
         self.touch(member_id, now_ms=now_ms)
-        self._watch_revocation(member_id, current, now_ms)
+        if current != before:
+            self._watch_revocation(member_id, current, now_ms)
         return current
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
@@ -287,11 +289,12 @@ class ConsumerGroup(ConsumerGroupTargets):
     def _watch_revocation(
         self, member_id: MemberId, current: CurrentAssignment, now_ms: int
     ) -> None:
-        if current.state != MemberState.UNREVOKED:
-            self._revocation_ends_ms.pop(member_id, None)
-        elif member_id not in self._revocation_ends_ms:
+        """Give a member that was told to give something up its rebalance timeout, each time anew."""
+        if current.state == MemberState.UNREVOKED:
             timeout_ms = self.members[member_id].rebalance_timeout_ms
             self._revocation_ends_ms[member_id] = now_ms + timeout_ms
+        else:
+            self._revocation_ends_ms.pop(member_id, None)
 
     # --- leaving -------------------------------------------------------------------------------
 
@@ -313,6 +316,7 @@ class ConsumerGroup(ConsumerGroupTargets):
                 pending_revocation=NOTHING_OWNED,
             )
             self.emit_current(beat.member_id, left, records)
+            self._revocation_ends_ms.pop(beat.member_id, None)
             return records, told
         self.remove(beat.member_id, records)
         return records, told
