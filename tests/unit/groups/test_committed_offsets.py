@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,3 +168,33 @@ def test_what_members_use_that_do_not_say_so_is_kept(says: dict[str, Any]) -> No
     else:
         assert told.partitions == {FIRST: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     assert talk.fetch() == 5
+
+
+@pytest.mark.parametrize("stays", [{"subscribed_topics": ("a",)}, {"subscribed_regex": "a"}])
+def test_what_only_a_member_that_is_gone_read_may_be_forgotten(stays: dict[str, Any]) -> None:
+    topics = catalog(a=(TOPIC_ID, 1), t=(NEW_TOPIC_ID, 1))
+    talk = Conversation(catalog=replace(topics, matching=lambda name: frozenset({name})))
+
+    def beat(member_id: str, epoch: int, **says: Any) -> None:
+        told = ConsumerHeartbeat(group_id="g", member_id=member_id, member_epoch=epoch, **says)
+        talk.take(
+            talk.shard.handle_consumer_heartbeat(
+                talk.ask(), told, talk.catalog, now_ms=talk.now_ms, wall_ms=talk.now_ms
+            )
+        )
+
+    joins = {"rebalance_timeout_ms": 1_000, "owned": {}}
+    beat("stays", 0, **joins, **stays)
+    beat("goes", 0, **joins, subscribed_topics=("t",))
+    for partition in (FIRST, TopicPartition("a", 0)):
+        assert talk.commit("goes", 2, 5, partition) is ErrorCode.NONE
+    beat("goes", -1)
+    for _ in range(2):
+        beat("stays", talk.shard.describe("g").members[0].member_epoch)
+    request_id = talk.ask()
+    asked = [TopicPartition("a", 0), FIRST]
+    talk.take(talk.shard.handle_delete_offsets(request_id, "g", asked))
+    assert talk.answers[request_id].partitions == {
+        TopicPartition("a", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        FIRST: ErrorCode.NONE,
+    }

@@ -32,8 +32,12 @@ class ConsumerGroupTargets(ConsumerGroupState):
     def update_epoch(
         self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
     ) -> None:
-        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed."""
-        if not subscription_changed and catalog.version == self._catalog_version:
+        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed.
+
+        Looked at again when members went: what they alone were subscribed to is the group's no longer.
+        """
+        has_targets = self.epoch == self.target_epoch
+        if has_targets and not subscription_changed and catalog.version == self._catalog_version:
             return
         self._catalog_version = catalog.version
         names: set[TopicName] = set()
