@@ -103,6 +103,19 @@ def test_a_pending_member_that_never_returns_holds_nobody_up() -> None:
     assert talk.joined(joined).generation == 1
 
 
+def test_an_id_stays_good_for_a_session_whatever_generation_begins_meanwhile() -> None:
+    talk = Conversation()
+    first = talk.join()
+    talk.wait(DELAY_MS - 1)
+    told = talk.joined(talk.join(requires_known_member=True))
+    talk.wait(1)
+    leader = talk.joined(first).member_id
+    second = talk.join(told.member_id, requires_known_member=True)
+    talk.join(leader)
+    assert talk.joined(second).error is ErrorCode.NONE
+    assert talk.joined(second).generation == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

@@ -184,7 +184,6 @@ class ClassicGroup(ClassicRoster):
         ]
         for member in absent:
             self._forget(member)
-        self.pending_members.clear()
         self._join_ends_ms = self._initial_ends_ms = None
         if not any(m.join_request is not None for m in self.members.values()) and self.members:
             self._join_ends_ms = now_ms + self.rebalance_timeout_ms()  # only absent static members
