@@ -10,6 +10,7 @@ from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_roster import ClassicState
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.group_table import GroupSettings
+from odradek_broker.groups.records import GROUP_BYTES_MAX, MEMBER_BYTES_MAX
 from odradek_broker.groups.step import Step
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, REBALANCE_MS, SESSION_MS, Conversation
@@ -287,6 +288,8 @@ def test_ids_that_were_handed_out_and_never_used_are_bounded() -> None:
         ({"instance_id": "i" * 32_768}, ErrorCode.INVALID_REQUEST),
         ({"client_id": "c" * 32_768}, ErrorCode.INVALID_REQUEST),
         ({"protocols": (("p" * 32_768, b""),)}, ErrorCode.INVALID_REQUEST),
+        ({"protocols": (("p", bytes(MEMBER_BYTES_MAX)),)}, ErrorCode.INVALID_REQUEST),
+        ({"protocols": tuple((f"{i:0>30000}", b"") for i in range(40))}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_names_that_no_record_has_room_for_are_refused(
@@ -295,6 +298,27 @@ def test_names_that_no_record_has_room_for_are_refused(
     talk = Conversation()
     assert talk.joined(talk.join(**changes)).error is error
     assert talk.shard.groups == {}
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_a_generation_that_takes_no_record_is_not_written_and_begins_anew(is_retried: bool) -> None:
+    """What cannot be replicated would hold up its whole partition, and those beside it, for ever."""
+    talk = Conversation()
+    first, second = talk.join(), talk.join()
+    talk.wait(DELAY_MS)
+    leader, follower = talk.joined(first).member_id, talk.joined(second).member_id
+    waiting = talk.sync(follower, 1)
+    told = talk.sync(leader, 1, **{follower.replace("-", "_"): bytes(GROUP_BYTES_MAX)})
+    for answered in (waiting, told):
+        assert talk.synced(answered).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert talk.log == []
+    assert talk.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = [talk.join(leader), talk.join(follower)]
+    assert {talk.joined(one).generation for one in again} == {2}
+    if is_retried:
+        told = talk.sync(leader, 2, **{leader.replace("-", "_"): bytes(1 << 20)})
+        assert talk.synced(told).error is ErrorCode.NONE
+        assert len(talk.log) == 1
 
 
 def test_a_join_that_is_refused_makes_no_group() -> None:

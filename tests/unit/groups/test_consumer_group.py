@@ -20,7 +20,7 @@ from odradek_broker.groups.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
 )
-from odradek_broker.groups.records import GroupRecord
+from odradek_broker.groups.records import MEMBER_BYTES_MAX, GroupRecord
 from odradek_broker.groups.step import RequestId, Step
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import TopicPartition
@@ -240,6 +240,21 @@ def test_a_static_member_with_a_pattern_comes_back_to_it() -> None:
     by_pattern(group, "m2", -1)
     by_pattern(group, "m3", 2, instance_id="i")
     assert group.shard.groups["g"].targets == {"m3": {A: frozenset(range(6))}}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"subscribed_topics": tuple(f"{i:0>249}" for i in range(5_000))},
+        {"rack_id": "r" * MEMBER_BYTES_MAX},
+        {"instance_id": "i" * 32_768},
+    ],
+)
+def test_a_member_that_says_more_than_a_record_holds_is_refused(says: dict[str, Any]) -> None:
+    group = Group()
+    assert by_pattern(group, "m1", 0, **says).error is ErrorCode.INVALID_REQUEST
+    assert group.log == []
+    assert group.shard.groups == {}
 
 
 def revoking(group: Group, **says: Any) -> None:

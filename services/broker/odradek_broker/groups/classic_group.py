@@ -33,6 +33,7 @@ from odradek_broker.groups.messages import (
     Synced,
     SyncGroup,
 )
+from odradek_broker.groups.records import GROUP_BYTES_MAX
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
 from odradek_protocol.identity import MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -230,6 +231,9 @@ class ClassicGroup(ClassicRoster):
         member.sync_request = request_id
         if sync.member_id != self.leader:
             return step
+        if self._record_bytes(sync.assignments) > GROUP_BYTES_MAX:
+            step += self.interrupt_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka tells it
+            return step + self._prepare(now_ms)
         for other in self.members.values():
             other.assignment = bytes(sync.assignments.get(other.member_id, b""))
         self.state, self._sync_ends_ms = ClassicState.STABLE, None

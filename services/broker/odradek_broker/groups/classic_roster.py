@@ -12,6 +12,7 @@ member's instance id has one member id, the latest, and older ones are fenced.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -253,6 +254,13 @@ class ClassicRoster:
             ),
         )
         return ClassicGroupRecord(group_id=self.group_id, state=state)
+
+    def _record_bytes(self, assignments: Mapping[MemberId, bytes]) -> int:
+        """About the size of the generation's record with these assignments."""
+        return sum(
+            len(m.metadata(self.protocol)) + len(assignments.get(m.member_id, b""))
+            for m in self.members.values()
+        )
 
     def restore(self, state: ClassicGroupState) -> None:
         """Begin from what was written; `begin_sessions` follows.

@@ -24,7 +24,12 @@ from odradek_broker.groups.messages import (
     SyncGroup,
 )
 from odradek_broker.groups.offset_shard import OffsetShard
-from odradek_broker.groups.records import ClassicGroupRecord, GroupRecord, has_room_for
+from odradek_broker.groups.records import (
+    ClassicGroupRecord,
+    GroupRecord,
+    has_room_for,
+    says_too_much,
+)
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import GroupId
@@ -90,9 +95,11 @@ class GroupShard(OffsetShard):
     def _refuse_join(self, join: JoinGroup) -> ErrorCode:
         if not join.group_id or not has_room_for(join.group_id):
             return ErrorCode.INVALID_GROUP_ID
-        names = (name for name, _ in join.protocols)
+        names = [name for name, _ in join.protocols]
         said = (join.new_member_id, join.instance_id, join.client_id, join.protocol_type, *names)
         if not has_room_for(*said):
+            return ErrorCode.INVALID_REQUEST
+        if says_too_much(names, (metadata for _, metadata in join.protocols)):
             return ErrorCode.INVALID_REQUEST
         low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
         if not low <= join.session_timeout_ms <= high:
@@ -157,7 +164,8 @@ class GroupShard(OffsetShard):
         """ConsumerGroupHeartbeat (KIP-848)."""
         if not beat.group_id or not has_room_for(beat.group_id):
             return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_GROUP_ID))
-        if not has_room_for(beat.member_id):
+        said = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
+        if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(said):
             return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_REQUEST))
         self._due_ms.pop(beat.group_id, None)
         before = self.groups.get(beat.group_id)

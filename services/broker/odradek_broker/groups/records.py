@@ -5,6 +5,7 @@ A record without `value` fields is a deletion (a tombstone in the compacted topi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -12,6 +13,8 @@ from odradek_broker.groups.messages import Assignment, CommittedOffset
 from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
 
 NAME_BYTES_MAX: Final = 32_767
+MEMBER_BYTES_MAX: Final = 1 << 20  # what a member may say of itself
+GROUP_BYTES_MAX: Final = 16 << 20  # members of a classic group: a record that is replicated whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,12 @@ GroupRecord: TypeAlias = (
 def has_room_for(*names: str | None) -> bool:
     """Whether the strings of a record, whose lengths are int16, can hold each of the names."""
     return all(name is None or len(name.encode()) <= NAME_BYTES_MAX for name in names)
+
+
+def says_too_much(names: Iterable[str], metadata: Iterable[bytes] = ()) -> bool:
+    """Whether that is more than a record of a member shall have."""
+    size_bytes = sum(len(one.encode()) for one in names) + sum(map(len, metadata))
+    return size_bytes >= MEMBER_BYTES_MAX
 
 
 def is_tombstone(record: GroupRecord) -> bool:

@@ -19,7 +19,6 @@ from odradek_protocol.kafka.messages import JoinGroupResponse, Message
 _KNOWN_MEMBER_FROM: Final = 4
 _PROTOCOL_MAY_BE_NULL_FROM: Final = 7
 _SKIPS_ASSIGNMENT_FROM: Final = 9
-_METADATA_BYTES_MAX: Final = 1 << 20
 
 
 @handles(ApiKey.JOIN_GROUP, needs=has_groups)
@@ -30,8 +29,6 @@ async def join_group(request: Request) -> Message:
     if not request.allows_group(Operation.READ, message.group_id):
         return _response(request, _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, member_id))
     protocols = tuple((one.name, bytes(one.metadata)) for one in message.protocols)
-    if sum(len(metadata) for _, metadata in protocols) > _METADATA_BYTES_MAX:
-        return _response(request, _refused(ErrorCode.INVALID_REQUEST, member_id))
     instance_id = message.group_instance_id if request.version >= 5 else None
     client_id = request.client_id or ""
     join = JoinGroup(
