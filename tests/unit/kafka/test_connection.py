@@ -131,6 +131,20 @@ async def test_an_unknown_version_of_api_versions_gets_version_0_with_all_keys()
         assert not {24, 25, 26, 28} & set(keys), "transactions do not work and were advertised"
 
 
+@pytest.mark.parametrize(("version", "told"), [(3, []), (4, [("group.version", 0, 1)])])
+async def test_features_that_may_be_off_are_not_told_to_clients_that_fail_at_them(
+    version: int, told: list[tuple[str, int, int]]
+) -> None:
+    """Java clients before 3.9 take a lowest level of 0 for an illegal argument (KAFKA-17492)."""
+    async with listening() as server:
+        client = await server.connect()
+        client.send(ApiKey.API_VERSIONS, version)
+        answer = messages.ApiVersionsResponse.decode((await client.receive())[1], version=version)
+        supported = answer.supported_features or []
+        assert [(one.name, one.min_version, one.max_version) for one in supported] == told
+        assert [one.name for one in answer.finalized_features] == ["group.version"]
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -14,6 +14,7 @@ from odradek_protocol.kafka.messages import ApiVersionsResponse, Message
 
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
+_LEVEL_0_FROM: Final = 4  # Java clients before 3.9 refuse a broker that tells 0 (KAFKA-17492)
 
 # What the broker supports, as (lowest, highest). Levels in use are the image's: a client may only
 # use what all brokers of the cluster have agreed on.
@@ -48,6 +49,7 @@ def api_versions(request: Request) -> Message:
                 name=name, min_version=lowest, max_version=highest
             )
             for name, (lowest, highest) in supported.items()
+            if lowest > 0 or request.version >= _LEVEL_0_FROM
         ],
         finalized_features_epoch=max(int(image.offset), 0),
         finalized_features=[
