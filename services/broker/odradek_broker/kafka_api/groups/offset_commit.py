@@ -28,6 +28,7 @@ from odradek_runtime.clock import wall_ms
 _Topic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _Partition: Final = _Topic.OffsetCommitResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
+_TIMESTAMP_MAX: Final = (1 << 63) - 1  # what a record of an offset has room for
 
 
 @handles(ApiKey.OFFSET_COMMIT, needs=has_groups)
@@ -38,7 +39,9 @@ async def offset_commit(request: Request) -> Message:
         return _all(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     refused: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    retention_ms = message.retention_time_ms if request.version <= 4 else -1
+    expire_ms = -1
+    if request.version <= 4 and message.retention_time_ms >= 0:
+        expire_ms = min(wall_ms() + message.retention_time_ms, _TIMESTAMP_MAX)
     for topic in message.topics:
         is_allowed = request.allows_topic(Operation.READ, topic.name)
         for one in topic.partitions:
@@ -51,7 +54,7 @@ async def offset_commit(request: Request) -> Message:
                     offset=Offset(one.committed_offset),
                     leader_epoch=LeaderEpoch(epoch),
                     metadata=one.committed_metadata or "",
-                    expire_timestamp_ms=wall_ms() + retention_ms if retention_ms >= 0 else -1,
+                    expire_timestamp_ms=expire_ms,
                 )
     commit = CommitOffsets(
         group_id=GroupId(message.group_id),
