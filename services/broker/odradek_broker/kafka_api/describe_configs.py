@@ -27,9 +27,10 @@ Refused = tuple[ErrorCode, str]
 
 @handles(ApiKey.DESCRIBE_CONFIGS)
 def describe_configs(request: Request) -> Message:
-    """From this broker's image and its own settings."""
+    """From this broker's image and its own settings; of each resource once."""
     results = []
-    for resource in request.message.resources:
+    asked = {(one.resource_type, one.resource_name): one for one in request.message.resources}
+    for resource in asked.values():
         found = _describe(request, resource.resource_type, resource.resource_name)
         refused: Refused = (ErrorCode.NONE, "")
         configs: Iterable[DescribedConfig] = ()

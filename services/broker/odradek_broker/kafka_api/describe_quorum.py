@@ -36,6 +36,7 @@ async def describe_quorum(request: Request) -> Message:
         return _refused(unanswered.code, str(unanswered))
     if answer.error_code != ErrorCode.NONE:
         return _refused(answer.error_code)
+    metadata = _partition(answer)
     return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -43,7 +44,7 @@ async def describe_quorum(request: Request) -> Message:
             _Topic(
                 topic_name=topic.topic_name,
                 partitions=[
-                    _partition(answer)
+                    metadata
                     if topic.topic_name == METADATA_TOPIC and one.partition_index == 0
                     else _unknown(one.partition_index)
                     for one in topic.partitions

@@ -35,11 +35,12 @@ async def metadata(request: Request) -> Message | Encoded:
     """All topics, those named, or none."""
     message = request.message
     cache = request.services.metadata_cache
-    key = None
+    key: object = None
+    wanted: tuple[tuple[str | None, bytes], ...] | None = None
+    if message.topics is not None:
+        named = {_reference(one): one for one in message.topics}  # each is told once, as Kafka does
+        message.topics, wanted = list(named.values()), tuple(named)
     if not request.services.authorizer.is_on and not _wants_rights(message):
-        wanted = (
-            None if message.topics is None else tuple(_reference(one) for one in message.topics)
-        )
         key = (request.version, request.session.listener, wanted)
         cached = cache.get(request.services.image.offset, key)
         if cached is not None:

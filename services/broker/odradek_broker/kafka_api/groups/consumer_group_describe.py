@@ -22,9 +22,9 @@ _Assignment: Final = _Member.Assignment
 
 @handles(ApiKey.CONSUMER_GROUP_DESCRIBE, needs=has_groups)
 async def consumer_group_describe(request: Request) -> Message:
-    """See the module."""
+    """Each group once, however often it is named."""
     return ConsumerGroupDescribeResponse(
-        groups=[await _describe(request, g) for g in request.message.group_ids]
+        groups=[await _describe(request, g) for g in dict.fromkeys(request.message.group_ids)]
     )
 
 

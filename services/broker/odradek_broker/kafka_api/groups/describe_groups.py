@@ -19,9 +19,9 @@ _Member: Final = _Group.DescribedGroupMember
 
 @handles(ApiKey.DESCRIBE_GROUPS, needs=has_groups)
 async def describe_groups(request: Request) -> Message:
-    """See the module."""
+    """Each group once, however often it is named."""
     return DescribeGroupsResponse(
-        groups=[await _describe(request, g) for g in request.message.groups]
+        groups=[await _describe(request, g) for g in dict.fromkeys(request.message.groups)]
     )
 
 

@@ -38,7 +38,8 @@ async def offset_fetch(request: Request) -> Message:
     """See the module."""
     message = request.message
     if request.version >= _BATCHED_FROM:
-        return OffsetFetchResponse(groups=[await _group(request, one) for one in message.groups])
+        asked = {one.group_id: one for one in message.groups}  # each is told once
+        return OffsetFetchResponse(groups=[await _group(request, one) for one in asked.values()])
     wanted = _wanted(message.topics)
     fetched = await _fetch(request, message.group_id, wanted, None, -1)
     if fetched.error is not ErrorCode.NONE:
