@@ -109,6 +109,27 @@ def test_sessions_are_bounded_and_only_rested_ones_give_way() -> None:
     assert gone.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_what_all_sessions_remember_together_is_bounded() -> None:
+    sessions = FetchSessions(partitions_max=10)
+    first = begin(sessions, request(0, 0, dict.fromkeys(range(6), 0)))
+    assert first.session is not None
+    second = begin(sessions, request(0, 0, dict.fromkeys(range(5), 0)))
+    assert second.session is None, "no room: full requests, as without sessions"
+    assert len(second.wanted) == 5
+    third = begin(sessions, request(0, 0, dict.fromkeys(range(4), 0)), now_ms=1).session
+    assert third is not None
+    grown = begin(sessions, request(third.id, 1, {9: 0}), now_ms=1)
+    assert grown.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    shrunk = begin(sessions, request(first.session.id, 1, {}, forgotten=(0, 1, 2)), now_ms=2)
+    assert shrunk.error is ErrorCode.NONE
+    assert begin(sessions, request(0, 0, dict.fromkeys(range(7), 0)), now_ms=3).session
+    rested = REST_MS_MIN + 3
+    assert begin(sessions, request(0, 0, dict.fromkeys(range(10), 0)), now_ms=rested).session
+    assert len(sessions) == 1, "both of the others rested"
+    begin(sessions, request(0, 0, dict.fromkeys(range(11), 0)), now_ms=2 * rested)
+    assert len(sessions) == 1, "nobody goes for one that has no room anyway"
+
+
 async def test_on_the_wire_an_unchanged_partition_is_not_told_again() -> None:
     async def fetch(client: WireClient, session_id: int, epoch: int) -> messages.Message:
         topics = (

@@ -5,8 +5,8 @@
     epoch -1              --> the session is dropped, and the request is answered whole
 
 An incremental answer leaves out partitions of which nothing changed since the last one. The
-sessions of a broker are bounded: the one used least recently goes, if it rested long enough;
-otherwise the newcomer gets no session (id 0) and goes on with full requests. A session belongs to
+sessions of a broker are bounded, and so is what they remember together: the one used least recently
+goes, if it rested long enough; otherwise the newcomer gets no session (id 0) and goes on with full requests. A session belongs to
 its principal: the id of another one's is not found.
 """
 
@@ -23,7 +23,7 @@ from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest
 
 SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
-PARTITIONS_MAX: Final = 100_000
+PARTITIONS_MAX: Final = 100_000  # of all sessions: about 50 MB
 _EPOCH_MAX: Final = (1 << 31) - 1
 _FINAL_EPOCH: Final = -1
 
@@ -132,8 +132,12 @@ class Begun(NamedTuple):
 class FetchSessions:
     """All sessions of a broker."""
 
-    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX
+    ) -> None:
         self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._partition_count = 0
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -144,13 +148,12 @@ class FetchSessions:
         if request.session_epoch in (0, _FINAL_EPOCH):
             found = self._sessions.get(request.session_id)
             if found is not None and found.principal == principal:
-                del self._sessions[request.session_id]
+                self._drop(found)
             wanted = list(wanted_of(request))
             session = None
-            if request.session_epoch == 0 and wanted and len(wanted) <= PARTITIONS_MAX:
+            if request.session_epoch == 0 and wanted and self._has_room(len(wanted), now_ms):
                 session = self._new(principal, uses_ids, now_ms)
-                if session is not None:
-                    session.update(request)
+                self._update(session, request)
             return Begun(ErrorCode.NONE, session, wanted, False)
         found = self._sessions.get(request.session_id)
         if found is None or found.principal != principal:
@@ -162,18 +165,34 @@ class FetchSessions:
         found.next_epoch = found.next_epoch % _EPOCH_MAX + 1
         found.used_at_ms = now_ms
         self._sessions.move_to_end(found.id)
-        found.update(request)
-        if len(found) > PARTITIONS_MAX:
-            del self._sessions[found.id]
+        self._update(found, request)
+        if self._partition_count > self._partitions_max:
+            self._drop(found)
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
         return Begun(ErrorCode.NONE, found, found.wanted(), True)
 
-    def _new(self, principal: str, uses_ids: bool, now_ms: int) -> FetchSession | None:
-        if len(self._sessions) >= self._sessions_max:
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        before = len(session)
+        session.update(request)
+        self._partition_count += len(session) - before
+
+    def _drop(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self._partition_count -= len(session)
+
+    def _has_room(self, count: int, now_ms: int) -> bool:
+        """For a session of so many partitions; those that rest give way."""
+        while count <= self._partitions_max:
+            is_full = len(self._sessions) >= self._sessions_max
+            if not is_full and self._partition_count + count <= self._partitions_max:
+                return True
             oldest = next(iter(self._sessions.values()))
             if now_ms - oldest.used_at_ms < REST_MS_MIN:
-                return None
-            del self._sessions[oldest.id]
+                break
+            self._drop(oldest)
+        return False
+
+    def _new(self, principal: str, uses_ids: bool, now_ms: int) -> FetchSession:
         while (session_id := secrets.randbelow(_EPOCH_MAX) + 1) in self._sessions:
             continue
         session = FetchSession(
