@@ -11,7 +11,7 @@ import pytest
 import scramp
 
 from odradek_broker.listeners import connection_times
-from odradek_broker.security.sasl import credential_of
+from odradek_broker.security.sasl import SaslExchange, credential_of
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -362,6 +362,28 @@ class TestLogin:
                 assert await client.is_closed(), "the login has run out"
             else:
                 await client.receive()
+
+    @pytest.mark.parametrize("version", [0, 1])
+    async def test_a_bug_in_a_login_costs_that_connection_alone(
+        self, version: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def breaks(*_: Any) -> bytes:
+            raise RuntimeError("a bug")
+
+        async with self.serving() as server:
+            other = await server.connect()
+            await self.log_in(other)
+            monkeypatch.setattr(SaslExchange, "step", breaks)
+            client = await server.connect()
+            assert await self.handshake(client, "SCRAM-SHA-256", version) == 0
+            if version:
+                client.send(ApiKey.SASL_AUTHENTICATE, 1, struct.pack(">i", 1) + b"x")
+            else:
+                client.send_frame(b"x")
+            assert await client.is_closed()
+            assert server.listeners.counters.failures == 1
+            other.send(ApiKey.METADATA, 12)
+            await other.receive()
 
     async def test_a_nonce_of_another_exchange_is_refused(self) -> None:
         async with self.serving() as server:

@@ -6,15 +6,13 @@ Who fails is told so, without the reason, and the connection is closed. With
 
 from __future__ import annotations
 
+from odradek_broker.kafka_api.login import log_in
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, SaslAuthenticateResponse
-from odradek_runtime.logs import event_log
-
-_log = event_log("odradek_broker.audit")
 
 
 @handles(ApiKey.SASL_AUTHENTICATE)
@@ -30,18 +28,18 @@ async def sasl_authenticate(request: Request) -> Message:
             auth_bytes=b"",
         )
     try:
-        answer = await sasl.step(request.message.auth_bytes)
-    except LoginFailed as failed:
-        _log.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
+        answer, lifetime_ms = await log_in(
+            session,
+            request.message.auth_bytes,
+            reauth_ms_max=request.services.settings.connections_max_reauth_ms,
+        )
+    except LoginFailed:
         request.closes_connection = True
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
             error_message="authentication failed",
             auth_bytes=b"",
         )
-    lifetime_ms = 0
-    if sasl.is_complete:
-        lifetime_ms = session.logged_in(request.services.settings.connections_max_reauth_ms)
     return SaslAuthenticateResponse(
         error_code=ErrorCode.NONE,
         error_message=None,

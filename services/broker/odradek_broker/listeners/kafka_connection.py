@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from odradek_broker.kafka_api.api_versions import unknown_version
+from odradek_broker.kafka_api.login import log_in
 from odradek_broker.kafka_api.registry import Registry, Reply
 from odradek_broker.kafka_api.request import (
     ClientSession,
@@ -361,19 +362,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot.work = self._owner.spawn(self._raw_token(slot, token))
 
     async def _raw_token(self, slot: Slot, token: bytes) -> None:
+        """The root of its task, as `_finish`."""
         session = self._session
         assert session is not None
-        assert session.sasl is not None, session
+        reauth_ms_max = self._owner.registry.services.settings.connections_max_reauth_ms
         try:
-            answer = await session.sasl.step(token)
-        except LoginFailed as failed:
-            _audit.warning("Login failed", host=session.host, user=failed.user, reason=str(failed))
+            answer, _ = await log_in(session, token, reauth_ms_max=reauth_ms_max)
+        except LoginFailed:
             self._close("the login failed")
             return
+        except Exception as error:
+            self._fail(slot, error)
+            return
         self._unordered -= 1
-        if session.sasl.is_complete:
-            session.logged_in(self._owner.registry.services.settings.connections_max_reauth_ms)
-            session.takes_raw_tokens = False
         slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
         self._login_advanced()
         self._flush()
