@@ -249,6 +249,45 @@ async def test_throttled_clients_wait_and_are_told() -> None:
         assert len(server.partitions.appended) == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [
+        (ApiKey.LIST_OFFSETS, 7, None),  # of generated code
+        (ApiKey.METADATA, 12, None),  # kept encoded from the second time on
+        (ApiKey.PRODUCE, 3, PRODUCE_3),
+        (ApiKey.FETCH, 12, fetch_12(0)),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else "",
+)
+async def test_the_time_that_requests_take_counts_against_their_quota(
+    key: ApiKey, version: int, body: bytes | None
+) -> None:
+    served = fake_broker.services()
+    async with listening(served) as server:
+        client = await server.connect()
+        client.send(key, version, body)
+        await client.receive()
+        # a ten-thousandth of a per cent: 1 us a second
+        served.quotas.quotas_changed({(("client-id", "me"),): {"request_percentage": 1e-4}})
+        client.send(key, version, body)
+        await client.receive()
+        assert server.listeners.counters.throttled_ms > 1_000
+
+
+async def test_the_time_that_a_request_waits_does_not_count() -> None:
+    served = fake_broker.services()
+    served.quotas.quotas_changed({(("client-id", "me"),): {"request_percentage": 10.0}})
+    async with listening(served) as server:
+        server.partitions.fetch_waits = True
+        client = await server.connect()
+        client.send(ApiKey.FETCH, 12, fetch_12())
+        await eventually(lambda: server.partitions.fetched)
+        await asyncio.sleep(0.3)  # of ten per cent, three seconds' worth
+        server.partitions.never.set()
+        await client.receive()
+        assert server.listeners.counters.throttled_ms == 0
+
+
 class TestLogin:
     """SASL listeners: nothing but the login before it, SCRAM by hand, raw tokens."""
 

@@ -36,6 +36,7 @@ from odradek_broker.listeners.answer_line import AnswerLine, Slot
 from odradek_broker.listeners.connection_times import ConnectionTimes
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import ArrivingBytes, FrameAssembler, FrameRefused
+from odradek_broker.listeners.request_time import timed
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -245,6 +246,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._unordered += not handler.is_ordered
         elif asyncio.iscoroutine(reply):
             self._unordered += not handler.is_ordered
+            if request.services.quotas.counts_time:
+                reply = timed(reply, slot)
             slot.work = self._owner.spawn(self._finish(slot, reply))
         else:
             self._answer(slot, reply)
@@ -289,13 +292,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._is_closing or request is None:
             return
         slot.work = None
+        if request.services.quotas.counts_time:
+            self._count_time(slot, request)
         try:
             if isinstance(reply, NoAnswer):
                 slot.buffers = []
             elif isinstance(reply, Encoded):
                 self._line.fill(slot, reply.buffers, reply.size_bytes)
             else:
-                self._count_time(slot, request)
                 if request.throttle_ms:
                     reply.throttle_time_ms = request.throttle_ms
                 body = encode_message(reply, request.version)

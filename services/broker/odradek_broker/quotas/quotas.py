@@ -36,12 +36,14 @@ class Quotas:
         self._clock_s = clock_s
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._is_empty = True
+        self.counts_time = False  # whether there is any quota of time: most clusters have none
         self._buckets: dict[tuple[str, QuotaEntity], TokenBucket] = {}
 
     def quotas_changed(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """The image has these now."""
         self._quotas = {tuple(sorted(entity)): dict(one) for entity, one in quotas.items()}
         self._is_empty = not self._quotas
+        self.counts_time = any(REQUEST_PERCENTAGE in one for one in self._quotas.values())
         self._buckets.clear()
 
     def throttle_ms(self, key: str, principal: str, client_id: str | None, amount: float) -> int:
