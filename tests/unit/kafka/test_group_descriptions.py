@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from odradek_broker.groups.messages import GroupDescription
+from odradek_broker.groups.messages import GroupDescription, MemberDescription
 from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.security.rights import OPERATIONS_OF, ResourceType
-from odradek_protocol.identity import GroupId
+from odradek_broker.security.authorizer import AclAuthorizer, Authorizer
+from odradek_broker.security.rights import OPERATIONS_OF, Operation, ResourceType
+from odradek_protocol.identity import GroupId, MemberId, PartitionIndex
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
@@ -19,7 +21,8 @@ from odradek_protocol.kafka.messages import (
     DescribeGroupsResponse,
     encode_message,
 )
-from tests.unit.kafka.fake_broker import AgreeableGroups, request, services
+from tests.unit.kafka.fake_broker import TOPICS, AgreeableGroups, request, services
+from tests.unit.security.acl_entries import entries_for
 
 GROUP_BITS = sum(1 << one for one in OPERATIONS_OF[ResourceType.GROUP])
 _NOT_THERE = GroupDescription(
@@ -34,8 +37,10 @@ class OneGroup(AgreeableGroups):
         return self.told
 
 
-async def described(key: ApiKey, version: int, told: GroupDescription) -> Any:
-    served = services()
+async def described(
+    key: ApiKey, version: int, told: GroupDescription, authorizer: Authorizer | None = None
+) -> Any:
+    served = services(authorizer)
     parts: Any = {"partitions": served.partitions, "topic_creation": served.topic_creation}
     groups = OneGroup(settings=served.settings, **parts)
     groups.told = told
@@ -64,6 +69,43 @@ async def test_a_consumer_group_has_its_own_assignor_and_the_callers_rights(vers
     group = await described(ApiKey.CONSUMER_GROUP_DESCRIBE, version, told)
     assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "range")
     assert group.authorized_operations == GROUP_BITS
+
+
+@pytest.mark.parametrize("part", ["assignment", "target"])
+@pytest.mark.parametrize("sees_all", [True, False])
+async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(
+    sees_all: bool, part: str
+) -> None:
+    """As Kafka since 4.0 (KAFKA-18813): the names of its topics are no secret of the group's."""
+    seen = list(TOPICS) if sees_all else ["orders"]
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed(
+        entries_for(
+            "User:alice",
+            [
+                (Operation.DESCRIBE, ResourceType.GROUP, "g"),
+                *((Operation.DESCRIBE, ResourceType.TOPIC, name) for name in seen),
+            ],
+        )
+    )
+    member = MemberDescription(
+        member_id=MemberId("m"), instance_id=None, client_id="c", client_host="h"
+    )
+    owned = {topic_id: frozenset({PartitionIndex(0)}) for topic_id in TOPICS.values()}
+    told = GroupDescription(
+        error=ErrorCode.NONE,
+        group_id=GroupId("g"),
+        state="Stable",
+        group_type="consumer",
+        members=(member, replace(member, **{part: owned})),
+    )
+    group = await described(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, told, authorizer)
+    if sees_all:
+        assert (group.error_code, len(group.members)) == (ErrorCode.NONE, 2)
+    else:
+        assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert group.members == []
+        assert "payments" not in group.error_message
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.groups.messages import Assignment, MemberDescription
+from odradek_broker.groups.messages import Assignment, GroupDescription, MemberDescription
 from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.security.rights import ResourceType
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ConsumerGroupDescribeResponse, Message, uuid_of
@@ -32,6 +32,9 @@ async def _describe(request: Request, group_id: str) -> Any:
     group = await describe(request, group_id, "consumer")
     if isinstance(group, tuple):
         return _refused(group_id, *group)
+    if not _sees_topics(request, group):
+        text = "the group reads topics that may not be described"
+        return _refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
     described = _Group(
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -45,6 +48,17 @@ async def _describe(request: Request, group_id: str) -> Any:
     if request.message.include_authorized_operations:
         described.authorized_operations = request.operation_bits(ResourceType.GROUP, group_id)
     return described
+
+
+def _sees_topics(request: Request, group: GroupDescription) -> bool:
+    """Whether who asks may know of every topic that a member owns or shall own (KAFKA-18813)."""
+    topics = request.services.image.topics
+    ids = {topic_id for one in group.members for topic_id in (*one.assignment, *one.target)}
+    return all(
+        request.allows_topic(Operation.DESCRIBE, topics[topic_id].name)
+        for topic_id in ids
+        if topic_id in topics
+    )
 
 
 def _refused(group_id: str, code: ErrorCode, text: str) -> Any:
