@@ -22,6 +22,7 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster
 
 
@@ -167,6 +168,23 @@ def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode
     request = CreatePartitionsRequest(topics=(wanted,))
     (result,) = found.commit(found.controller.handle_create_partitions(request))
     assert result.outcome.error is error
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_where_groups_lie_neither_goes_nor_grows(name: str) -> None:
+    """By the count of partitions: with another one a group is looked for elsewhere, and begins anew."""
+    found = cluster()
+    topic_id = found.create(name, partitions=2).topic_id
+    more = CreatePartitionsRequest(topics=(NewPartitions(name=name, total_count=3),))
+    (grown,) = found.commit(found.controller.handle_create_partitions(more))
+    gone = DeleteTopicsRequest(names=(name,), topic_ids=(topic_id,))
+    results = found.commit(found.controller.handle_delete_topics(gone))
+    for result in (grown, *results):
+        assert result.outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert name in result.outcome.message
+    topic = found.image.topic(name)
+    assert topic is not None
+    assert len(topic.partitions) == 2
 
 
 def test_added_partitions_leave_those_that_are_there_alone() -> None:

@@ -34,7 +34,12 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.configs import ConfigError, check_config, check_together
+from odradek_protocol.metadata.configs import (
+    INTERNAL_TOPICS,
+    ConfigError,
+    check_config,
+    check_together,
+)
 from odradek_protocol.metadata.image import TopicState
 from odradek_protocol.metadata.records import (
     NO_LEADER,
@@ -308,6 +313,11 @@ def _grow(
     topic = work.image.topic(wanted.name)
     if topic is None:
         raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name}")
+    if topic.name in INTERNAL_TOPICS:
+        raise _Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{topic.name} keeps its partitions: what lies in which depends on how many there are",
+        )
     present = len(topic.partitions)
     more = wanted.total_count - present
     if more <= 0:
@@ -366,5 +376,10 @@ def _delete(
 ) -> TopicResult:
     if topic is None:
         return TopicResult(name=name, outcome=refusal)
+    if topic.name in INTERNAL_TOPICS:
+        internal = Outcome(
+            error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{topic.name} is internal"
+        )
+        return TopicResult(name=topic.name, outcome=internal)
     work.write(RemoveTopic(topic_id=topic.topic_id))
     return TopicResult(name=topic.name, topic_id=topic.topic_id, outcome=GOOD)
