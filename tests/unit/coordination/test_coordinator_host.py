@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.coordination import coordinator_host
+from odradek_broker.coordination import coordinator_host, hosted_shard
 from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
@@ -192,6 +192,28 @@ async def test_a_timer_that_fails_costs_one_load(
         await kind.has_failed.wait()
     assert await ask(host, FIRST, add("b")) == 2
     assert len(kind.made) == 2
+
+
+async def test_who_went_while_waiting_is_not_counted_among_those_that_wait(
+    host: CoordinatorHost[Tally], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joins of a group that does not settle wait for long, and their clients may come anew each time."""
+    monkeypatch.setattr(hosted_shard, "WAITING_MAX", 3)
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, add())
+    waiting = [
+        asyncio.ensure_future(host.ask(FIRST, lambda *_: Told(records=(), answers=())))
+        for _ in range(3)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(CoordinatorError) as refused:
+        await host.ask(FIRST, add("a"))
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for one in waiting[:2]:
+        one.cancel()
+    await asyncio.wait(waiting[:2])
+    assert await host.ask(FIRST, add("a")) == 1
+    waiting[2].cancel()
 
 
 def test_the_wait_before_a_load_grows_and_is_bounded() -> None:

@@ -162,6 +162,8 @@ class HostedShard(Generic[Shard]):
         if self.state is ShardState.CLOSED:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         if len(self._waiting) >= WAITING_MAX:
+            self._waiting = {i: one for i, one in self._waiting.items() if not one.done()}
+        if len(self._waiting) >= WAITING_MAX:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def close(self) -> None:
