@@ -98,6 +98,7 @@ class FakePartitions:
         self.fetch_waits = False
         self.cancelled = 0
         self.fetched: list[FetchWant] = []
+        self.fetched_bytes_max: list[int] = []
 
     def produce(
         self,
@@ -117,8 +118,11 @@ class FakePartitions:
         else:
             on_done(outcome)
 
-    async def fetch(self, wants: Sequence[FetchWant], **_: Any) -> list[ReadOutcome]:
+    async def fetch(
+        self, wants: Sequence[FetchWant], *, bytes_max: int, **_: Any
+    ) -> list[ReadOutcome]:
         self.fetched += wants
+        self.fetched_bytes_max.append(bytes_max)
         if self.fetch_waits:
             try:
                 await self.never.wait()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import scramp
 
+from odradek_broker.kafka_api.unsent_answers import UnsentAnswers
 from odradek_broker.listeners import connection_times
 from odradek_broker.security.sasl import SaslExchange, credential_of
 from odradek_protocol.identity import TopicName
@@ -232,6 +233,29 @@ async def test_who_does_not_take_its_answers_is_not_served_and_then_closed(
             client.send(ApiKey.FETCH, 12, fetch_12(0))
         await eventually(lambda: not server.listeners.connection_count, 10)
         assert len(server.partitions.fetched) < 20
+
+
+async def test_the_more_answers_nobody_takes_the_smaller_are_the_next() -> None:
+    served = fake_broker.services()
+    served.unsent = UnsentAnswers(bytes_max=8 << 20)
+    async with listening(served) as server:
+        server.partitions.records[TopicName("orders"), 0] = [bytes(12 << 20)]
+        slow = [await server.connect() for _ in range(3)]
+        for number, client in enumerate(slow):
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(ApiKey.FETCH, 12, fetch_12(0))
+            await eventually(lambda n=number: len(server.partitions.fetched_bytes_max) > n)
+        assert server.partitions.fetched_bytes_max == [1 << 20, 1, 1]
+        assert served.unsent.total_bytes > 8 << 20
+        for client in slow:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await client.receive()
+        await eventually(lambda: not served.unsent.total_bytes)
+        slow[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slow[0].send(ApiKey.FETCH, 12, fetch_12(0))
+        await eventually(lambda: served.unsent.total_bytes)
+        slow[0].writer.transport.abort()
+        await eventually(lambda: not served.unsent.total_bytes)
 
 
 async def test_throttled_clients_wait_and_are_told() -> None:

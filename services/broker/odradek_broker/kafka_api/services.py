@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from odradek_broker.kafka_api.fetch_sessions import FetchSessions
 from odradek_broker.kafka_api.metadata_cache import MetadataCache
+from odradek_broker.kafka_api.unsent_answers import UnsentAnswers
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.security.authorizer import Authorizer, EverybodyMay
@@ -84,6 +85,7 @@ class Services:
     quotas: Quotas = field(default_factory=Quotas)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
+    unsent: UnsentAnswers = field(default_factory=UnsentAnswers)
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
     groups: Any = None  # its type belongs to the group handlers, which check it with `needs`
 

@@ -122,6 +122,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._mute.cancel()
         self._line.drop()
         self._owner.arriving.hold(self, 0)
+        self._owner.registry.services.unsent.hold(self, 0)
         self._owner.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -140,9 +141,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._times.written_at_ms = _now_ms()
+        assert self._transport is not None
+        unsent_bytes = self._transport.get_write_buffer_size()
+        self._owner.registry.services.unsent.hold(self, unsent_bytes)
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        self._owner.registry.services.unsent.hold(self, 0)
         self._advance()
 
     # --- beginning requests --------------------------------------------------------------------
