@@ -181,7 +181,10 @@ class BrokerProcess:
             replication_factor=settings.default_replication_factor,
         )
         self._groups = GroupCoordinator(
-            settings=settings, partitions=self._partitions, topic_creation=self._topic_creation
+            settings=settings,
+            partitions=self._partitions,
+            topic_creation=self._topic_creation,
+            authorizer=self._authorizer,
         )
         is_clean = False
         try:
@@ -358,10 +361,10 @@ class BrokerProcess:
     # --- living ----------------------------------------------------------------------------------
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        self._table.apply(image, delta)
-        self._partitions.image_changed()
         if delta.acls:
             self._authorizer.entries_changed(image.acls)
+        self._table.apply(image, delta)
+        self._partitions.image_changed()
         if delta.scram_users:
             self._grpc.sessions.sweep()
         if delta.quotas:

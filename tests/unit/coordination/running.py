@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -20,12 +21,15 @@ SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere
 
 
 @asynccontextmanager
-async def running(partitions: PartitionsInMemory) -> AsyncIterator[GroupCoordinator]:
+async def running(
+    partitions: PartitionsInMemory, authorizer: Authorizer | None = None
+) -> AsyncIterator[GroupCoordinator]:
     """It leads the one partition of `__consumer_offsets`, and is told so."""
     coordinator = GroupCoordinator(
         settings=SETTINGS,
         partitions=partitions,  # type: ignore[arg-type]  # of PartitionService what it needs
         topic_creation=None,  # type: ignore[arg-type]  # the topic is there
+        authorizer=authorizer,
     )
     task = asyncio.create_task(coordinator.run())
     watcher = await partitions.watchers.get()

@@ -231,6 +231,25 @@ def test_members_with_a_pattern_own_their_topics_after_a_failover() -> None:
     assert group.shard.groups["g"].targets == {"m1": {A: frozenset(range(6))}}  # type: ignore[union-attr]
 
 
+def test_a_pattern_matches_what_its_member_may_know_of() -> None:
+    def visible(principal: str, host: str, names: frozenset[str]) -> frozenset[str]:
+        assert host == "10.0.0.1"
+        return names if principal == "User:alice" else frozenset()
+
+    group = Group(topics=replace(catalog(), visible=visible))
+    says = {"client_host": "/10.0.0.1"}
+    told = by_pattern(group, "m1", 0, principal="User:bob", **says)
+    assert (told.error, told.assignment) == (ErrorCode.NONE, {})
+    by_pattern(group, "m2", 0, principal="User:alice", **says)
+    group.shard = group.moved()
+    for _ in range(2):
+        told = by_pattern(group, "m2", 2, owned={}, principal="User:alice", **says)
+    targets = group.shard.groups["g"].targets  # type: ignore[union-attr]
+    assert targets == {"m1": {}, "m2": {A: frozenset(range(6))}}
+    by_pattern(group, "m1", 1, owned={}, principal="User:alice", **says)
+    assert all(targets.values()), "somebody else uses the member now"
+
+
 def test_a_static_member_with_a_pattern_comes_back_to_it() -> None:
     group = Group()
     by_pattern(group, "m1", 0, instance_id="i")

@@ -120,6 +120,7 @@ RECORDS = st.one_of(
                 subscribed_regex=maybe,
                 rebalance_timeout_ms=int32,
                 server_assignor=maybe,
+                principal=names,
             ),
         )
     ),

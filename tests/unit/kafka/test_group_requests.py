@@ -11,25 +11,29 @@ import pytest
 from odradek_broker.groups.messages import FetchOffsets
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.kafka_api.services import Services
-from odradek_protocol.identity import GroupId, TopicId
+from odradek_broker.security.authorizer import AclAuthorizer, Authorizer
+from odradek_broker.security.rights import Operation, ResourceType
+from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import OffsetCommitRequest
+from odradek_protocol.kafka.messages import ConsumerGroupHeartbeatRequest, OffsetCommitRequest
 from tests.unit.coordination.partitions_in_memory import PartitionsInMemory
 from tests.unit.coordination.running import running, when_answered
-from tests.unit.kafka.fake_broker import request, services
+from tests.unit.kafka.fake_broker import TOPICS, request, services
+from tests.unit.security.acl_entries import entries_for
 
 INT64_MAX = (1 << 63) - 1
 
 
 @asynccontextmanager
-async def coordinating() -> AsyncIterator[Services]:
-    """A broker whose coordinator has loaded; there is a topic `orders`."""
+async def coordinating(authorizer: Authorizer | None = None) -> AsyncIterator[Services]:
+    """A broker whose coordinator has loaded; there are topics `orders` and `payments`."""
     partitions = PartitionsInMemory()
-    partitions.create("orders", TopicId(b"o" * 16), 2)
-    served = services()
-    async with running(partitions) as groups:
-        served.groups = groups
+    for name, topic_id in TOPICS.items():
+        partitions.create(name, topic_id, 2)
+    served = services(authorizer)
+    async with running(partitions, authorizer) as groups:
+        served.groups, served.partitions = groups, partitions  # type: ignore[assignment]  # of it what they need
         await when_answered(
             lambda: groups.fetch_offsets(FetchOffsets(group_id=GroupId("g"), partitions=None))
         )
@@ -67,3 +71,37 @@ async def test_an_offset_may_be_kept_for_as_long_as_a_client_likes(retention_ms:
             FetchOffsets(group_id=GroupId("g"), partitions=None)
         )
         assert [one.offset for one in fetched.offsets.values()] == [8]
+
+
+async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None:
+    """As Kafka since 4.0 (KAFKA-18813); who may know of what changes while the group lives."""
+    authorizer = AclAuthorizer()
+
+    def may_describe(*topics: str) -> None:
+        rights = [(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics]
+        authorizer.entries_changed(
+            entries_for("User:alice", [(Operation.READ, ResourceType.GROUP, "g"), *rights])
+        )
+
+    async def beat(epoch: int, **says: Any) -> tuple[int, set[bytes] | None]:
+        message = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=epoch, **says
+        )
+        told = await answered(served, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+        assert told.error_code == ErrorCode.NONE
+        given = told.assignment
+        named = None if given is None else {one.topic_id.bytes for one in given.topic_partitions}
+        return told.member_epoch, named
+
+    may_describe("orders")
+    async with coordinating(authorizer) as served:
+        joins = {"rebalance_timeout_ms": 1_000, "topic_partitions": []}
+        epoch, given = await beat(0, subscribed_topic_regex=".*", **joins)
+        assert given == {TOPICS["orders"]}
+        may_describe("orders", "payments")
+        served.partitions.image.advance(served.partitions.image.offset + 1, 1)
+        epoch, given = await beat(epoch)
+        assert given == set(TOPICS.values())
+        may_describe()
+        served.partitions.image.advance(served.partitions.image.offset + 1, 1)
+        assert await beat(epoch) == (epoch, set())

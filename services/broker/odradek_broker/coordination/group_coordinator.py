@@ -41,9 +41,11 @@ from odradek_broker.groups.messages import (
     SyncGroup,
 )
 from odradek_broker.groups.step import RequestId, Step, answer
-from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
+from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog, all_are_visible
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.security.authorizer import Authorizer, EverybodyMay
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -66,15 +68,21 @@ class GroupCoordinator:
         settings: BrokerSettings,
         partitions: PartitionService,
         topic_creation: TopicCreation,
+        authorizer: Authorizer | None = None,
         now_ms: Callable[[], int] = monotonic_ms,
         now_wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """Sessions run on `now_ms`, a clock that never jumps; `now_wall_ms` stands in records."""
+        """Sessions run on `now_ms`, a clock that never jumps; `now_wall_ms` stands in records.
+
+        Without an authorizer everybody may know of all topics.
+        """
         self._settings = settings
         self._now_ms = now_ms
         self._now_wall_ms = now_wall_ms
         self._partitions = partitions
         self._topic_creation = topic_creation
+        self._authorizer = authorizer or EverybodyMay()
+        self._rights_version = self._authorizer.version
         self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
             topic=OFFSETS_TOPIC,
             partitions=partitions,
@@ -259,12 +267,15 @@ class GroupCoordinator:
             for topic in image.topics.values()
             if topic.partitions
         }
-        if known is not None and known.topics == topics:
+        rights_version = self._authorizer.version
+        if known is not None and known.topics == topics and rights_version == self._rights_version:
             return known
+        self._rights_version = rights_version
         catalog = self._catalog = TopicCatalog(
             version=0 if known is None else known.version + 1,
             topics=topics,
             matching=_Patterns(frozenset(topics)),
+            visible=_Visible(self._authorizer) if self._authorizer.is_on else all_are_visible,
         )
         if known is not None and any(
             topic_id != topics.get(name, (None, 0))[0]
@@ -299,6 +310,32 @@ class _Patterns:
                 self._known.clear()
             self._known[pattern] = matched
         return matched
+
+
+class _Visible:
+    """Which topics a principal may describe, of those that a pattern matched."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+        self._known: dict[tuple[str, str, frozenset[TopicName]], frozenset[TopicName]] = {}
+
+    def __call__(
+        self, principal: str, host: str, names: frozenset[TopicName]
+    ) -> frozenset[TopicName]:
+        key = (principal, host, names)
+        seen = self._known.get(key)
+        if seen is None:
+            seen = frozenset(
+                name
+                for name in names
+                if self._authorizer.allows(
+                    principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name
+                )
+            )
+            if len(self._known) >= _PATTERNS_KEPT_MAX:
+                self._known.clear()
+            self._known[key] = seen
+        return seen
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:

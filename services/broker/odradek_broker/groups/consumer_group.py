@@ -175,6 +175,7 @@ class ConsumerGroup(ConsumerGroupTargets):
             if beat.rebalance_timeout_ms != -1
             else (old.rebalance_timeout_ms if old else 0),
             server_assignor=beat.server_assignor or (old.server_assignor if old else None),
+            principal=beat.principal,
         )
 
     # --- members of either protocol --------------------------------------------------------------
@@ -216,10 +217,7 @@ class ConsumerGroup(ConsumerGroupTargets):
         member_id, old = member.member_id, self.members.get(member.member_id)
         if member != old:
             self.emit_member(member, records)
-        changed = old is None or (
-            (member.subscribed_topics, member.subscribed_regex, member.server_assignor)
-            != (old.subscribed_topics, old.subscribed_regex, old.server_assignor)
-        )
+        changed = old is None or _wanted_by(member) != _wanted_by(old)
         self.update_epoch(catalog, records, subscription_changed=changed)
         if self.epoch > self.target_epoch:
             self.compute_targets(catalog, records)
@@ -382,3 +380,9 @@ class ConsumerGroup(ConsumerGroupTargets):
             is_classic = member.classic is not None
             return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
+
+
+def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
+    """What of a member makes a new epoch when it changes."""
+    who = member.principal if member.subscribed_regex else ""
+    return member.subscribed_topics, member.subscribed_regex, who, member.server_assignor

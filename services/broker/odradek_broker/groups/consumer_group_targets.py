@@ -60,7 +60,9 @@ class ConsumerGroupTargets(ConsumerGroupState):
             with suppress(
                 InvalidPattern
             ):  # refused when it came; kept only by an older coordinator
-                names |= catalog.matching(member.subscribed_regex)
+                matched = catalog.matching(member.subscribed_regex)
+                host = member.client_host.removeprefix("/")
+                names |= catalog.visible(member.principal, host, matched)
         return names
 
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:

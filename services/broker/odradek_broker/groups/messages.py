@@ -138,6 +138,7 @@ class ConsumerHeartbeat:
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
+    principal: str = ""  # who may describe what a pattern matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

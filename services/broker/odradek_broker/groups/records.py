@@ -107,6 +107,7 @@ class ConsumerMember:
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic: ClassicProtocols | None = None
+    principal: str = ""  # whose rights count for what `subscribed_regex` matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,10 @@ class Authorizer(Protocol):
     def is_on(self) -> bool:
         """False: everybody may do everything, and entries mean nothing."""
 
+    @property
+    def version(self) -> int:
+        """Rises when the entries change."""
+
     def allows(
         self,
         principal: str,
@@ -62,6 +66,7 @@ class EverybodyMay:
     """No authorizer is configured."""
 
     is_on = False
+    version = 0
 
     def allows(
         self,
@@ -89,6 +94,7 @@ class AclAuthorizer:
 
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self._super_users = frozenset(super_users)
+        self.version = 0
         self._literal: dict[_Key, list[AccessControlEntry]] = {}
         self._prefixed: dict[int, tuple[list[str], dict[str, list[AccessControlEntry]]]] = {}
 
@@ -102,6 +108,7 @@ class AclAuthorizer:
                 by_prefix.setdefault(entry.resource_name, []).append(entry)
             else:
                 literal.setdefault((entry.resource_type, entry.resource_name), []).append(entry)
+        self.version += 1
         self._literal = literal
         self._prefixed = {kind: (sorted(found), found) for kind, found in prefixed.items()}
 

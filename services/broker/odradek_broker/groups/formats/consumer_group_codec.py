@@ -1,7 +1,8 @@
 """The values of consumer groups in `__consumer_offsets` (ConsumerGroup*Value.json), version 0.
 
 A member that speaks the classic protocol has one tagged field more, ClassicMemberMetadata: what it would say to a
-classic group, so that the group can become one.
+classic group, so that the group can become one. A field that Kafka does not have, and its tools pass over, is the
+member's principal.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from odradek_protocol.primitives.fields import (
 )
 
 _CLASSIC_METADATA_TAG = 0
+_PRINCIPAL_TAG = 8_480
 _PRESENT = 1  # before a struct that may be null
 
 
@@ -79,10 +81,12 @@ def member_value(member: ConsumerMember) -> bytearray:
     write_compact_string(out, member.subscribed_regex)
     out += INT32.pack(member.rebalance_timeout_ms)
     write_compact_string(out, member.server_assignor)
-    classic = member.classic
-    write_tagged_fields(
-        out, None if classic is None else {_CLASSIC_METADATA_TAG: bytes(_classic_value(classic))}
-    )
+    tags: dict[int, bytes] = {}
+    if member.classic is not None:
+        tags[_CLASSIC_METADATA_TAG] = bytes(_classic_value(member.classic))
+    if member.principal:
+        tags[_PRINCIPAL_TAG] = member.principal.encode()
+    write_tagged_fields(out, tags)
     return out
 
 
@@ -119,7 +123,8 @@ def read_member(body: RecordReader, member_id: MemberId) -> ConsumerMember:
     topics = tuple(TopicName(body.text(read)) for _ in range(body.compact_count()))
     regex = body.maybe_text(read)
     rebalance_timeout_ms, server_assignor = body.number(INT32), body.maybe_text(read)
-    classic = body.tags().get(_CLASSIC_METADATA_TAG)
+    tags = body.tags()
+    classic = tags.get(_CLASSIC_METADATA_TAG)
     return ConsumerMember(
         member_id=member_id,
         instance_id=instance_id,
@@ -131,6 +136,7 @@ def read_member(body: RecordReader, member_id: MemberId) -> ConsumerMember:
         rebalance_timeout_ms=rebalance_timeout_ms,
         server_assignor=server_assignor,
         classic=None if classic is None else _read_classic(classic),
+        principal=tags.get(_PRINCIPAL_TAG, b"").decode(errors="replace"),
     )
 
 

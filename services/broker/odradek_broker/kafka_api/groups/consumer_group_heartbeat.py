@@ -44,6 +44,7 @@ async def consumer_group_heartbeat(request: Request) -> Message:
         owned=None if owned is None else _owned(owned),
         client_id=request.client_id or "",
         client_host=f"/{request.session.host}",
+        principal=request.session.principal,
     )
     try:
         return _response(await coordinator(request).consumer_heartbeat(beat))
