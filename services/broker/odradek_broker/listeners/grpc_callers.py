@@ -114,6 +114,11 @@ def current_caller() -> Caller:
     return _current.get()
 
 
+def client_caller() -> Caller | None:
+    """Likewise; None for a call of another broker, on the listener where only brokers come in."""
+    return _current.get(None)
+
+
 class Callers:
     """Finds out who calls on one listener."""
 

@@ -8,6 +8,7 @@ import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.listeners.grpc_callers import client_caller
 from odradek_broker.listeners.servicers import group_wire as wire
 from odradek_broker.listeners.servicers.group_routing import GroupRouting
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -42,9 +43,12 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         self, request: pb.GroupHeartbeatRequest, context: Any
     ) -> pb.GroupHeartbeatResponse:
         """Join, stay, leave."""
+        caller = client_caller()
+        if caller is not None:
+            request.principal, request.host = caller.principal, caller.host
 
         async def beat(request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
-            told = await self._coordinator.consumer_heartbeat(wire.beat(request, context.peer()))
+            told = await self._coordinator.consumer_heartbeat(wire.beat(request))
             return wire.beat_answer(told, self._partitions.image)
 
         return await self._routing.at_coordinator(

@@ -31,8 +31,8 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 
-def beat(request: pb.GroupHeartbeatRequest, peer: str) -> ConsumerHeartbeat:
-    """A member tells that it is there, from `peer`."""
+def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
+    """A member tells that it is there."""
 
     def maybe(name: str) -> str | None:
         return getattr(request, name) if request.HasField(name) else None
@@ -51,7 +51,8 @@ def beat(request: pb.GroupHeartbeatRequest, peer: str) -> ConsumerHeartbeat:
         server_assignor=maybe("assignor"),
         owned=_assignment(request.owned) if request.has_owned else None,
         client_id="odradek",
-        client_host=peer,
+        client_host=f"/{request.host}",
+        principal=request.principal,
     )
 
 
