@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.groups.messages import ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from odradek_broker.groups.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    GroupDescription,
+    MemberDescription,
+)
 from odradek_broker.listeners import grpc_callers
 from odradek_broker.listeners.grpc_callers import Caller, serve_as
 from odradek_broker.listeners.servicers.group_servicer import GroupServicer
 from odradek_broker.replication.outcomes import LeaderNow
-from odradek_broker.security.authorizer import EverybodyMay
-from odradek_protocol.identity import BrokerId, LeaderEpoch
+from odradek_broker.security.authorizer import AclAuthorizer, EverybodyMay
+from odradek_broker.security.rights import Operation, ResourceType
+from odradek_protocol.identity import BrokerId, GroupId, LeaderEpoch, MemberId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
+from tests.unit.kafka.fake_broker import TOPICS, image
+from tests.unit.security.acl_entries import entries_for
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 CLAIMED = pb.GroupHeartbeatRequest(
@@ -38,8 +45,25 @@ class Coordinator:
         return ConsumerHeartbeatAnswer(error=ErrorCode.NONE)
 
 
+    async def describe(self, group_id: str) -> GroupDescription:
+        member = MemberDescription(
+            member_id=MemberId("m"),
+            instance_id=None,
+            client_id="c",
+            client_host="h",
+            assignment={topic_id: frozenset({PartitionIndex(0)}) for topic_id in TOPICS.values()},
+        )
+        return GroupDescription(
+            error=ErrorCode.NONE,
+            group_id=GroupId(group_id),
+            state="Stable",
+            group_type="consumer",
+            members=(member,),
+        )
+
+
 class Partitions:
-    image = MetadataImage()
+    image = image()
 
 
 class Call:
@@ -95,3 +119,18 @@ async def test_the_coordinator_hears_of_it_from_the_broker_that_was_called(
     monkeypatch.setattr(grpc_callers, "_current", nobody)
     await servicer(coordinator).GroupHeartbeat(forwarded, Call())
     assert coordinator.beats[0].principal == "User:alice"
+
+
+@pytest.mark.parametrize("seen", [["orders"], ["orders", "payments"]])
+async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(seen: list[str]) -> None:
+    authorizer = AclAuthorizer()
+    rights = [(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in seen]
+    authorizer.entries_changed(entries_for("User:alice", rights))
+    serve_as(Caller(authorizer, principal="User:alice", host="127.0.0.1"))
+    asked = pb.DescribeGroupsRequest(group_ids=["g"])
+    (group,) = (await servicer(Coordinator(ME)).DescribeGroups(asked, Call())).groups
+    if len(seen) == len(TOPICS):
+        assert [one.topic for one in group.members[0].assignment] == seen
+    else:
+        assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "payments" not in str(group)

@@ -12,6 +12,7 @@ from odradek_broker.listeners.grpc_callers import client_caller
 from odradek_broker.listeners.servicers import group_wire as wire
 from odradek_broker.listeners.servicers.group_routing import GroupRouting
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
@@ -126,7 +127,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
                 error_code=code, group_id=group_id, state="Dead"
             ),
         )
-        return pb.DescribeGroupsResponse(groups=groups)
+        return pb.DescribeGroupsResponse(groups=map(_as_may_be_told, groups))
 
     async def _describe(self, group_id: str) -> pb.GroupDescription:
         described = await self._coordinator.describe(GroupId(group_id))
@@ -167,6 +168,17 @@ def add_to(server: grpc.aio.Server, servicer: GroupServicer) -> str:
     """Serve it; the service's full name, for reflection."""
     pb_grpc.add_GroupServiceServicer_to_server(servicer, server)
     return pb.DESCRIPTOR.services_by_name["GroupService"].full_name
+
+
+def _as_may_be_told(group: pb.GroupDescription) -> pb.GroupDescription:
+    """The group, or only that it reads topics that the caller may not know of (KAFKA-18813)."""
+    caller = client_caller()
+    topics = {one.topic for member in group.members for one in member.assignment}
+    if caller is None or all(caller.may(Operation.DESCRIBE, topic) for topic in topics):
+        return group
+    return pb.GroupDescription(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, group_id=group.group_id, state="Dead"
+    )
 
 
 def _result(group_id: str, code: ErrorCode) -> pb.GroupResult:
