@@ -14,6 +14,7 @@ from odradek_broker.kafka_api.brokers import live_nodes
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Encoded, Request
 from odradek_broker.kafka_api.topic_errors import find_topic, is_topic_name
+from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -46,10 +47,14 @@ async def metadata(request: Request) -> Message | Encoded:
         if cached is not None:
             return Encoded((cached,), len(cached))
     if message.topics is None:
+        offset = request.services.image.offset
         answers: Sequence[Any] = _all_topics(request)
     else:
         refused = await _create_missing(request, message)
-        answers = [_named_topic(request, one, refused) for one in message.topics]
+        offset = request.services.image.offset
+        answers = [
+            _named_topic(request, one, refused) async for one in in_turns(message.topics)
+        ]
     response = MetadataResponse(
         brokers=[
             _Broker(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
@@ -64,7 +69,8 @@ async def metadata(request: Request) -> Message | Encoded:
     if key is None or any(one.error_code for one in answers):
         return response
     body = bytes(encode_message(response, request.version))
-    cache.put(request.services.image.offset, key, body)
+    if offset == request.services.image.offset:  # it did not move within the answer
+        cache.put(offset, key, body)
     return Encoded((body,), len(body))
 
 

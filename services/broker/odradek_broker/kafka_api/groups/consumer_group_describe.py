@@ -8,6 +8,7 @@ from odradek_broker.groups.messages import Assignment, GroupDescription, MemberD
 from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -24,7 +25,10 @@ _Assignment: Final = _Member.Assignment
 async def consumer_group_describe(request: Request) -> Message:
     """Each group once, however often it is named."""
     return ConsumerGroupDescribeResponse(
-        groups=[await _describe(request, g) for g in dict.fromkeys(request.message.group_ids)]
+        groups=[
+            await _describe(request, one)
+            async for one in in_turns(dict.fromkeys(request.message.group_ids))
+        ]
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -21,7 +22,10 @@ _Member: Final = _Group.DescribedGroupMember
 async def describe_groups(request: Request) -> Message:
     """Each group once, however often it is named."""
     return DescribeGroupsResponse(
-        groups=[await _describe(request, g) for g in dict.fromkeys(request.message.groups)]
+        groups=[
+            await _describe(request, one)
+            async for one in in_turns(dict.fromkeys(request.message.groups))
+        ]
     )
 
 

@@ -11,6 +11,7 @@ from odradek_broker.groups.messages import CommittedOffset, FetchedOffsets, Fetc
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import (
     GroupId,
@@ -39,7 +40,8 @@ async def offset_fetch(request: Request) -> Message:
     message = request.message
     if request.version >= _BATCHED_FROM:
         asked = {one.group_id: one for one in message.groups}  # each is told once
-        return OffsetFetchResponse(groups=[await _group(request, one) for one in asked.values()])
+        groups = [await _group(request, one) async for one in in_turns(asked.values())]
+        return OffsetFetchResponse(groups=groups)
     wanted = _wanted(message.topics)
     fetched = await _fetch(request, message.group_id, wanted, None, -1)
     if fetched.error is not ErrorCode.NONE:
