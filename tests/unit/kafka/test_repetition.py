@@ -56,9 +56,7 @@ class LargeGroups(AgreeableGroups):
             ApiKey.METADATA,
             12,
             messages.MetadataRequest(
-                topics=[
-                    messages.MetadataRequest.MetadataRequestTopic(name="orders", topic_id=None)
-                ]
+                topics=[messages.MetadataRequest.MetadataRequestTopic(name="orders", topic_id=None)]
                 * TIMES
             ),
         ),

@@ -44,7 +44,6 @@ class Coordinator:
         self.beats.append(beat)
         return ConsumerHeartbeatAnswer(error=ErrorCode.NONE)
 
-
     async def describe(self, group_id: str) -> GroupDescription:
         member = MemberDescription(
             member_id=MemberId("m"),

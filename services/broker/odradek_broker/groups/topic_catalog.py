@@ -12,18 +12,16 @@ class InvalidPattern(ValueError):
     """A subscription's regular expression does not compile."""
 
 
-def all_are_visible(
-    principal: str, host: str, names: frozenset[TopicName]
-) -> frozenset[TopicName]:
+def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> frozenset[TopicName]:
     """Without an authorizer."""
     return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCatalog:
-    """`version` rises whenever `topics`, or what is visible, changed. `matching` gives the names that a pattern matches in time linear
-    in their length (RE2 syntax), and raises InvalidPattern. `visible` leaves those of the names that a principal
-    (User:alice) at an address may know of."""
+    """`version` rises whenever `topics`, or what is visible, changed. `matching` gives the names that a pattern matches
+    in time linear in their length (RE2 syntax), and raises InvalidPattern. `visible` leaves those of the names that a
+    principal (User:alice) at an address may know of."""
 
     version: int
     topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count

@@ -6,8 +6,8 @@
 
 An incremental answer leaves out partitions of which nothing changed since the last one. The
 sessions of a broker are bounded, and so is what they remember together: the one used least recently
-goes, if it rested long enough; otherwise the newcomer gets no session (id 0) and goes on with full requests. A session belongs to
-its principal: the id of another one's is not found.
+goes, if it rested long enough; otherwise the newcomer gets no session (id 0) and goes on with full
+requests. A session belongs to its principal: the id of another one's is not found.
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ async def metadata(request: Request) -> Message | Encoded:
     else:
         refused = await _create_missing(request, message)
         offset = request.services.image.offset
-        answers = [
-            _named_topic(request, one, refused) async for one in in_turns(message.topics)
-        ]
+        answers = [_named_topic(request, one, refused) async for one in in_turns(message.topics)]
     response = MetadataResponse(
         brokers=[
             _Broker(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)

@@ -18,13 +18,13 @@ waiting for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from time import perf_counter
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 from odradek_broker.kafka_api.api_versions import unknown_version
 from odradek_broker.kafka_api.login import log_in
-from odradek_broker.kafka_api.registry import Registry, Reply
+from odradek_broker.kafka_api.registry import Reply
 from odradek_broker.kafka_api.request import (
     ClientSession,
     CloseConnection,
@@ -33,9 +33,9 @@ from odradek_broker.kafka_api.request import (
     Request,
 )
 from odradek_broker.listeners.answer_line import AnswerLine, Slot
+from odradek_broker.listeners.connection_owner import ConnectionOwner
 from odradek_broker.listeners.connection_times import ConnectionTimes
-from odradek_broker.listeners.kafka_counters import KafkaCounters
-from odradek_broker.listeners.kafka_frames import ArrivingBytes, FrameAssembler, FrameRefused
+from odradek_broker.listeners.kafka_frames import FrameAssembler, FrameRefused
 from odradek_broker.listeners.request_time import timed
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
@@ -58,25 +58,6 @@ _LOGIN_KEYS: Final = frozenset(
 )
 _log = event_log(__name__)
 _audit = event_log("odradek_broker.audit")
-
-
-class ConnectionOwner(Protocol):
-    """The listener, as its connections see it."""
-
-    registry: Registry
-    counters: KafkaCounters
-    arriving: ArrivingBytes
-    scratch: bytearray
-    frame_bytes_max: int
-    idle_ms_max: int
-
-    def opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> ClientSession:
-        """Count it and say who is there; raises CloseConnection when there are too many."""
-
-    def closed(self, connection: KafkaConnection) -> None: ...
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it in the listener's task group."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.kafka_api.request import ClientSession, CloseConnection
+from odradek_broker.listeners.connection_owner import Connection
 from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
@@ -162,13 +163,13 @@ class _Listener:
         self.counters = counters
         self.arriving = arriving
         self._per_host = counters.connections
-        self._connections: dict[KafkaConnection, str] = {}
+        self._connections: dict[Connection, str] = {}
 
     def new_connection(self) -> KafkaConnection:
         """For the server, one per accepted socket."""
         return KafkaConnection(self, self._now_ms())
 
-    def opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> ClientSession:
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
         """See ConnectionOwner."""
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else "?"
@@ -205,7 +206,7 @@ class _Listener:
                 return int(told)
         return own
 
-    def closed(self, connection: KafkaConnection) -> None:
+    def closed(self, connection: Connection) -> None:
         """See ConnectionOwner."""
         host = self._connections.pop(connection, None)
         if host is not None:
