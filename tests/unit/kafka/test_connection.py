@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import scramp
 
-from odradek_broker.kafka_api.unsent_answers import UnsentAnswers
-from odradek_broker.listeners import connection_times
+from odradek_broker.kafka_api.unsent_answers import LEAST_BYTES, UnsentAnswers
+from odradek_broker.listeners import connection_times, kafka_listener
 from odradek_broker.security.sasl import SaslExchange, credential_of
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
@@ -31,9 +31,9 @@ PRODUCE_3 = (
 )
 
 
-def fetch_12(wait_ms: int = 60_000) -> bytes:
+def fetch_12(wait_ms: int = 60_000, *, bytes_max: int = 1 << 20) -> bytes:
     return (
-        struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
+        struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, 0, 0, -1)
         + b"\x02\x07orders\x02"
         + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1 << 20)
         + b"\0\0\x01\x01\0"
@@ -239,13 +239,13 @@ async def test_the_more_answers_nobody_takes_the_smaller_are_the_next() -> None:
     served = fake_broker.services()
     served.unsent = UnsentAnswers(bytes_max=8 << 20)
     async with listening(served) as server:
-        server.partitions.records[TopicName("orders"), 0] = [bytes(12 << 20)]
+        server.partitions.records[TopicName("orders"), 0] = [bytes(24 << 20)]
         slow = [await server.connect() for _ in range(3)]
         for number, client in enumerate(slow):
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            client.send(ApiKey.FETCH, 12, fetch_12(0))
+            client.send(ApiKey.FETCH, 12, fetch_12(0, bytes_max=6 << 20))
             await eventually(lambda n=number: len(server.partitions.fetched_bytes_max) > n)
-        assert server.partitions.fetched_bytes_max == [1 << 20, 1, 1]
+        assert server.partitions.fetched_bytes_max == [6 << 20, LEAST_BYTES, LEAST_BYTES]
         assert served.unsent.total_bytes > 8 << 20
         for client in slow:
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -459,6 +459,23 @@ class TestLogin:
             nonce = final.split(",")[1]
             told = await self.token(client, final.replace(nonce, "r=forged").encode())
             assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    async def test_who_logs_in_again_has_as_long_as_at_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kafka_listener, "_CHECK_INTERVAL_S", 0.01)
+        monkeypatch.setattr(connection_times, "FIRST_FRAME_MS_MAX", 500)
+        async with self.serving() as server:
+            client = await server.connect()
+            await self.log_in(client)
+            long_ago_ms = monotonic_ms() + 501
+            await eventually(lambda: monotonic_ms() > long_ago_ms)
+            assert await self.handshake(client, "SCRAM-SHA-256") == 0
+            looked_ms = monotonic_ms() + 100  # the listener has looked at it several times since
+            await eventually(lambda: monotonic_ms() > looked_ms)
+            assert (await self.log_in(client)).error_code == 0
+            assert await self.handshake(client, "SCRAM-SHA-256") == 0
+            assert await client.is_closed(), "nor has it longer"
 
     async def test_a_login_that_has_run_out_must_be_renewed(self) -> None:
         async with self.serving(connections_max_reauth_ms=30) as server:

@@ -65,8 +65,9 @@ async def fetch(request: Request) -> Encoded:
     wants = [
         _want(one) for one, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
     ]
-    bytes_max = min(message.bytes_max, services.settings.fetch_bytes_max)
-    bytes_max = services.unsent.room_for(max(0, bytes_max))
+    bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
+    if services.unsent.total_bytes:
+        bytes_max = services.unsent.room_for(bytes_max)
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
         wait_ms = 0  # an error is told at once

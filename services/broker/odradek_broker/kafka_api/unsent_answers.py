@@ -2,7 +2,7 @@
 
 An answer to a fetch may be 50 MiB, and what a socket does not take of it is in memory until it does. One connection is
 bounded, as nothing more is begun on it; many slow ones are bounded by this: the more is unsent, the less records go
-into a next answer, down to one batch, so that everybody goes on.
+into a next answer, down to `LEAST_BYTES`, which is what a connection may leave unsent anyway and lets the others go on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 UNSENT_BYTES_MAX: Final = 64 << 20
+LEAST_BYTES: Final = 1 << 20
 
 
 class UnsentAnswers:
@@ -29,5 +30,5 @@ class UnsentAnswers:
             self._unsent[connection] = size_bytes
 
     def room_for(self, wanted_bytes: int) -> int:
-        """How many bytes of records an answer may have; at least 1, which one batch fits always."""
-        return max(min(wanted_bytes, self._bytes_max - self.total_bytes), 1)
+        """How many bytes of records an answer may have."""
+        return min(wanted_bytes, max(self._bytes_max - self.total_bytes, LEAST_BYTES))

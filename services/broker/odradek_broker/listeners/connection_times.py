@@ -13,10 +13,10 @@ CLOSING_MS_MAX: Final = 5_000
 class ConnectionTimes:
     """One connection's; the connection notes them."""
 
-    __slots__ = ("active_at_ms", "opened_at_ms", "unwritten_bytes", "written_at_ms")
+    __slots__ = ("active_at_ms", "login_began_ms", "unwritten_bytes", "written_at_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self.opened_at_ms = self.active_at_ms = self.written_at_ms = now_ms
+        self.login_began_ms = self.active_at_ms = self.written_at_ms = now_ms
         self.unwritten_bytes = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
@@ -32,7 +32,7 @@ class ConnectionTimes:
 
     def begins_too_slowly(self, now_ms: int) -> bool:
         """It has not said anything, or not logged in, for too long."""
-        return now_ms - self.opened_at_ms > FIRST_FRAME_MS_MAX
+        return now_ms - self.login_began_ms > FIRST_FRAME_MS_MAX
 
     def stalls(self, now_ms: int) -> bool:
         """It has begun a frame, and sent nothing for too long."""

@@ -47,6 +47,7 @@ from odradek_protocol.kafka.frames import (
 )
 from odradek_protocol.kafka.messages import encode_message
 from odradek_protocol.primitives.varint import Malformed
+from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
@@ -342,6 +343,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert session is not None
         if session.is_authenticated:
             self._frames.frame_bytes_max = self._owner.frame_bytes_max
+        elif session.principal != ANONYMOUS:
+            self._times.login_began_ms = _now_ms()  # it logs in again (KIP-368)
         self._takes_raw_tokens = session.takes_raw_tokens
 
     def _begin_raw_token(self, token: bytes) -> None:
