@@ -23,7 +23,18 @@ def jars() -> Path:
     """The tools' class path; fetched once, kept under build/. ODRADEK_KAFKA_TOOLS names another."""
     told = os.environ.get("ODRADEK_KAFKA_TOOLS")
     folder = Path(told) if told else ROOT / "build" / "kafka-tools"
-    if not any(folder.glob("connect-mirror-*.jar")):
+    return fetched("pom.xml", folder, "connect-mirror-*.jar")
+
+
+@pytest.fixture(scope="session")
+def jars_3_7() -> Path:
+    """Likewise, of the last line of clients that fail at what later ones are told (KAFKA-17492)."""
+    return fetched("kafka_3_7.xml", ROOT / "build" / "kafka-tools-3.7", "kafka_2.13-*.jar")
+
+
+def fetched(project: str, folder: Path, last: str) -> Path:
+    """The folder with what the project depends on."""
+    if not any(folder.glob(last)):
         maven = shutil.which("mvn")
         assert maven is not None, "Maven is not installed: apt-get install maven"
         subprocess.run(
@@ -32,7 +43,7 @@ def jars() -> Path:
                 "-q",
                 "-B",
                 "-f",
-                str(HERE / "java_tools" / "pom.xml"),
+                str(HERE / "java_tools" / project),
                 "dependency:copy-dependencies",
                 f"-DoutputDirectory={folder}",
             ],
@@ -119,6 +130,16 @@ def test_console_producer_and_consumer(tools: Tools, topic: str) -> None:
     assert row[3:6] == ["1000", "1000", "0"], described
     offsets = tools.run("GetOffsetShell", "--topic", topic)
     assert offsets.strip() == f"{topic}:0:1000"
+
+
+def test_clients_of_kafka_3_7(jars_3_7: Path, bootstrap: str, topic: str) -> None:
+    old = Tools(jars_3_7, bootstrap)
+    old.run("kafka.tools.ConsoleProducer", "--topic", topic, stdin="a\nb\n")
+    how = ["--topic", topic, "--from-beginning", "--max-messages", "2", "--group", f"g-{topic}"]
+    assert old.run("kafka.tools.ConsoleConsumer", *how) == "a\nb\n"
+    described = old.run("kafka.admin.ConsumerGroupCommand", "--describe", "--group", f"g-{topic}")
+    [row] = [line.split() for line in described.splitlines() if topic in line.split()]
+    assert row[3:6] == ["2", "2", "0"], described
 
 
 @pytest.mark.scenario("java", "consumer protocol")

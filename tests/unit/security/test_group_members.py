@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 import pytest
 
 from odradek_broker.groups.messages import (
@@ -14,6 +15,7 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.listeners import grpc_callers
 from odradek_broker.listeners.grpc_callers import Caller, serve_as
+from odradek_broker.listeners.servicers.group_routing import GROUPS_MAX
 from odradek_broker.listeners.servicers.group_servicer import GroupServicer
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.security.authorizer import AclAuthorizer, EverybodyMay
@@ -68,6 +70,14 @@ class Partitions:
 class Call:
     def invocation_metadata(self) -> tuple[()]:
         return ()
+
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Aborted(code)
+
+
+class Aborted(Exception):
+    """The call ended with that status."""
 
 
 class Stub:
@@ -133,3 +143,12 @@ async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(seen: l
     else:
         assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert "payments" not in str(group)
+
+
+@pytest.mark.parametrize("method", ["DescribeGroups", "DeleteGroups"])
+async def test_a_call_names_so_many_groups_and_no_more(method: str) -> None:
+    """Each is a task of its own, and 64 MiB have room for millions of names."""
+    named = [f"g{number}" for number in range(GROUPS_MAX + 1)]
+    asked = getattr(pb, f"{method}Request")(group_ids=named)
+    with pytest.raises(Aborted, match="INVALID_ARGUMENT"):
+        await getattr(servicer(Coordinator(ME)), method)(asked, Call())

@@ -24,6 +24,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2_grpc as pb_grpc
 from odradek_runtime.internal_channels import InternalChannels
 
 _TIMEOUT_S: Final = 15.0
+GROUPS_MAX: Final = 10_000
 _FORWARDED: Final = "odradek-forwarded"
 _ONCE: Final = ((_FORWARDED, "1"),)
 Request = TypeVar("Request")
@@ -78,6 +79,10 @@ class GroupRouting:
         refuse: Callable[[str, ErrorCode], Answer],
     ) -> list[Answer]:
         """The answers of the coordinators of all groups, in the order of the request."""
+        if len(request.group_ids) > GROUPS_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"at most {GROUPS_MAX} groups a call"
+            )
 
         async def one(group_id: str) -> Answer:
             async def there(stub: Any) -> Answer:
