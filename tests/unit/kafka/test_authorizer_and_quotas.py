@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.quotas.quotas import BUCKETS_MAX, FETCH_RATE, PRODUCE_RATE, Quotas
+from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.quotas.quotas import (
+    BUCKETS_MAX,
+    BURST_S,
+    FETCH_RATE,
+    MUTATION_RATE,
+    PRODUCE_RATE,
+    Quotas,
+)
 from odradek_broker.quotas.token_bucket import TokenBucket
 from odradek_broker.security.authorizer import AclAuthorizer
 from odradek_broker.security.rights import (
@@ -15,7 +26,10 @@ from odradek_broker.security.rights import (
     Permission,
     ResourceType,
 )
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.metadata.records import AccessControlEntry
+from tests.unit.kafka import fake_broker
 
 OPERATIONS = (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALTER_CONFIGS)
 NAMES = ("a", "ab", "abc", "abd", "b", "ba", "*")
@@ -120,3 +134,64 @@ def test_buckets_are_bounded() -> None:
     for number in range(BUCKETS_MAX + 100):
         quotas.throttle_ms(PRODUCE_RATE, "User:x", f"c{number}", 1)
     assert len(quotas._buckets) <= BUCKETS_MAX
+
+
+def _created_by_hand() -> Any:
+    topic = messages.CreateTopicsRequest.CreatableTopic
+    return messages.CreateTopicsRequest(
+        topics=[
+            topic(
+                name="new",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[
+                    topic.CreatableReplicaAssignment(partition_index=index, broker_ids=[1])
+                    for index in range(5)
+                ],
+                configs=[],
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "message", "count"),
+    [
+        (ApiKey.CREATE_TOPICS, _created_by_hand(), 5),
+        (
+            ApiKey.CREATE_PARTITIONS,  # there are two
+            messages.CreatePartitionsRequest(
+                topics=[
+                    messages.CreatePartitionsRequest.CreatePartitionsTopic(
+                        name="orders", count=7, assignments=None
+                    )
+                ]
+            ),
+            5,
+        ),
+        (
+            ApiKey.DELETE_TOPICS,
+            messages.DeleteTopicsRequest(
+                topics=[
+                    messages.DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
+                    for name in ("orders", "payments")
+                ]
+            ),
+            4,
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else "",
+)
+async def test_the_partitions_that_a_request_makes_or_removes_count_against_its_quota(
+    key: ApiKey, message: Any, count: int
+) -> None:
+    """controller_mutation_rate (KIP-599): of so many a second, with ten seconds' worth saved up."""
+    served = fake_broker.services()
+    rate = 0.2
+    served.quotas.quotas_changed({(("client-id", "test"),): {MUTATION_RATE: rate}})
+    handler = Registry(served).find(key, SUPPORTED[key].highest)
+    assert handler is not None
+    request = fake_broker.request(served, key, SUPPORTED[key].highest, message)
+    await handler.handle(request)
+    saved_up = rate * BURST_S
+    assert request.throttle_ms == pytest.approx((count - saved_up) / rate * 1000, rel=0.02)

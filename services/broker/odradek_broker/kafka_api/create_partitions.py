@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from odradek_broker.kafka_api.create_topics import PARTITIONS_MAX
 from odradek_broker.kafka_api.forwarding import Unanswered, ask_controller, change
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
@@ -24,6 +25,7 @@ async def create_partitions(request: Request) -> Message:
     message = request.message
     results: list[Any] = [None] * len(message.topics)
     wanted: list[int] = []
+    more = 0
     seen: set[str] = set()
     for number, one in enumerate(message.topics):
         found = find_topic(request, one.name, None, Operation.ALTER)
@@ -34,9 +36,10 @@ async def create_partitions(request: Request) -> Message:
             results[number] = _Result(name=one.name, error_code=found)
         else:
             wanted.append(number)
+            more += min(max(one.count - len(found.partitions), 1), PARTITIONS_MAX)
     if wanted:
         request.throttle_ms = request.services.quotas.throttle_ms(
-            MUTATION_RATE, request.session.principal, request.client_id, len(wanted)
+            MUTATION_RATE, request.session.principal, request.client_id, more
         )
         asked = pb.CreatePartitionsRequest(
             topics=[_new_partitions(message.topics[number]) for number in wanted],

@@ -50,7 +50,7 @@ async def create_topics(request: Request) -> Message:
             MUTATION_RATE,
             request.session.principal,
             request.client_id,
-            sum(max(one.partition_count, 1) for one in wanted),
+            sum(max(one.partition_count, len(one.assignments), 1) for one in wanted),
         )
         results |= await _create(request, wanted)
     return CreateTopicsResponse(topics=[results[name] for name in names])

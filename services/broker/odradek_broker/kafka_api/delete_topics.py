@@ -8,6 +8,7 @@ from odradek_broker.kafka_api.forwarding import Unanswered, change
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.kafka_api.topic_errors import find_topic
+from odradek_broker.quotas.quotas import MUTATION_RATE
 from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -40,6 +41,12 @@ async def delete_topics(request: Request) -> Message:
         else:
             wanted.append((number, found))
     if wanted:
+        request.throttle_ms = request.services.quotas.throttle_ms(
+            MUTATION_RATE,
+            request.session.principal,
+            request.client_id,
+            sum(len(topic.partitions) for _, topic in wanted),
+        )
         asked = pb.DeleteTopicsRequest(
             topic_ids=[topic.topic_id for _, topic in wanted], timeout_ms=message.timeout_ms
         )
