@@ -29,7 +29,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.metadata.records import Partition, RemoveTopic, Topic
+from odradek_protocol.metadata.records import FeatureLevel, Partition, RemoveTopic, Topic
 from odradek_protocol.records import decode_batch, iter_headers
 from odradek_protocol.records.batch_header import stamp
 
@@ -52,6 +52,7 @@ class PartitionsInMemory:
 
     def __init__(self) -> None:
         self.image = MetadataImage()
+        self._change(FeatureLevel(name="group.version", level=1))
         self.create(OFFSETS_TOPIC, TopicId(b"_" * 16))
         self.writes: list[Write] = []
         self.log: list[Write] = []

@@ -38,6 +38,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
     Endpoint,
+    FeatureLevel,
     Partition,
     RegisterBroker,
     RestartClass,
@@ -61,6 +62,7 @@ def image() -> MetadataImage:
             endpoints=(Endpoint(name=KAFKA, host="broker-1", port=9092),),
             rack="east",
         ),
+        FeatureLevel(name="group.version", level=1),
     ]
     for name, topic_id in TOPICS.items():
         records.append(Topic(topic_id=topic_id, name=TopicName(name)))

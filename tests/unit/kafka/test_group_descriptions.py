@@ -11,7 +11,7 @@ from odradek_broker.groups.messages import GroupDescription, MemberDescription
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.security.authorizer import AclAuthorizer, Authorizer
 from odradek_broker.security.rights import OPERATIONS_OF, Operation, ResourceType
-from odradek_protocol.identity import GroupId, MemberId, PartitionIndex
+from odradek_protocol.identity import GroupId, MemberId, MetadataOffset, PartitionIndex
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
@@ -21,7 +21,9 @@ from odradek_protocol.kafka.messages import (
     DescribeGroupsResponse,
     encode_message,
 )
+from odradek_protocol.metadata.records import FeatureLevel
 from tests.unit.kafka.fake_broker import TOPICS, AgreeableGroups, request, services
+from tests.unit.kafka.requests_to_everything import message_of
 from tests.unit.security.acl_entries import entries_for
 
 GROUP_BITS = sum(1 << one for one in OPERATIONS_OF[ResourceType.GROUP])
@@ -121,3 +123,22 @@ async def test_a_group_that_is_not_there_is_named_in_the_error(key: ApiKey, vers
 async def test_old_clients_are_told_that_it_is_dead(version: int) -> None:
     group = await described(ApiKey.DESCRIBE_GROUPS, version, _NOT_THERE)
     assert (group.error_code, group.group_state) == (ErrorCode.NONE, "Dead")
+
+
+@pytest.mark.parametrize("key", [ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE])
+async def test_a_cluster_may_do_without_the_consumer_protocol(key: ApiKey) -> None:
+    """As `kafka-features downgrade --feature group.version=0` says."""
+    served = services()
+    image = served.partitions.image
+    image.replay(MetadataOffset(image.offset + 1), 1, FeatureLevel(name="group.version", level=0))
+    registry = Registry(served)
+    handler, told = registry.find(key, 1), registry.find(ApiKey.API_VERSIONS, 4)
+    assert handler is not None
+    assert told is not None
+    reply: Any = await handler.handle(request(served, key, 1, message_of(key, 1)))
+    answer = reply.groups[0] if key is ApiKey.CONSUMER_GROUP_DESCRIBE else reply
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    asks = message_of(ApiKey.API_VERSIONS, 4)
+    versions: Any = told.handle(request(served, ApiKey.API_VERSIONS, 4, asks))
+    assert [one.name for one in versions.supported_features] == ["group.version"]
+    assert versions.finalized_features == []

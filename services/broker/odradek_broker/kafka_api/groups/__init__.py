@@ -17,6 +17,11 @@ def has_groups(services: Services) -> bool:
     return services.groups is not None
 
 
+def has_consumer_protocol(request: Request) -> bool:
+    """Whether the cluster's level of group.version lets members speak it (KIP-848)."""
+    return request.services.image.features.get("group.version", 0) >= 1
+
+
 def coordinator(request: Request) -> GroupCoordinator:
     """The broker's group coordinator."""
     found = request.services.groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from odradek_broker.groups.messages import Assignment, GroupDescription, MemberDescription
-from odradek_broker.kafka_api.groups import describe, has_groups
+from odradek_broker.kafka_api.groups import describe, has_consumer_protocol, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.kafka_api.turns import in_turns
@@ -33,6 +33,8 @@ async def consumer_group_describe(request: Request) -> Message:
 
 
 async def _describe(request: Request, group_id: str) -> Any:
+    if not has_consumer_protocol(request):
+        return _refused(group_id, ErrorCode.UNSUPPORTED_VERSION, "")
     group = await describe(request, group_id, "consumer")
     if isinstance(group, tuple):
         return _refused(group_id, *group)

@@ -11,7 +11,7 @@ from odradek_broker.groups.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
 )
-from odradek_broker.kafka_api.groups import coordinator, has_groups
+from odradek_broker.kafka_api.groups import coordinator, has_consumer_protocol, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.security.rights import Operation
@@ -54,6 +54,8 @@ async def consumer_group_heartbeat(request: Request) -> Message:
 
 def _refuse(request: Request) -> ErrorCode:
     message = request.message
+    if not has_consumer_protocol(request):
+        return ErrorCode.UNSUPPORTED_VERSION
     if not request.allows_group(Operation.READ, message.group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     for name in message.subscribed_topic_names or ():
