@@ -153,7 +153,7 @@ class PartitionsInMemory:
             on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
 
     async def list_offsets(
-        self, topic: str, partition: PartitionIndex, timestamp_ms: int
+        self, topic: str, partition: PartitionIndex, timestamp_ms: int, **_: Any
     ) -> OffsetOutcome:
         at = 0 if timestamp_ms == OFFSET_EARLIEST else self.log_end_offset
         return OffsetOutcome(ErrorCode.NONE, Offset(at))

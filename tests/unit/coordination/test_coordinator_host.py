@@ -88,7 +88,9 @@ class Partitions(PartitionsInMemory):
 
     held: set[PartitionIndex]
 
-    async def list_offsets(self, topic: str, partition: PartitionIndex, timestamp_ms: int) -> Any:
+    async def list_offsets(
+        self, topic: str, partition: PartitionIndex, timestamp_ms: int, **_: Any
+    ) -> Any:
         told = await super().list_offsets(topic, partition, timestamp_ms)
         return replace(told, offset=Offset(-1)) if partition in self.held else told
 

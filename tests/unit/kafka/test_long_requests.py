@@ -44,6 +44,21 @@ _TOPIC = messages.MetadataRequest.MetadataRequestTopic
             messages.FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES),
         ),
         (
+            ApiKey.LIST_OFFSETS,
+            7,
+            messages.ListOffsetsRequest(
+                topics=[
+                    _TIMES_OF(
+                        name="orders",
+                        partitions=[
+                            _TIMES_OF.ListOffsetsPartition(partition_index=one, timestamp=-1)
+                            for one in range(COUNT)
+                        ],
+                    )
+                ]
+            ),
+        ),
+        (
             ApiKey.METADATA,
             12,
             messages.MetadataRequest(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.replication.partition_service import OFFSET_EARLIEST
 from odradek_broker.security.rights import Operation
@@ -29,7 +30,7 @@ _Partition: Final = _Topic.ListOffsetsPartitionResponse
 async def list_offsets(request: Request) -> Message:
     """Each partition at its leader."""
     topics = []
-    for topic in request.message.topics:
+    async for topic in in_turns(request.message.topics):
         may = request.allows_topic(Operation.DESCRIBE, topic.name)
         topics.append(
             _Topic(
@@ -41,7 +42,7 @@ async def list_offsets(request: Request) -> Message:
                         if may
                         else OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
                     )
-                    for one in topic.partitions
+                    async for one in in_turns(topic.partitions)
                 ],
             )
         )
