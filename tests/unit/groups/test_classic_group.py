@@ -300,6 +300,18 @@ def test_names_that_no_record_has_room_for_are_refused(
     assert talk.shard.groups == {}
 
 
+def test_what_all_members_say_is_bounded_since_their_leader_is_told_all_of_it() -> None:
+    talk = Conversation()
+    says = {"protocols": (("range", bytes(MEMBER_BYTES_MAX - 10)), ("r", b""))}
+    fit = GROUP_BYTES_MAX // MEMBER_BYTES_MAX
+    for _ in range(fit):
+        assert talk.join(**says) not in talk.answers, "it waits for the others"
+    assert talk.joined(talk.join(**says)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    small = talk.join(protocols=(("range", b"r"),))
+    talk.wait(DELAY_MS)
+    assert talk.joined(small).error is ErrorCode.NONE
+
+
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_a_generation_that_takes_no_record_is_not_written_and_begins_anew(is_retried: bool) -> None:
     """What cannot be replicated would hold up its whole partition, and those beside it, for ever."""

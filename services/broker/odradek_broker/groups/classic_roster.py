@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from odradek_broker.groups.messages import Joined, JoinedMember, JoinGroup, Synced
-from odradek_broker.groups.records import ClassicGroupRecord, ClassicGroupState, ClassicMember
+from odradek_broker.groups.records import (
+    GROUP_BYTES_MAX,
+    ClassicGroupRecord,
+    ClassicGroupState,
+    ClassicMember,
+)
 from odradek_broker.groups.step import NOTHING, RequestId, Step, answer
 from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -108,6 +113,9 @@ class ClassicRoster:
                 return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             if not {name for name, _ in join.protocols} & self._shared_protocols(others):
                 return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            said = sum(len(metadata) for m in others for _, metadata in m.protocols)
+            if said + sum(len(metadata) for _, metadata in join.protocols) > GROUP_BYTES_MAX:
+                return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
     def _shared_protocols(self, members: list[Member]) -> set[str]:
