@@ -71,7 +71,6 @@ class Call:
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
-
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         raise Aborted(code)
 

@@ -38,8 +38,7 @@ def api_versions(request: Request) -> Message:
         if name != "group.version" or request.services.groups is not None
     }
     finalized = {
-        name: min(image.features.get(name, 0), highest)
-        for name, (_, highest) in supported.items()
+        name: min(image.features.get(name, 0), highest) for name, (_, highest) in supported.items()
     }
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,
