@@ -119,7 +119,7 @@ class ControllerNode:
             self._propose(decision)
             if self.term is None:
                 break
-        self.process.after(TICK_US, self._tick)
+        self.process.after(0 if self.core.is_repairing else TICK_US, self._tick)
 
     # --- requests --------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         while True:
             for decision in self.core.tick(_now_ms()):
                 self.commit(decision)
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(0 if self.core.is_repairing else _TICK_S)
 
     def commit(self, decision: Decision[Any]) -> Any:
         if decision.records:

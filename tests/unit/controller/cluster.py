@@ -194,11 +194,15 @@ class Cluster:
             self.tick()
 
     def tick(self) -> int:
-        """One tick; how many batches it made."""
-        decisions = self.controller.tick(self.now_ms)
-        for decision in decisions:
-            self.commit(decision)
-        return len(decisions)
+        """One tick, and those that must follow at once; how many batches they made."""
+        batches = 0
+        while True:
+            decisions = self.controller.tick(self.now_ms)
+            for decision in decisions:
+                self.commit(decision)
+            batches += len(decisions)
+            if not self.controller.is_repairing:
+                return batches
 
     def kill(self, broker_id: int, *alive: int) -> None:
         """The broker dies and is fenced one grace later."""

@@ -122,18 +122,18 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
     work.broken[request.broker_id] = request.broken_partitions
     told = sorted(request.broken_partitions, key=lambda one: (one.topic_id, one.partition))
     states = [state for one in told if (state := work.state_of(one)) is not None]
-    work.settle_all(states, changes_max=work.settings.partitions_per_batch_max)
+    work.settle_all(states)
 
 
 def fence(work: Workspace, broker_ids: Iterable[BrokerId]) -> None:
-    """R20: fence brokers; what does not fit into this batch is due at the next tick."""
+    """R20: fence brokers; what does not fit into this batch is due at the next ticks."""
     fenced = set(broker_ids)
     for broker_id in sorted(fenced):
         broker = work.image.brokers[broker_id]
         work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker_id)
     states = [state for state in work.image.partitions() if not fenced.isdisjoint(state.replicas)]
-    work.settle_all(states, changes_max=work.settings.partitions_per_batch_max)
+    work.settle_all(states)
 
 
 def fence_dead(work: Workspace, broker_ids: Iterable[BrokerId], *, now_ms: int) -> None:
@@ -164,15 +164,12 @@ def _unfence(work: Workspace, broker: BrokerState, now_ms: int) -> None:
     work.write(_registration_change(broker, fenced=False))
     work.liveness.watch(broker.broker_id, now_ms=now_ms)
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
-    work.settle_all(leaderless, changes_max=work.settings.partitions_per_batch_max)
+    work.settle_all(leaderless)
 
 
 def _begin_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> None:
     work.write(_registration_change(broker, in_shutdown=True))
-    work.settle_all(
-        work.partitions_of(broker.broker_id),
-        changes_max=work.settings.partitions_per_batch_max,
-    )
+    work.settle_all(work.partitions_of(broker.broker_id))
     memory = work.memory(broker.broker_id)
     memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, now_ms
 
@@ -182,7 +179,7 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
     work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
-    work.settle_all(leaderless, changes_max=work.settings.partitions_per_batch_max)
+    work.settle_all(leaderless)
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:

@@ -135,6 +135,11 @@ class Controller:
         return None if self._opening is None else self._opening.epoch
 
     @property
+    def is_repairing(self) -> bool:
+        """Whether the last `tick` left partitions that the next one has to settle."""
+        return self._work is not None and (self._work.is_repair_due or bool(self._work.unsettled))
+
+    @property
     def image(self) -> MetadataImage:
         """The working image while active, else the committed one."""
         return self.committed if self._work is None else self._work.image
@@ -211,7 +216,8 @@ class Controller:
     def tick(self, now_ms: int) -> list[Decision[None]]:
         """Judge what time has brought: deaths, unfinished repairs, elections, the balance.
 
-        Call it every 50 ms or so, after the heartbeats that wait were handed in. Standbys: nothing.
+        Call it every 50 ms or so, after the heartbeats that wait were handed in, and at once again
+        while `is_repairing`. Standbys: nothing.
         """
         work = self._work
         if work is None:
@@ -224,9 +230,7 @@ class Controller:
             dead = [fence.broker_id for fence in fences]
             decisions.append(self._decide(lambda w: brokers.fence_dead(w, dead, now_ms=now_ms)))
         decisions.append(self._decide(lambda w: recovery.pursue(w, now_ms=now_ms)))
-        while work.is_repair_due:
-            work.is_repair_due = False
-            decisions.append(self._decide(_repair))
+        decisions.append(self._decide(_repair))
         decisions.append(self._decide(lambda w: leaders.rebalance(w, now_ms=now_ms)))
         return [decision for decision in decisions if decision.records]
 
@@ -390,9 +394,11 @@ def _decision(response: T, records: tuple[MetadataRecord, ...], epoch: int) -> D
 
 def _repair(work: Workspace) -> None:
     """Settle partitions that an earlier batch, or an earlier controller, left unsettled."""
-    unsettled = (
-        state
-        for state in work.image.partitions()
-        if state.leader == NO_LEADER or not all(work.image.is_live(b) for b in state.isr)
-    )
-    work.settle_all(unsettled, changes_max=work.settings.partitions_per_batch_max)
+    if work.is_repair_due and not work.unsettled:
+        work.is_repair_due = False
+        work.unsettled = work.elections_first(
+            state
+            for state in work.image.partitions()
+            if state.leader == NO_LEADER or not all(work.image.is_live(b) for b in state.isr)
+        )
+    work.settle_next(work.unsettled)

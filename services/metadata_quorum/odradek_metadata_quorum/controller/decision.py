@@ -70,6 +70,7 @@ class ControllerSettings:
     report_wait_ms: int = 2_000  # for log ends, in an unclean election
     batch_bytes_max: int = 1 << 20  # what the quorum takes as one entry
     partitions_per_batch_max: int = 500
+    partitions_looked_at_max: int = 5_000  # in one turn of the loop, about 60 ms
     registration_changes_max: int = 10_000  # partitions that change with a registration, at once
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000

@@ -18,6 +18,7 @@ told which log end) is not in the log: a new active controller begins without it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -28,13 +29,11 @@ from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
     MetadataOffset,
-    PartitionIndex,
-    TopicId,
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import cluster_config
-from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.image import MetadataImage, PartitionKey, PartitionState
 from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 
@@ -69,9 +68,10 @@ class Workspace:
     epoch: int
     next_offset: MetadataOffset
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
-    inquiries: dict[tuple[TopicId, PartitionIndex], Inquiry] = field(default_factory=dict)
+    inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
     broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)  # where any
-    is_repair_due: bool = True  # some partition may not be settled
+    is_repair_due: bool = True  # some partition may not be settled, and is in no queue
+    unsettled: deque[PartitionKey] = field(default_factory=deque)  # to be looked at by the ticks
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
     written: list[MetadataRecord] = field(default_factory=list)
@@ -144,18 +144,36 @@ class Workspace:
             lost=lost,
         )
 
-    def settle_all(self, states: Iterable[PartitionState], *, changes_max: int) -> bool:
-        """Write what partitions must become, elections first; False if some had to be left out.
+    def settle_all(self, states: Iterable[PartitionState]) -> None:
+        """Write what partitions must become, elections first, as far as `settle_next` goes.
 
-        Those left out are settled by the next tick (`is_repair_due`).
+        Those left out are settled by the next ticks (`is_repair_due`).
         """
-        changes = [change for state in states if (change := self.settled(state)) is not None]
-        changes.sort(key=lambda change: change.leader is None)  # stable: elections first
-        self.write(*changes[:changes_max])
-        if len(changes) > changes_max:
+        waiting = self.elections_first(states)
+        self.settle_next(waiting)
+        if waiting:
             self.is_repair_due = True
-            return False
-        return True
+
+    def settle_next(self, waiting: deque[PartitionKey]) -> None:
+        """Take partitions off the queue and write what they must become: one batch at most.
+
+        No more are looked at than the caller's loop bears to wait for: a controller that stood
+        still for an election timeout would be deposed before it had proposed anything.
+        """
+        changes: list[PartitionChange] = []
+        for _ in range(min(len(waiting), self.settings.partitions_looked_at_max)):
+            if len(changes) == self.settings.partitions_per_batch_max:
+                break
+            state = self.image.partition(*waiting.popleft())
+            if state is not None and (change := self.settled(state)) is not None:
+                changes.append(change)
+        changes.sort(key=lambda change: change.leader is None)  # stable: elections first
+        self.write(*changes)
+
+    def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
+        """The partitions in their order, but before all others those without a live leader."""
+        ordered = sorted(states, key=lambda state: self.image.is_live(state.leader))
+        return deque((state.topic_id, state.partition) for state in ordered)
 
     def config(self, name: str) -> bool | int | float | str | tuple[str, ...]:
         """A cluster-wide config's value now."""

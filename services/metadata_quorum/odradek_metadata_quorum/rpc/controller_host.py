@@ -75,7 +75,7 @@ class ControllerHost:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             while True:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
                     await asyncio.sleep(0)  # heartbeats that wait go first (R24)
                 for decision in self.controller.tick(self._clock_ms()):

@@ -1,0 +1,62 @@
+"""How much one event makes the controller look at: its loop also keeps the quorum's leadership."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.controller import ControllerSettings, workspace
+from odradek_metadata_quorum.controller.election import settle
+from odradek_protocol.metadata.records import PartitionChange
+from tests.unit.controller.cluster import CLUSTER_ID, Cluster
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions each tick of `ticks` has looked at."""
+    counts = [0]
+
+    def counted(*arguments: Any, **named: Any) -> PartitionChange | None:
+        counts[-1] += 1
+        return settle(*arguments, **named)
+
+    monkeypatch.setattr(workspace, "settle", counted)
+    return counts
+
+
+def ticks(found: Cluster, looked_at: list[int]) -> None:
+    """A tick, and those that must follow at once."""
+    looked_at.clear()
+    while not looked_at or found.controller.is_repairing:
+        looked_at.append(0)
+        for decision in found.controller.tick(found.now_ms):
+            found.commit(decision)
+
+
+def test_one_tick_looks_at_few_partitions_and_all_ticks_at_each_of_them_once(
+    looked_at: list[int],
+) -> None:
+    """The loop that ticks also keeps the quorum's leadership: a tick that took as long as an
+    election timeout would be the last thing that this controller does, and the next one's, too."""
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_batch_max=10))
+    found.start(1, 2, 3)
+    found.create(partitions=600, replicas=3)
+    found.break_stream(1)
+    found.now_ms += found.settings.grace_ms
+    ticks(found, looked_at)
+    assert all(1 not in state.isr for state in found.image.partitions())
+    assert max(looked_at) <= 2 * 10, "a fencing and a piece of the repair"
+    assert sum(looked_at) <= 600
+
+
+def test_partitions_that_nothing_can_be_done_for_hold_up_no_tick(looked_at: list[int]) -> None:
+    settings = ControllerSettings(cluster_id=CLUSTER_ID, partitions_looked_at_max=50)
+    found = Cluster(settings=settings)
+    found.start(1, 2)
+    found.create(assignments=((1,),) * 300)
+    found.kill(1, 2)
+    found.fail_over()
+    ticks(found, looked_at)
+    assert max(looked_at) <= 50
+    assert sum(looked_at) == 300
