@@ -44,6 +44,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.lifecycle import ProcessRefused
 from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController
 
@@ -341,59 +342,101 @@ async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_p
     await server.stop(0)
 
 
+class Rejoining:
+    """A broker that registers before its logs are read, and again with the partition they lost."""
+
+    lost = TopicIdPartition(TopicId(bytes([7]) * 16), PartitionIndex(0))
+
+    def __init__(self, controller: MemoryController, *, previous_broker_epoch: int) -> None:
+        self.stale: list[ProcessRefused] = []
+        self.client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
+        self.feed = MetadataFeed(
+            broker_id=BrokerId(4),
+            controllers=self.client,
+            on_change=lambda image, delta: self.member.image_changed(image, delta),
+        )
+        settings: Any = SimpleNamespace(
+            node_id=4,
+            cluster_id="c",
+            rack="",
+            controllers=[(1, "127.0.0.1", controller.port)],
+            heartbeat_interval_ms=20,
+        )
+        directory: Any = SimpleNamespace(
+            restart_class=RestartClass.CLEAN,
+            previous_broker_epoch=BrokerEpoch(previous_broker_epoch),
+            directory_id=bytes(16),
+            told=lambda: None,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._registered = asyncio.Event()
+        self.member = Membership(
+            settings,
+            directory=directory,
+            pool=DiskPool(threads_max=2),
+            controllers=self.client,
+            feed=self.feed,
+            lease=Lease(2_000),
+            tick=LoopTick(),
+            logs=cast(LogEnds, None),
+            tls=None,
+            incarnation=IncarnationId(b"a" * 16),
+            on_registered=lambda _epoch: self._registered.set(),
+            on_stale=self.stale.append,
+        )
+
+    async def join(self) -> None:
+        """Join; what the logs lost is known after the first registration."""
+        following = asyncio.create_task(self.feed.run())
+        try:
+            async with asyncio.timeout(10):
+                await self.member.join(self._load, [])
+        finally:
+            self.member.stop()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self.client.close()
+
+    def _load(self) -> LoadReport:
+        asyncio.run_coroutine_threadsafe(self._registered.wait(), self._loop).result(10)
+        return LoadReport(
+            partitions=1, scanned_bytes=0, cut_bytes=0, power_loss=(self.lost,), stray=()
+        )
+
+
 async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
     controller: MemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It registers before its logs are read, and again with what they lost; both times it is clean."""
     monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
     before = await _registered(controller)
-    registered = asyncio.Event()
-    lost = TopicIdPartition(TopicId(bytes([7]) * 16), PartitionIndex(0))
-    loop = asyncio.get_running_loop()
+    broker = Rejoining(controller, previous_broker_epoch=before)
+    await broker.join()
+    recorded = controller.core.committed.brokers[BrokerId(4)]
+    assert recorded.broker_epoch == broker.member.epoch > before + 1
+    assert recorded.restart_class == RecordedClass.CLEAN
 
-    def load() -> LoadReport:
-        asyncio.run_coroutine_threadsafe(registered.wait(), loop).result(10)
-        return LoadReport(partitions=1, scanned_bytes=0, cut_bytes=0, power_loss=(lost,), stray=())
 
-    client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
-    feed = MetadataFeed(
-        broker_id=BrokerId(4), controllers=client, on_change=lambda *_: member._image_moved.set()
-    )
-    pool = DiskPool(threads_max=2)
-    settings: Any = SimpleNamespace(
-        node_id=4,
-        cluster_id="c",
-        rack="",
-        controllers=[(1, "127.0.0.1", controller.port)],
-        heartbeat_interval_ms=20,
-    )
-    directory: Any = SimpleNamespace(
-        restart_class=RestartClass.CLEAN,
-        previous_broker_epoch=BrokerEpoch(before),
-        directory_id=bytes(16),
-        told=lambda: None,
-    )
-    member = Membership(
-        settings,
-        directory=directory,
-        pool=pool,
-        controllers=client,
-        feed=feed,
-        lease=Lease(2_000),
-        tick=LoopTick(),
-        logs=cast(LogEnds, None),
-        tls=None,
-        incarnation=IncarnationId(b"a" * 16),
-        on_registered=lambda _epoch: registered.set(),
-        on_stale=lambda _refused: None,
-    )
-    following = asyncio.create_task(feed.run())
-    async with asyncio.timeout(10):
-        await member.join(load, [])
-    broker = controller.core.committed.brokers[BrokerId(4)]
-    assert broker.broker_epoch == member.epoch > before + 1
-    assert broker.restart_class == RecordedClass.CLEAN
-    member.stop()
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
-    await client.close()
+class FeedFirst(MemoryController):
+    """Answers a registration when the broker's feed has told of it."""
+
+    reader: MetadataFeed | None = None
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        answer = await super().Register(request, context)
+        if (reader := self.reader) is not None:
+            await _until(lambda: reader.image.offset >= answer.broker_epoch)
+        return answer
+
+
+async def test_a_brokers_own_second_registration_is_not_taken_for_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
+    controller = FeedFirst(cluster_id="c")
+    await controller.start()
+    broker = Rejoining(controller, previous_broker_epoch=await _registered(controller))
+    controller.reader = broker.feed
+    await broker.join()
+    await controller.stop()
+    assert broker.stale == []

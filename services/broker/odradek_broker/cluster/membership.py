@@ -185,7 +185,11 @@ class Membership:
             if delta.brokers:  # somebody who stops waits until all have heard of it
                 self._heartbeat.beat_now()
         registered = image.brokers.get(self.broker_id)
-        if registered is not None and self.epoch >= 0 and registered.broker_epoch > self.epoch:
+        if (
+            registered is not None
+            and 0 <= self.epoch < registered.broker_epoch
+            and registered.incarnation_id != self._incarnation  # our own, still to be answered
+        ):
             self.found_stale()
         self._image_moved.set()
 
