@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_broker.cluster import membership
+from odradek_broker.cluster import membership, metadata_feed
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.cluster.heartbeat import LOOP_AGE_MAX_MS, Heartbeat, LoopTick
 from odradek_broker.cluster.lease import Lease
@@ -44,6 +44,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.grpc_endpoints import SERVER_OPTIONS
 from odradek_runtime.lifecycle import ProcessRefused
 from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController
@@ -100,7 +101,7 @@ class SnapshotSource(pb_grpc.ControllerServiceServicer):
 
 
 async def _serve(servicer: Any) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     pb_grpc.add_ControllerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -151,6 +152,32 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
     await _until(lambda: feed.image.offset == image.offset and len(created) == 20)
     assert source.served >= 2, "the damaged one was taken"
     assert set(feed.image.topics) == set(ids)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await client.close()
+    await server.stop(0)
+
+
+class CutOff(pb_grpc.ControllerServiceServicer):
+    """A standby that the broker reaches and its leader does not: it hears of no commit."""
+
+    async def MetadataFeed(
+        self, request: pb.MetadataFeedRequest, context: Any
+    ) -> AsyncIterator[pb.MetadataFeedResponse]:
+        yield pb.MetadataFeedResponse(batches=pb.MetadataBatches(end_offset=1))
+        await asyncio.Event().wait()
+
+
+async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
+    controller: MemoryController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats go on all the while, so that nothing else would ever tell."""
+    monkeypatch.setattr(metadata_feed, "_STANDBY_S", 0.1)
+    server, port = await _serve(CutOff())
+    client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
+    feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
+    task = asyncio.create_task(feed.run())
+    await _until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()

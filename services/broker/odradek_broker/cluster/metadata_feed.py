@@ -1,7 +1,8 @@
 """The broker's copy of the metadata: follows the committed records of a controller, for ever.
 
 The feed only goes forward. It is read from the active controller when that is known (it commits
-first), from any other when not, and from the next one when the stream breaks. A broker that is too
+first), from any other when not, and from the next one when the stream breaks. Any other is left
+after a while: it may be cut off from its leader, and then hears of nothing. A broker that is too
 far behind gets a snapshot: it is built beside the present image and applied as the difference
 between the two, in slices, so that the loop turns meanwhile.
 
@@ -31,8 +32,10 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
+_STANDBY_S: Final = 5.0  # then it is asked anew who is active, and read there
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _log = event_log(__name__)
+_Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse]
 
 
 class FeedBroken(Exception):
@@ -55,9 +58,7 @@ class MetadataFeed:
         self._controllers = controllers
         self._on_change = on_change
         self._source: ControllerId | None = None
-        self._call: (
-            grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse] | None
-        ) = None
+        self._call: _Call | None = None
 
     def active_moved(self, active: ControllerId) -> None:
         """Another controller is active: read there, it hears of commits first."""
@@ -107,6 +108,18 @@ class MetadataFeed:
                 last_epoch=self.image.epoch,
             )
         )
+        leave = (
+            None
+            if controller == self._controllers.active
+            else asyncio.get_running_loop().call_later(_STANDBY_S, call.cancel)
+        )
+        try:
+            await self._receive(call)
+        finally:
+            if leave is not None:
+                leave.cancel()
+
+    async def _receive(self, call: _Call) -> None:
         snapshot: _IncomingSnapshot | None = None
         async for message in call:
             if message.HasField("batches"):
