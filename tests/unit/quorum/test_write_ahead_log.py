@@ -15,7 +15,7 @@ from odradek_metadata_quorum.quorum.storage.log_frame import (
     is_segment,
 )
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
-from tests.sim.quorum.simulated_disk import SimulatedDisk
+from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 
 
 def new_disk(seed: int = 0, *, page_bytes: int = 4096) -> SimulatedDisk:
@@ -145,6 +145,33 @@ def test_damage_in_a_segment_that_another_follows_refuses_to_start() -> None:
     disk.corrupt(first, disk.size_of(first) - 3)
     with pytest.raises(CorruptStorage, match="another segment"):
         open_log(disk)
+
+
+def test_a_damaged_header_of_the_last_segment_refuses_to_start() -> None:
+    """What it holds was durable: a segment that a crash left half-started holds no whole frame."""
+    disk = new_disk()
+    log = open_log(disk, segment_bytes_max=300)
+    for _ in range(12):
+        append(log)
+    disk.corrupt(segments(disk)[-1], 20)
+    with pytest.raises(CorruptStorage, match="header is damaged"):
+        open_log(disk)
+
+
+def test_a_segment_that_a_crash_left_half_started_is_taken_away() -> None:
+    for seed in range(200):
+        disk = new_disk(seed, page_bytes=64)
+        log = open_log(disk, segment_bytes_max=300)
+        append(log, size=150)
+        synced = log.last_index
+        disk.power_cut_after = seed % 4
+        with pytest.raises(PowerCut):
+            append(log, size=250)
+        disk.crash()
+        again = open_log(disk)
+        assert synced <= again.last_index <= synced + 1, seed
+        append(again)
+        assert open_log(disk).entries == again.entries, seed
 
 
 def test_a_missing_segment_refuses_to_start() -> None:

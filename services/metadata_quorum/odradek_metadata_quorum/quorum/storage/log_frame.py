@@ -49,6 +49,11 @@ def is_segment(name: str) -> bool:
     return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()
 
 
+def base_position_of(name: str) -> int:
+    """The position that a segment's name tells."""
+    return int(name[len(_PREFIX) :])
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """Where a segment starts, and the entry its first one follows."""

@@ -12,6 +12,7 @@ from odradek_metadata_quorum.quorum.storage.log_frame import (
     SEGMENT_HEADER,
     TRUNCATE,
     SegmentHeader,
+    base_position_of,
     decode_frame,
     decode_records,
     is_segment,
@@ -68,14 +69,22 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
         header = SegmentHeader.decode(data)
         if header is not None and segment_name(header.base_position) == name:
             segments.append((header, data))
-        elif name == names[-1] and segments:  # the crash came while it was being started
-            disk.remove(name)
+        elif name == names[-1] and segments and not _holds_frames(name, data):
+            disk.remove(name)  # the crash came while it was being started
             disk.sync_directory()
         else:
-            raise CorruptStorage(f"{name}: the header is damaged, and no crash explains it")
+            raise CorruptStorage(
+                f"{name}: the header is damaged, and no crash explains it. Empty the directory and"
+                " run `odradek storage format` again: the voter will rejoin from the others"
+            )
     if not segments:
         raise CorruptStorage("the log has no segment although the directory is formatted")
     return segments
+
+
+def _holds_frames(name: str, data: bytes) -> bool:
+    """Whether anything was ever written whole: the header is part of a segment's first write."""
+    return next(later_frames(data, 0, base_position_of(name)), None) is not None
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
