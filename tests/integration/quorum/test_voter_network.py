@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +24,7 @@ from odradek_metadata_quorum.quorum import (
     QuorumTls,
     format_storage,
 )
-from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network import transport, wire
 from odradek_metadata_quorum.quorum.network.peer_identity import client_context
 from odradek_metadata_quorum.quorum.network.peer_link import hello
 from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
@@ -101,6 +103,41 @@ async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Pat
         one.network.send_frame(2, a_vote(7))
         await until(lambda: two.messages)
         assert two.messages == [(1, {"type": wire.RESPONSE_VOTE, "term": 7})]
+
+
+class SlowResolver:
+    """Takes its time for one name, as where the first of two name servers is gone."""
+
+    def __init__(self, slow_name: str) -> None:
+        self._slow_name = slow_name
+        self._resolve = socket.getaddrinfo
+        self._never = threading.Event()
+        self._asking = 0
+        self.asking_max = 0
+
+    def __call__(self, host: Any, *arguments: Any, **named: Any) -> Any:
+        if host != self._slow_name:
+            return self._resolve(host, *arguments, **named)
+        self._asking += 1
+        self.asking_max = max(self.asking_max, self._asking)
+        self._never.wait(0.3)
+        self._asking -= 1
+        return self._resolve("127.0.0.1", *arguments, **named)
+
+
+async def test_a_resolver_that_is_slower_than_a_connection_may_be_delays_it_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lookups that nobody waits for any more fill the threads that all of them share."""
+    monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.1)
+    resolver = SlowResolver("controller-2.example")
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    ports = free_ports(2)
+    voters = {1: ("127.0.0.1", ports[0]), 2: ("controller-2.example", ports[1])}
+    first, second = (replace(settings_of(n, ports, tmp_path), voters=voters) for n in (1, 2))
+    async with running(first, second) as (one, _):
+        await until(lambda: one.connected)
+    assert resolver.asking_max == 1
 
 
 def wrong_certificates(authority: CertificateAuthority, other: CertificateAuthority) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -28,6 +29,7 @@ from odradek_metadata_quorum.quorum.network.wire import PING, Message
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
 from odradek_runtime.logs import event_log
 
+RESOLVE_TIMEOUT_S: Final = 60.0  # resolvers give up by themselves, most after 10 s
 CONNECT_TIMEOUT_S: Final = 2.0
 REDIAL_PAUSE_S: Final = 0.1
 UNGREETED_CONNECTIONS_MAX: Final = 64
@@ -114,25 +116,8 @@ class VoterNetwork:
             await asyncio.sleep(REDIAL_PAUSE_S)
 
     async def _connect_and_keep(self, peer_id: int) -> None:
-        settings = self._settings
-        host, port = settings.voters[peer_id]
-        tls = settings.tls
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, link = await loop.create_connection(
-                lambda: OutgoingLink(
-                    cluster_id=settings.cluster_id,
-                    node_id=settings.node_id,
-                    peer_id=peer_id,
-                    frame_bytes_max=settings.frame_bytes_max,
-                    queue_bytes_max=settings.peer_queue_bytes_max,
-                    tls=tls is not None,
-                ),
-                host,  # resolved at every dial: a pod's address changes
-                port,
-                ssl=client_context(tls) if tls is not None else None,
-                server_hostname=f"controller-{peer_id}" if tls is not None else None,
-            )
+        host, port = self._settings.voters[peer_id]
+        link = await self._connect(peer_id, await _addresses(host, port), port)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.wait({link.ready, link.closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +132,36 @@ class VoterNetwork:
                 self._on_disconnected(peer_id)
             if link.refusal is not None:
                 self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
+
+    async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
+        """To the first address that answers. Raises what went wrong with the last: OSError."""
+        failure = OSError(f"controller {peer_id} has no address")
+        for address in addresses:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    return await self._connect_to(peer_id, address, port)
+            except OSError as error:  # TimeoutError and ssl.SSLError, too
+                failure = error
+        raise failure
+
+    async def _connect_to(self, peer_id: int, address: str, port: int) -> OutgoingLink:
+        settings = self._settings
+        tls = settings.tls
+        _, link = await asyncio.get_running_loop().create_connection(
+            lambda: OutgoingLink(
+                cluster_id=settings.cluster_id,
+                node_id=settings.node_id,
+                peer_id=peer_id,
+                frame_bytes_max=settings.frame_bytes_max,
+                queue_bytes_max=settings.peer_queue_bytes_max,
+                tls=tls is not None,
+            ),
+            address,
+            port,
+            ssl=client_context(tls) if tls is not None else None,
+            server_hostname=f"controller-{peer_id}" if tls is not None else None,
+        )
+        return link
 
     async def _ping_until_lost(self, link: OutgoingLink) -> None:
         loop = asyncio.get_running_loop()
@@ -221,6 +236,17 @@ class VoterNetwork:
                 self._refusals.clear()
             self._refusals[reason] = now_s
             _log.warning("Refused a connection", peer=who, reason=reason)
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """Asked for at every dial: a pod's address changes. Raises OSError.
+
+    A resolver may need longer than a connection: its first server is gone, say. And a lookup that
+    is given up goes on, in one of the few threads that all of them share.
+    """
+    async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
 
 
 def _require_loopback(host: str) -> None:
