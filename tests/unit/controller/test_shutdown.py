@@ -5,7 +5,7 @@ from __future__ import annotations
 from odradek_metadata_quorum.controller.requests import AlterPartitionResult
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import RestartClass
+from odradek_protocol.metadata.records import NO_LEADER, RestartClass
 from tests.unit.controller.cluster import Cluster, cluster
 
 # --- shutdown
@@ -136,6 +136,29 @@ def test_a_broker_in_shutdown_is_not_unfenced_nor_led_by() -> None:
     found.heartbeat(2, want_shutdown=True)
     found.kill(1, 2, 3)
     assert found.state().leader == 3
+
+
+def test_a_broker_that_cannot_write_serves_what_only_it_has_after_it_was_fenced_too() -> None:
+    """A broken connection must not keep readers out until the disk has room."""
+    found = cluster()
+    found.create(assignments=((1,),))
+    found.heartbeat(1, cannot_write=True)
+    found.kill(1, 2, 3)
+    assert found.state().leader == NO_LEADER
+    found.heartbeat(1, cannot_write=True)
+    assert found.state().leader == 1
+    found.heartbeat(1, cannot_write=True)
+    assert (found.state().leader, found.image.brokers[BrokerId(1)].in_shutdown) == (1, True)
+    found.create(assignments=((1, 2, 3),), name="shared", min_insync_replicas="2")
+    assert found.state(name="shared").leader != 1
+
+
+def test_a_broker_that_stops_is_not_unfenced_again() -> None:
+    found = cluster()
+    found.heartbeat(1, want_shutdown=True)
+    found.kill(1, 2, 3)
+    found.heartbeat(1, want_shutdown=True)
+    assert found.image.brokers[BrokerId(1)].fenced
 
 
 # --- unregistering

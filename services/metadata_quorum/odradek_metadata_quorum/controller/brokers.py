@@ -1,9 +1,10 @@
 """Brokers live, leave and die: heartbeats, fencing, controlled shutdown.
 
     (unknown) --register--> FENCED --heartbeat says ready--> UNFENCED --want_shutdown--> IN SHUTDOWN
-                              ^  ^                              |                            |
-                register again|  +--------- fence (R20) --------+----------------------------+
-                (a new life)  +---- from any state
+                              ^  ^                            |    ^    cannot_write         |   |
+                              |  |                            |    +--- can write again -----+   |
+                              |  +--------- fence (R20) ------+----------------------------------+
+                register again+---- from any state: a new life
 
 How a life begins and is forgotten: registration.py.
 """
@@ -149,7 +150,7 @@ def _may_unfence(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest, now_ms: int
 ) -> bool:
     """R23."""
-    if request.want_fence or request.want_shutdown or broker.in_shutdown:
+    if request.want_fence or request.want_shutdown:
         return False
     if request.image_offset < broker.broker_epoch:
         return False
@@ -161,7 +162,9 @@ def _may_unfence(
 
 
 def _unfence(work: Workspace, broker: BrokerState, now_ms: int) -> None:
-    work.write(_registration_change(broker, fenced=False))
+    """One that cannot write may lead what it has; its next heartbeat takes away what others can."""
+    in_shutdown = False if broker.in_shutdown else None
+    work.write(_registration_change(broker, fenced=False, in_shutdown=in_shutdown))
     work.liveness.watch(broker.broker_id, now_ms=now_ms)
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
     work.settle_all(leaderless)
