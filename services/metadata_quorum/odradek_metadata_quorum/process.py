@@ -48,6 +48,7 @@ _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
 _RPCS_MAX: Final = 2_000
+_DISK_WAIT_S_MAX: Final = 5.0  # a write that takes longer may never end
 _log = event_log(__name__)
 
 
@@ -203,6 +204,8 @@ class QuorumProcess:
             return "no leader is known"
         if self._host.controller.committed.epoch != self._quorum.term:
             return "what the leader has committed is not all applied here"
+        if self._quorum.disk_wait_s > _DISK_WAIT_S_MAX:
+            return "a write to the data directory does not come to its end"
         return ""
 
     def _describe_members(self) -> tuple[int, list[str]]:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_metadata_quorum.quorum import format_storage
 from odradek_metadata_quorum.quorum.storage.vote_file import VOTE_FILE_NAME
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
@@ -27,10 +29,12 @@ from odradek_runtime.lifecycle import ProcessRefused, StopRequest
 from odradek_runtime.listeners import ListenRefused
 from odradek_runtime.settings import SettingsError, load_settings
 from tests.integration.controller.controllers import (
+    WAIT_S,
     Controllers,
     controllers,
     register_request,
     start_broker,
+    until,
 )
 
 
@@ -145,6 +149,29 @@ async def test_metrics_and_health_are_told(tmp_path: Path) -> None:
         assert metrics[prefix + "broker_fencings_total"] == "0.0"
         assert float(metrics[prefix + "log_syncs_total"]) > 0
         heart.close()
+
+
+async def test_a_follower_whose_disk_hangs_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were another controller stopped now, there would be no majority that can write."""
+    monkeypatch.setattr("odradek_metadata_quorum.process._DISK_WAIT_S_MAX", 0.1)
+    async with controllers(tmp_path, 3) as found:
+        active = await found.active()
+        follower = found.processes[(active + 1) % 3]
+        log = follower._quorum._voter.log
+        write, mended = log.write, threading.Event()
+
+        def hang(what: LogWrite) -> int:
+            assert mended.wait(WAIT_S)
+            return write(what)
+
+        monkeypatch.setattr(log, "write", hang)
+        assert (await found.controller(active).Register(register_request())).error_code == 0
+        await until(lambda: "data directory" in follower._why_not_ready(), "trouble that is told")
+        assert not found.processes[active]._why_not_ready()
+        mended.set()
+        await until(lambda: not follower._why_not_ready(), "readiness")
 
 
 async def test_bytes_of_no_protocol_do_no_harm(tmp_path: Path) -> None:

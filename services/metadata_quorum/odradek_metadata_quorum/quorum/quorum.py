@@ -205,6 +205,11 @@ class Quorum:
         return self._voter.node.applied
 
     @property
+    def disk_wait_s(self) -> float:
+        """How long the write to disk has been that is under way now; 0 without one."""
+        return self._voter.barrier.waited_ns / 1e9
+
+    @property
     def listen_port(self) -> int:
         """The port that peers reach this node at, once started."""
         return self._voter.network.port

@@ -54,6 +54,7 @@ class WriteBarrier:
         self._changes = 0
         self.durable = 0
         self._writing: int | None = None  # what `durable` becomes when the write returns
+        self._write_started_ns = 0
 
     @property
     def noted(self) -> int:
@@ -64,6 +65,13 @@ class WriteBarrier:
     def clean(self) -> bool:
         """Whether everything noted is durable."""
         return self.durable == self.noted
+
+    @property
+    def waited_ns(self) -> int:
+        """How long the write under way has been; 0 without one."""
+        if self._writing is None:
+            return 0
+        return time.perf_counter_ns() - self._write_started_ns
 
     def note_vote(self, term: int, vote: int | None) -> None:
         """Term and vote change; durable with the next write."""
@@ -79,6 +87,7 @@ class WriteBarrier:
         self._changes += 1
         self._vote_noted = False
         self._writing = self._changes
+        self._write_started_ns = time.perf_counter_ns()
         self._queue.submit(lambda: self._write(vote, write), self._written)
 
     def _write(
