@@ -11,10 +11,11 @@ How a life begins and is forgotten: registration.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_metadata_quorum.controller.flapping import note_fencing, unfence_delay_ms
+from odradek_metadata_quorum.controller.liveness import Connection, Fence
 from odradek_metadata_quorum.controller.recovery import wanted_log_ends
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
@@ -48,7 +49,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
     elif broker.in_shutdown and not leaves:
         _end_shutdown(work, broker)
     elif not broker.fenced and request.want_fence:
-        fence(work, (request.broker_id,))
+        _fence(work, {request.broker_id: "it asked for it"})
     elif broker.fenced and _may_unfence(work, broker, request, now_ms):
         _unfence(work, broker, now_ms)
     return _heartbeat_response(work, request, now_ms)
@@ -90,6 +91,8 @@ def _note_offline_directories(
         work.write(_registration_change(broker, offline_directory_ids=tuple(sorted(offline))))
         return
     if not broker.fenced:
+        memory = work.memory(broker.broker_id)
+        memory.fenced_because = "it has no data directory left that works"
         work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker.broker_id)
     settled = (work.settled(s, (broker.broker_id,)) for s in work.partitions_of(broker.broker_id))
@@ -126,24 +129,35 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
     work.settle_all(states)
 
 
-def fence(work: Workspace, broker_ids: Iterable[BrokerId]) -> None:
+def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
     """R20: fence brokers; what does not fit into this batch is due at the next ticks."""
-    fenced = set(broker_ids)
-    for broker_id in sorted(fenced):
+    for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
+        work.memory(broker_id).fenced_because = reason
         work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker_id)
-    states = [state for state in work.image.partitions() if not fenced.isdisjoint(state.replicas)]
-    work.settle_all(states)
+    fenced = reasons.keys()
+    work.settle_all(s for s in work.image.partitions() if not fenced.isdisjoint(s.replicas))
 
 
-def fence_dead(work: Workspace, broker_ids: Iterable[BrokerId], *, now_ms: int) -> None:
+def fence_dead(work: Workspace, fences: Iterable[Fence], *, now_ms: int) -> None:
     """Fence brokers whose stream broke or that were silent too long, and remember it."""
-    dead = [b for b in broker_ids if b in work.image.brokers and not work.image.brokers[b].fenced]
-    for broker_id in dead:
-        note_fencing(work, broker_id, now_ms)
-    if dead:
-        fence(work, dead)
+    reasons = {}
+    for fence in fences:
+        broker = work.image.brokers.get(fence.broker_id)
+        if broker is None or broker.fenced:
+            continue
+        note_fencing(work, fence.broker_id, now_ms)
+        reason = (
+            "its connection broke"
+            if fence.found is Connection.BROKEN
+            else f"no heartbeat came for {work.settings.session_ms} ms"
+        )
+        if delay_ms := unfence_delay_ms(work, fence.broker_id, now_ms):
+            reason += f", once more: it is not taken back for {delay_ms} ms"
+        reasons[fence.broker_id] = reason
+    if reasons:
+        _fence(work, reasons)
 
 
 def _may_unfence(

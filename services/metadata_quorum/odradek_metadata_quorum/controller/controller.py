@@ -227,8 +227,7 @@ class Controller:
         self._liveness.keep_watching(unfenced, now_ms=now_ms)
         fences = self._liveness.tick(now_ms=now_ms)
         if fences:
-            dead = [fence.broker_id for fence in fences]
-            decisions.append(self._decide(lambda w: brokers.fence_dead(w, dead, now_ms=now_ms)))
+            decisions.append(self._decide(lambda w: brokers.fence_dead(w, fences, now_ms=now_ms)))
         decisions.append(self._decide(lambda w: recovery.pursue(w, now_ms=now_ms)))
         decisions.append(self._decide(_repair))
         decisions.append(self._decide(lambda w: leaders.rebalance(w, now_ms=now_ms)))
@@ -272,6 +271,11 @@ class Controller:
     ) -> Decision[AllocateProducerIdsResponse]:
         """A broker wants producer ids."""
         return self._decide(lambda work: producer_ids.allocate_producer_ids(work, request))
+
+    def why_fenced(self, broker_id: BrokerId) -> str:
+        """For people: why this controller, while active, fenced a broker last; empty: it did not."""
+        memory = None if self._work is None else self._work.memories.get(broker_id)
+        return "" if memory is None else memory.fenced_because
 
     # --- partitions
 

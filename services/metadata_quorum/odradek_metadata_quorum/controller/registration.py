@@ -103,6 +103,7 @@ def _fits_one_batch(
             )
         )
         work.liveness.unwatch(before.broker_id)
+        work.memory(before.broker_id).fenced_because = "it registers anew"
     changes = _registration_changes(work, request, restart_class)
     if len(changes) <= changes_max:
         return True

@@ -43,6 +43,7 @@ class BrokerMemory:
 
     image_offset: int = -1  # how far its image has come
     fenced_at_ms: list[int] = field(default_factory=list)  # lately, for the flap delay
+    fenced_because: str = ""  # for people
     shutdown_offset: int | None = None  # where its leaderships moved
     shutdown_since_ms: int = 0
 

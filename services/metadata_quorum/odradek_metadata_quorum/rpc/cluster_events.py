@@ -6,6 +6,8 @@ broker once and not three times.
 
 from __future__ import annotations
 
+from odradek_metadata_quorum.controller import Controller
+from odradek_protocol.identity import TopicId
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChange,
@@ -24,60 +26,69 @@ _log = event_log(__name__)
 class ClusterEvents:
     """Counters since this process started to replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
         self.broker_registrations_total = 0
         self.broker_fencings_total = 0
         self.leader_elections_total = 0
         self.unclean_leader_elections_total = 0
 
-    def observe(self, record: MetadataRecord, *, is_active: bool) -> None:
-        """Note one record that was committed and replayed."""
+    def observe(self, record: MetadataRecord) -> None:
+        """Note one record that is committed and about to be replayed."""
+        self._count(record)
+        if self._controller.is_active:
+            self._tell(record)
+
+    def _count(self, record: MetadataRecord) -> None:
         match record:
-            case PartitionChange():
-                self._partition_change(record, is_active)
+            case PartitionChange() if record.leader not in (None, NO_LEADER):
+                self.leader_elections_total += 1
+                self.unclean_leader_elections_total += record.recovering is True
             case RegisterBroker():
                 self.broker_registrations_total += 1
-                if is_active:
-                    _log.info(
-                        "Registered a broker",
-                        broker_id=record.broker_id,
-                        restart_class=record.restart_class.name,
-                    )
-            case BrokerRegistrationChange():
-                self._registration_change(record, is_active)
-            case UnregisterBroker() if is_active:
-                _log.info("Forgot a broker", broker_id=record.broker_id)
-            case Topic() if is_active:
-                _log.info("Created a topic", topic=record.name, topic_id=record.topic_id)
-            case RemoveTopic() if is_active:
-                _log.info("Deleted a topic", topic_id=record.topic_id)
+            case BrokerRegistrationChange(fenced=True):
+                self.broker_fencings_total += 1
             case _:
                 pass
 
-    def _partition_change(self, record: PartitionChange, is_active: bool) -> None:
-        if record.leader in (None, NO_LEADER):
-            return
-        self.leader_elections_total += 1
-        if record.recovering:
-            self.unclean_leader_elections_total += 1
-            if is_active:
+    def _tell(self, record: MetadataRecord) -> None:
+        match record:
+            case PartitionChange(recovering=True) if record.leader not in (None, NO_LEADER):
                 _log.warning(
                     "Elected a leader that may lack records",
-                    topic_id=record.topic_id,
+                    topic=self._topic(record.topic_id),
                     partition=record.partition,
                     leader=record.leader,
                 )
+            case RegisterBroker():
+                _log.info(
+                    "Registered a broker",
+                    broker_id=record.broker_id,
+                    restart_class=record.restart_class.name,
+                )
+            case BrokerRegistrationChange():
+                self._tell_registration_change(record)
+            case UnregisterBroker():
+                _log.info("Forgot a broker", broker_id=record.broker_id)
+            case Topic():
+                _log.info("Created a topic", topic=record.name, topic_id=record.topic_id)
+            case RemoveTopic():
+                topic = self._topic(record.topic_id)
+                _log.info("Deleted a topic", topic=topic, topic_id=record.topic_id)
+            case _:
+                pass
 
-    def _registration_change(self, record: BrokerRegistrationChange, is_active: bool) -> None:
-        self.broker_fencings_total += record.fenced is True
-        if not is_active:
-            return
-        if record.fenced is not None:
-            _log.info(
-                "Fenced a broker" if record.fenced else "Unfenced a broker",
-                broker_id=record.broker_id,
-            )
-        if record.in_shutdown:
-            _log.info("A broker shuts down, or cannot write", broker_id=record.broker_id)
+    def _tell_registration_change(self, record: BrokerRegistrationChange) -> None:
+        broker_id = record.broker_id
+        if record.fenced is True:
+            reason = self._controller.why_fenced(broker_id)
+            _log.info("Fenced a broker", broker_id=broker_id, reason=reason)
+        if record.fenced is False:
+            _log.info("Unfenced a broker", broker_id=broker_id)
+        if record.in_shutdown is True:
+            _log.info("A broker shuts down, or cannot write", broker_id=broker_id)
         if record.offline_directory_ids:
-            _log.warning("A broker lost a directory", broker_id=record.broker_id)
+            _log.warning("A broker lost a directory", broker_id=broker_id)
+
+    def _topic(self, topic_id: TopicId) -> str:
+        return self._controller.committed.topics[topic_id].name

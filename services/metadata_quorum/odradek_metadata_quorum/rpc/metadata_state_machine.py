@@ -16,7 +16,7 @@ class MetadataStateMachine:
 
     def __init__(self, controller: Controller, on_applied: Callable[[], None]) -> None:
         """`on_applied` is called after each entry, when the controller's state has changed."""
-        self.events = ClusterEvents()
+        self.events = ClusterEvents(controller)
         self._controller = controller
         self._on_applied = on_applied
 
@@ -31,8 +31,8 @@ class MetadataStateMachine:
             batch = decode_batch(payload)
             if batch.controller_epoch == epoch:
                 for record in batch.records:
+                    self.events.observe(record)
                     self._controller.replay(at, epoch, record)
-                    self.events.observe(record, is_active=self._controller.is_active)
         self._controller.advance(at, epoch)
         self._on_applied()
 

@@ -1,0 +1,74 @@
+"""What an operator reads in the log of the active controller, and with which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.controller.requests import DeleteTopicsRequest, ElectLeadersRequest
+from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
+from odradek_protocol.identity import MetadataOffset, PartitionIndex, TopicName, TopicPartition
+from odradek_protocol.metadata.records import MetadataRecord, RestartClass
+from tests.unit.controller.cluster import Cluster
+
+
+@pytest.fixture
+def found(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Three brokers; what is replayed from now on is told."""
+    caplog.set_level("INFO")
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    events = ClusterEvents(cluster.controller)
+    replay = cluster.controller.replay
+
+    def observed(offset: MetadataOffset, epoch: int, record: MetadataRecord) -> None:
+        events.observe(record)
+        replay(offset, epoch, record)
+
+    monkeypatch.setattr(cluster.controller, "replay", observed)
+    return cluster
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """The fields of each event of this name."""
+    return [one.__dict__["odradek_fields"] for one in caplog.records if one.getMessage() == event]
+
+
+def test_why_a_broker_is_fenced_is_told(found: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    found.kill(1, 2, 3)
+    found.pass_ms(3_000, 3)
+    found.heartbeat(3, want_fence=True)
+    assert told(caplog, "Fenced a broker") == [
+        {"broker_id": 1, "reason": "its connection broke"},
+        {"broker_id": 2, "reason": "no heartbeat came for 3000 ms"},
+        {"broker_id": 3, "reason": "it asked for it"},
+    ]
+
+
+def test_that_a_broker_flaps_and_stays_out_is_told(
+    found: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        found.kill(1, 2, 3)
+        found.register(1, RestartClass.PROCESS)
+        found.pass_ms(50, 1, 2, 3)
+    assert told(caplog, "Fenced a broker")[-1]["reason"] == (
+        "its connection broke, once more: it is not taken back for 1000 ms"
+    )
+
+
+def test_topics_are_told_by_name(found: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    found.create("orders", assignments=((1, 2),))
+    found.kill(2, 1, 3)
+    found.kill(1, 3)
+    found.register(2, RestartClass.PROCESS)
+    found.pass_ms(50, 2, 3)
+    orders = TopicPartition(TopicName("orders"), PartitionIndex(0))
+    election = ElectLeadersRequest(unclean=True, partitions=(orders,))
+    found.commit(found.controller.handle_elect_leaders(election))
+    assert told(caplog, "Elected a leader that may lack records") == [
+        {"topic": "orders", "partition": 0, "leader": 2}
+    ]
+    found.commit(found.controller.handle_delete_topics(DeleteTopicsRequest(names=("orders",))))
+    assert [one["topic"] for one in told(caplog, "Deleted a topic")] == ["orders"]
