@@ -29,7 +29,7 @@ class ControllerNode:
         self.network = network
         self.log = log
         self.controller_id = controller_id
-        self.settings = ControllerSettings(cluster_id=CLUSTER_ID, controller_id=controller_id)
+        self.settings = ControllerSettings(cluster_id=CLUSTER_ID)
         self.drift = 1.0
         self.process: Process = None  # type: ignore[assignment]  # start makes it
         self.start()

@@ -71,7 +71,6 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
 
-_EARLY_LOAD_S: Final = 0.5
 _WARM_UP_PAUSE_S: Final = 0.1
 _SERVER_GRACE_S: Final = 0.05
 _log = event_log(__name__)

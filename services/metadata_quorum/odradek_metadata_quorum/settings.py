@@ -171,7 +171,6 @@ class QuorumProcessSettings(NodeSettings):
         """What the controller is told."""
         return ControllerSettings(
             cluster_id=self.cluster_id,
-            controller_id=self.node_id,
             session_ms=self.session_ms,
             grace_ms=self.grace_ms,
             initial_configs=self.initial_configs(),

@@ -45,7 +45,7 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     def __init__(self, *, cluster_id: str, controller_id: int = 1, **settings: Any) -> None:
         self.controller_id = controller_id
         self.core = Controller(
-            ControllerSettings(cluster_id=cluster_id, controller_id=controller_id, **settings),
+            ControllerSettings(cluster_id=cluster_id, **settings),
             random.Random(7),
         )
         self.port = 0

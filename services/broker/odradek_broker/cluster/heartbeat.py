@@ -99,7 +99,6 @@ class Heartbeat:
         self.cannot_write = False
         self.offline_directories: tuple[bytes, ...] = ()
         self.broken_partitions: tuple[common_pb2.TopicIdPartition, ...] = ()
-        self.active_controller: ControllerId | None = None
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._interval_s = interval_ms / 1000
@@ -170,7 +169,6 @@ class Heartbeat:
             return
         if answer.error_code != ErrorCode.NONE:
             return
-        self.active_controller = controller
         if not answer.is_fenced:
             self._lease.renew(sent_at_ms)
         news = HeartbeatNews(

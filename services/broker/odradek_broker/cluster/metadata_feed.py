@@ -53,7 +53,6 @@ class MetadataFeed:
         on_change: Callable[[MetadataImage, MetadataDelta], None],
     ) -> None:
         self.image = MetadataImage()
-        self.end_offset = MetadataOffset(0)
         self._broker_id = broker_id
         self._controllers = controllers
         self._on_change = on_change
@@ -135,7 +134,6 @@ class MetadataFeed:
                     snapshot = None
 
     def _replay(self, message: pb.MetadataBatches) -> None:
-        self.end_offset = MetadataOffset(message.end_offset)
         for entry in message.batches:
             if entry.offset <= self.image.offset:
                 continue  # sent twice over a reconnection

@@ -60,7 +60,6 @@ class ControllerSettings:
     """What a controller is told at start; times in ms of the caller's monotonic clock."""
 
     cluster_id: str
-    controller_id: int = 0
     session_ms: int = 3_000  # silence after which a broker is fenced
     grace_ms: int = 500  # time to come back after a broken stream
     stall_ms_min: int = 500  # ticks further apart than this were a stall of ours

@@ -12,7 +12,6 @@ from odradek_protocol.identity import (
     BrokerId,
     DirectoryId,
     IncarnationId,
-    PartitionIndex,
     ProducerId,
     TopicId,
     TopicIdPartition,
@@ -232,6 +231,3 @@ class TopicResult:
     outcome: Outcome = GOOD
     partition_count: int = -1
     replication_factor: int = -1
-
-
-PartitionKey = tuple[TopicId, PartitionIndex]

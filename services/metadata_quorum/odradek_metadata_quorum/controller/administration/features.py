@@ -16,9 +16,7 @@ SUPPORTED: Final[dict[str, tuple[int, int]]] = {  # lowest and highest level of 
 }
 
 
-def update_feature(
-    work: Workspace, name: str, level: int, *, allow_downgrade: bool, validate_only: bool = False
-) -> Outcome:
+def update_feature(work: Workspace, name: str, level: int, *, allow_downgrade: bool) -> Outcome:
     """Set a feature's level if this controller and every registered broker know it."""
     if name not in SUPPORTED:
         return _failed(f"there is no feature {name}; there are {', '.join(SUPPORTED)}")
@@ -32,7 +30,7 @@ def update_feature(
         known = dict(broker.features).get(name, highest)
         if level > known:
             return _failed(f"broker {broker.broker_id} knows {name} to level {known} only")
-    if level != present and not validate_only:
+    if level != present:
         work.write(FeatureLevel(name=name, level=level))
     return GOOD
 
