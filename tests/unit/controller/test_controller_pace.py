@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import ControllerSettings, workspace
+from odradek_metadata_quorum.controller import ControllerSettings, brokers, recovery, workspace
 from odradek_metadata_quorum.controller.election import settle
-from odradek_protocol.metadata.records import PartitionChange
+from odradek_protocol.metadata.records import PartitionChange, RestartClass
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
@@ -60,3 +61,54 @@ def test_partitions_that_nothing_can_be_done_for_hold_up_no_tick(looked_at: list
     ticks(found, looked_at)
     assert max(looked_at) <= 50
     assert sum(looked_at) == 300
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
+    """One item for each call of a function from now on."""
+    calls: list[object] = []
+    function: Callable[..., Any] = getattr(module, name)
+
+    def call(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, call)
+    return calls
+
+
+def test_a_leaving_broker_that_asks_again_makes_nobody_look_at_all_partitions_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks every 20 ms."""
+    found = Cluster()
+    found.start(1, 2, 3)
+    found.create(partitions=300, replicas=3)
+    assert not found.heartbeat(1, want_shutdown=True).may_shutdown
+    looks = counted(monkeypatch, brokers, "_is_missed")
+    for _ in range(10):
+        assert not found.heartbeat(1, want_shutdown=True).may_shutdown
+    assert len(looks) <= 300
+    found.create("later")
+    found.beat(2, 3)
+    assert found.heartbeat(1, want_shutdown=True).may_shutdown
+
+
+def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a power cut of all brokers each of them beats, and nobody has a leader."""
+    found = Cluster()
+    found.start(1, 2)
+    found.create(partitions=1_000, replicas=2)
+    for broker in (1, 2):
+        found.register(broker, RestartClass.POWER)
+    found.start(3)
+    found.now_ms += recovery.CHECK_INTERVAL_MS
+    found.beat(1, 2)
+    found.tick()
+    found.beat(1, 2)
+    looks = counted(monkeypatch, recovery, "log_end_told")
+    assert found.heartbeat(3).report_log_ends == ()
+    assert looks == []
+    asked = found.heartbeat(1).report_log_ends
+    assert len(asked) == recovery.LOG_ENDS_PER_HEARTBEAT_MAX == len(looks)

@@ -208,12 +208,18 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
     memory = work.memory(broker.broker_id)
     if memory.shutdown_offset is None:  # begun under another controller
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, now_ms
-    led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
-    if any(_can_move(work, state) for state in led):
+    if memory.judged_at != work.next_offset:  # no answer changes without a record
+        memory.judged_at = work.next_offset
+        led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
+        memory.leads_what_can_move = any(_can_move(work, state) for state in led)
+        memory.is_missed = any(
+            _is_missed(work, state, broker.broker_id) for state in work.image.partitions()
+        )
+    if memory.leads_what_can_move:
         memory.shutdown_offset = work.next_offset  # a later batch moves the rest
         work.is_repair_due = True
         return False
-    if any(_is_missed(work, state, broker.broker_id) for state in work.image.partitions()):
+    if memory.is_missed:
         memory.shutdown_since_ms = now_ms  # it waits for as long as it is configured to
         return False
     if now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:

@@ -62,6 +62,7 @@ def pursue(work: Workspace, *, now_ms: int) -> None:
             work.write(elect_unclean(state, leader))
             del work.inquiries[key]
             elected += 1
+    work.log_ends_wanted = _log_ends_wanted(work)
 
 
 def _pursue_one(
@@ -128,20 +129,36 @@ def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
     return [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
 
 
+def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
+    """What each broker is to report next: found once for all of them, and not at each heartbeat."""
+    wanted: dict[BrokerId, list[TopicIdPartition]] = {}
+    for (topic_id, index), inquiry in work.inquiries.items():
+        if inquiry.asked_at_ms is None:
+            continue
+        state = work.image.partition(topic_id, index)
+        for broker_id in state.replicas if state is not None else ():
+            of_broker = wanted.setdefault(broker_id, [])
+            if len(of_broker) < LOG_ENDS_PER_HEARTBEAT_MAX and not _has_told(
+                work, inquiry, broker_id
+            ):
+                of_broker.append(TopicIdPartition(topic_id, index))
+    return wanted
+
+
+def _has_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> bool:
+    return broker_id in work.image.brokers and log_end_told(work, inquiry, broker_id) is not None
+
+
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
     """What a broker is to report, a bounded piece of it; one that is not live may not know."""
-    wanted: list[TopicIdPartition] = []
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
-    for (topic_id, index), inquiry in work.inquiries.items():
-        state = work.image.partition(topic_id, index)
-        if inquiry.asked_at_ms is None or state is None or broker_id not in state.replicas:
-            continue
-        if log_end_told(work, inquiry, broker_id) is None:
-            wanted.append(TopicIdPartition(topic_id, index))
-            if len(wanted) == LOG_ENDS_PER_HEARTBEAT_MAX:
-                break
-    return tuple(wanted)
+    return tuple(
+        one
+        for one in work.log_ends_wanted.get(broker_id, ())
+        if (inquiry := work.inquiries.get((one.topic_id, one.partition))) is not None
+        and log_end_told(work, inquiry, broker_id) is None
+    )
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:

@@ -46,6 +46,9 @@ class BrokerMemory:
     fenced_because: str = ""  # for people
     shutdown_offset: int | None = None  # where its leaderships moved
     shutdown_since_ms: int = 0
+    judged_at: int | None = None  # the offset at which the two below were true; they take long
+    leads_what_can_move: bool = False
+    is_missed: bool = False
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class Workspace:
     next_offset: MetadataOffset
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
+    log_ends_wanted: dict[BrokerId, list[TopicIdPartition]] = field(default_factory=dict)
     broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)  # where any
     is_repair_due: bool = True  # some partition may not be settled, and is in no queue
     unsettled: deque[PartitionKey] = field(default_factory=deque)  # to be looked at by the ticks
