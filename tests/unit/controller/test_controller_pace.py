@@ -63,6 +63,23 @@ def test_partitions_that_nothing_can_be_done_for_hold_up_no_tick(looked_at: list
     assert sum(looked_at) == 300
 
 
+def test_another_minimum_of_in_sync_replicas_matters_only_where_some_are_missing(
+    looked_at: list[int],
+) -> None:
+    found = Cluster()
+    found.start(1, 2, 3)
+    found.create(assignments=((1, 2),) * 100, min_insync_replicas="2")
+    found.create("lacks", assignments=((1, 3),), min_insync_replicas="2")
+    found.kill(3, 1, 2)
+    assert found.state(name="lacks").elr == (3,)
+    looked_at[:] = [0]
+    assert found.set_config("min.insync.replicas", "1", topic="t").is_good
+    assert found.set_config("min.insync.replicas", "1").is_good
+    assert found.set_config("min.insync.replicas", "1", topic="lacks").is_good
+    assert looked_at == [2]
+    assert found.state(name="lacks").elr == ()
+
+
 def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
     """One item for each call of a function from now on."""
     calls: list[object] = []

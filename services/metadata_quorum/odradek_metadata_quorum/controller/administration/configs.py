@@ -173,7 +173,9 @@ def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, st
             )
         )
     if MIN_INSYNC_REPLICAS in changed:
-        for state in list(_concerned(work, resource)):
+        # Where all replicas are in sync no minimum makes a difference.
+        lacking = [s for s in _concerned(work, resource) if len(s.isr) < len(s.replicas)]
+        for state in lacking:
             if (change := work.settled(state)) is not None:
                 work.write(change)
 
