@@ -444,6 +444,21 @@ async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
     assert recorded.restart_class == RecordedClass.CLEAN
 
 
+async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
+    controller: MemoryController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(membership, "_PATIENCE_S", 0.01)
+    member = Rejoining(controller, previous_broker_epoch=-1).member
+    member._heartbeat = cast(Heartbeat, SimpleNamespace(want_fence=True, beat_now=lambda: None))
+    waiting = asyncio.create_task(member.ask_unfenced())
+    await _until(lambda: len(caplog.records) >= 2)
+    assert caplog.records[0].__dict__["odradek_fields"] == {
+        "wanted": "the active controller to unfence this broker"
+    }
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 class FeedFirst(MemoryController):
     """Answers a registration when the broker's feed has told of it."""
 

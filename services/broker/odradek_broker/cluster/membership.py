@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
@@ -42,6 +42,7 @@ from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
 _REPORT_TIMEOUT_S: Final = 2.0
+_PATIENCE_S: Final = 5.0
 _log = event_log(__name__)
 
 
@@ -127,7 +128,9 @@ class Membership:
             lost=len(report.power_loss),
             restart_class=self._directory.restart_class.value,
         )
-        await self.image_shows(self.is_registered)
+        await _patiently(
+            self.image_shows(self.is_registered), "the metadata to show this registration"
+        )
 
     async def _register(
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
@@ -170,11 +173,14 @@ class Membership:
         assert self._heartbeat is not None
         self._heartbeat.want_fence = False
         self._heartbeat.beat_now()
-        await self.image_shows(
-            lambda image: self.is_registered(image) and not image.brokers[self.broker_id].fenced
+        await _patiently(
+            self.image_shows(
+                lambda image: self.is_registered(image) and not image.brokers[self.broker_id].fenced
+            ),
+            "the active controller to unfence this broker",
         )
         self._heartbeat.beat_now()  # the answer to a beat from now on begins the lease
-        await self.unfenced.wait()
+        await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
     # --- the metadata ------------------------------------------------------------------------------
 
@@ -276,6 +282,19 @@ class Membership:
         """Beat no longer."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
+
+
+async def _patiently(waiting: Coroutine[Any, Any, object], what: str) -> None:
+    """Wait as long as it takes, and say so now and then: or it looks like a hang."""
+    task = asyncio.ensure_future(waiting)
+    try:
+        while not task.done():
+            done, _ = await asyncio.wait({task}, timeout=_PATIENCE_S)
+            if not done:
+                _log.warning("Still starting: waits for the controllers", wanted=what)
+        await task
+    finally:
+        task.cancel()
 
 
 def _loaded(task: asyncio.Task[LoadReport]) -> LoadReport:
