@@ -43,6 +43,53 @@ def test_a_repeated_message_cuts_nothing_that_follows_it() -> None:
     assert [m["next_node_idx"] for m in acknowledged] == [11, 6, 4]
 
 
+def entries_sent(world: World, source: int) -> dict[int, int]:
+    """How many entries a voter has sent to each of the others since `world.sent` was emptied."""
+    sent = dict.fromkeys((n for n in world.voters if n != source), 0)
+    for sender, target, message in world.sent or []:
+        if sender == source and message["type"] == wire.APPEND_ENTRIES:
+            sent[target] += len(message["entries"])
+    return sent
+
+
+def test_what_is_under_way_is_not_sent_again_with_each_acknowledgement() -> None:
+    world = World(1, delay_s=(0.005, 0.006))
+    world.start_all()
+    leader = world.elect()
+    world.run(1.0)
+    world.sent = []
+    for number in range(100):
+        assert leader.propose(b"p%d" % number) is not None
+        world.run(0.001)
+    world.converge()
+    assert entries_sent(world, leader.node_id) == {
+        n: 100 for n in world.voters if n != leader.node_id
+    }
+
+
+def test_entries_that_got_lost_are_sent_again() -> None:
+    world = World(1)
+    world.start_all()
+    leader = world.elect()
+    world.run(1.0)
+    follower = next(n for n in world.voters if n != leader.node_id)
+    lost: list[int] = []
+
+    def drop(source: int, target: int, message: Message) -> bool:
+        is_first = target == follower and bool(message.get("entries")) and not lost
+        if is_first:
+            lost.append(target)
+        return is_first
+
+    world.drop = drop
+    for number in range(10):
+        assert leader.propose(b"p%d" % number) is not None
+        world.run(0.002)
+    last = leader.raft._log.last_index
+    assert world.run_until(lambda: world.nodes[follower].raft.applied == last, 0.5)
+    assert lost
+
+
 def test_a_conflicting_tail_is_replaced_in_one_exchange_a_term() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1] * 9, commit=3)

@@ -149,7 +149,10 @@ class HardenedEngine(ElectingEngine):
             return
         if message["reset"]:
             message["next_node_idx"] = max(1, min(message["next_node_idx"], last + 1))
+        sent = self._SyncObj__raftNextIndex[node]
         self._to_engine(node, message)
+        if message["success"]:  # to the engine what is under way behind the acknowledged is lost
+            self._SyncObj__raftNextIndex[node] = max(sent, self._SyncObj__raftNextIndex[node])
 
     def _is_answer_to_us(self, message: Message) -> bool:
         """An answer counts in the term it was given in, and only for that term's leader."""
