@@ -16,7 +16,12 @@ from cryptography import x509
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_broker.cluster import membership, metadata_feed
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
-from odradek_broker.cluster.heartbeat import LOOP_AGE_MAX_MS, Heartbeat, LoopTick
+from odradek_broker.cluster.heartbeat import (
+    LOOP_AGE_MAX_MS,
+    Heartbeat,
+    HeartbeatNews,
+    LoopTick,
+)
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
@@ -26,6 +31,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     IncarnationId,
     MetadataOffset,
     PartitionIndex,
@@ -325,6 +331,30 @@ async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryContr
     assert beating.lease.until_ms == 0
     beating.heartbeat.stop()
     beating.tick.stop()
+
+
+def _answer(epoch: int, **fields: Any) -> pb.HeartbeatResponse:
+    return pb.HeartbeatResponse(is_active=True, controller_epoch=epoch, **fields)
+
+
+async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_was_heard() -> None:
+    """It does not know yet that it was: it would renew leases, let brokers go, call them stale."""
+    beating = _Beating(1, epoch=7)
+    received = beating.heartbeat._received
+    received(ControllerId(2), _answer(5), 1_000)
+    until_ms = beating.lease.until_ms
+    assert until_ms == 3_000
+    await asyncio.sleep(0)  # what was told is told by the loop
+    news: list[HeartbeatNews] = []
+    beating.heartbeat._on_news = news.append
+    received(ControllerId(1), _answer(4, may_shutdown=True), 2_000)
+    received(ControllerId(1), _answer(4, error_code=ErrorCode.BROKER_ID_NOT_REGISTERED), 2_000)
+    await asyncio.sleep(0)
+    assert beating.lease.until_ms == until_ms
+    assert news == []
+    assert not beating.stale.is_set()
+    received(ControllerId(1), _answer(6), 2_000)
+    assert beating.lease.until_ms == 4_000
 
 
 class Pulse(pb_grpc.ControllerServiceServicer):

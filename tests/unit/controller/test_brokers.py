@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from odradek_metadata_quorum.controller import ControllerSettings
 from odradek_metadata_quorum.controller.requests import RegisterRequest
-from odradek_protocol.identity import BrokerId, DirectoryId, IncarnationId, TopicIdPartition
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    IncarnationId,
+    TopicIdPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
@@ -143,6 +149,13 @@ def test_an_unknown_broker_must_register() -> None:
     found = Cluster()
     found.epochs[9] = found.register(8).broker_epoch
     assert found.heartbeat(9).error is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_controller_that_was_deposed_does_not_call_a_new_broker_unregistered() -> None:
+    """It registered at the new one, which this one has not heard of yet: it would end itself."""
+    found = cluster()
+    found.epochs[9] = BrokerEpoch(found.image.offset + 1)
+    assert found.heartbeat(9).error is ErrorCode.NOT_CONTROLLER
 
 
 # --- death

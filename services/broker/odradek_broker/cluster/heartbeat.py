@@ -107,6 +107,7 @@ class Heartbeat:
         self._loop = loop
         self._on_news = on_news
         self._on_stale = on_stale
+        self._controller_epoch = 0  # the highest that an answer came from
         self._last_news: HeartbeatNews | None = None
         self._news_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -163,6 +164,10 @@ class Heartbeat:
     ) -> None:
         if not answer.is_active or self._stopping.is_set():
             return
+        with self._news_lock:
+            if answer.controller_epoch < self._controller_epoch:
+                return  # it was deposed, and does not know that yet
+            self._controller_epoch = answer.controller_epoch
         if answer.error_code in _LIFE_IS_OVER:
             self._lease.end()
             self._tell(self._on_stale)

@@ -126,10 +126,15 @@ class Workspace:
         return standing_of
 
     def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
-        """NONE if this is the present life of a registered broker."""
+        """NONE if this is the present life of a registered broker.
+
+        NOT_CONTROLLER if it registered in a future that this controller does not know: at another
+        one, that deposed it.
+        """
         broker = self.image.brokers.get(broker_id)
         if broker is None:
-            return ErrorCode.BROKER_ID_NOT_REGISTERED
+            is_ahead = broker_epoch > self.committed.offset
+            return ErrorCode.NOT_CONTROLLER if is_ahead else ErrorCode.BROKER_ID_NOT_REGISTERED
         if broker_epoch < broker.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE if broker_epoch == broker.broker_epoch else ErrorCode.NOT_CONTROLLER
