@@ -24,17 +24,24 @@ class ProducerIdSource:
         self._controllers = controllers
         self._next = 0
         self._end = 0
-        self._refill = asyncio.Lock()
+        self._refill: asyncio.Task[ErrorCode] | None = None
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
         """An id; COORDINATOR_NOT_AVAILABLE while no controller gives any."""
-        async with self._refill:
-            if self._next == self._end:
-                code = await self._allocate()
-                if code is not ErrorCode.NONE:
-                    return code, NO_PRODUCER_ID
-            self._next += 1
-            return ErrorCode.NONE, ProducerId(self._next - 1)
+        while self._next == self._end:
+            if self._refill is None:  # one call for all who wait, its failure too
+                self._refill = asyncio.get_running_loop().create_task(
+                    self._allocate(), name="allocate producer ids"
+                )
+                self._refill.add_done_callback(self._refilled)
+            code = await asyncio.shield(self._refill)
+            if code is not ErrorCode.NONE:
+                return code, NO_PRODUCER_ID
+        self._next += 1
+        return ErrorCode.NONE, ProducerId(self._next - 1)
+
+    def _refilled(self, _: asyncio.Task[ErrorCode]) -> None:
+        self._refill = None
 
     async def _allocate(self) -> ErrorCode:
         if self.broker_epoch is None:
