@@ -140,6 +140,33 @@ async def test_a_resolver_that_is_slower_than_a_connection_may_be_delays_it_and_
     assert resolver.asking_max == 1
 
 
+async def test_a_controller_that_cannot_be_reached_for_a_while_is_told_once_with_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transport, "UNREACHED_WARNING_S", 0.05)
+    monkeypatch.setattr(transport, "REDIAL_PAUSE_S", 0.01)
+    ports = free_ports(3)
+    one, two = (settings_of(n, ports, tmp_path) for n in (1, 2))
+    async with running(one, two) as (first, _):
+        await until(lambda: first.connected and len(caplog.records) >= 2)
+    told = [record.__dict__["odradek_fields"] for record in caplog.records]
+    assert [(fields["peer_id"], fields["address"]) for fields in told] == [
+        (3, f"127.0.0.1:{ports[2]}")
+    ] * 2, "once by each of the two"
+    assert "111" in told[0]["error"]
+
+
+async def test_something_else_that_listens_at_a_controllers_address_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transport, "UNREACHED_WARNING_S", 0.05)
+    ports = free_ports(2)
+    other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ports[1])
+    async with other, running(settings_of(1, ports, tmp_path)):
+        await until(lambda: caplog.records)
+    assert "did not say hello" in caplog.records[0].__dict__["odradek_fields"]["error"]
+
+
 def wrong_certificates(authority: CertificateAuthority, other: CertificateAuthority) -> list[Any]:
     return [
         authority.issue("controller-2"),  # the name is in the CN only

@@ -27,11 +27,14 @@ from odradek_metadata_quorum.quorum.network.peer_link import (
 )
 from odradek_metadata_quorum.quorum.network.wire import PING, Message
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
+from odradek_runtime.listeners import host_port
 from odradek_runtime.logs import event_log
 
 RESOLVE_TIMEOUT_S: Final = 60.0  # resolvers give up by themselves, most after 10 s
 CONNECT_TIMEOUT_S: Final = 2.0
 REDIAL_PAUSE_S: Final = 0.1
+UNREACHED_WARNING_S: Final = 5.0  # a restart takes less
+UNREACHED_WARNING_INTERVAL_S: Final = 60.0
 UNGREETED_CONNECTIONS_MAX: Final = 64
 
 _log = event_log(__name__)
@@ -106,13 +109,23 @@ class VoterNetwork:
     # Dialling.
 
     async def _dial_for_ever(self, peer_id: int) -> None:
+        loop = asyncio.get_running_loop()
+        warn_s = loop.time() + UNREACHED_WARNING_S
         while True:
             try:
                 await self._connect_and_keep(peer_id)
+                warn_s = loop.time() + UNREACHED_WARNING_S
             except ssl.SSLError as error:
                 self._warn(f"controller {peer_id}", str(error))
-            except (OSError, TimeoutError) as error:
-                _log.debug("Cannot reach a controller", peer_id=peer_id, error=repr(error))
+            except OSError as error:  # TimeoutError, too
+                if loop.time() >= warn_s:
+                    warn_s = loop.time() + UNREACHED_WARNING_INTERVAL_S
+                    _log.warning(
+                        "Cannot reach a controller",
+                        peer_id=peer_id,
+                        address=host_port(*self._settings.voters[peer_id]),
+                        error=str(error) or f"no answer within {CONNECT_TIMEOUT_S} s",
+                    )
             await asyncio.sleep(REDIAL_PAUSE_S)
 
     async def _connect_and_keep(self, peer_id: int) -> None:
@@ -125,6 +138,10 @@ class VoterNetwork:
                 self._outgoing[peer_id] = link
                 self._on_connected(peer_id)
                 await self._ping_until_lost(link)
+            elif link.refusal is None:
+                raise ConnectionError(
+                    "it did not say hello: is it something else, or does only one side use TLS?"
+                )
         finally:
             link.abort()
             if self._outgoing.get(peer_id) is link:
