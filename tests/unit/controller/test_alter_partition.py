@@ -153,6 +153,27 @@ def reassign(found: Cluster, *replicas: int, cancel: bool = False) -> ErrorCode:
     return error
 
 
+def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
+    """An answer got lost; a new epoch would interrupt the leader and void what it proposes."""
+    found = cluster()
+    before = found.state()
+    assert reassign(found, *before.replicas) is ErrorCode.NONE
+    assert found.state() == before
+    assert reassign(found, 4, 3) is ErrorCode.NONE
+    moving = found.state()
+    assert reassign(found, 4, 3) is ErrorCode.NONE
+    assert found.state() == moving
+
+
+def test_another_order_of_the_same_replicas_interrupts_no_leader() -> None:
+    found = cluster()
+    before = found.state()
+    assert reassign(found, 3, 2, 1) is ErrorCode.NONE
+    after = found.state()
+    assert after.replicas == (3, 2, 1)
+    assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
+
+
 def test_a_move_completes_when_the_last_added_replica_is_in_sync() -> None:
     found = cluster()
     assert reassign(found, 4, 3) is ErrorCode.NONE

@@ -6,8 +6,8 @@
 
 The move completes in the batch that takes in the last of the added ones, so nobody watches for it.
 Until then it may be cancelled: the added replicas go, the others stay, those first that the move
-wanted (which one was preferred before is not kept, as in Kafka). A completion always sets a leader
-and so bumps the leader epoch: a removed replica is told by its epoch, too.
+wanted (which one was preferred before is not kept, as in Kafka). A completion that removes a replica
+sets a leader and so bumps the leader epoch: a removed replica is told by its epoch, too.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def _alter(work: Workspace, wanted: Reassignment) -> Outcome:
     adding = tuple(b for b in wanted.replicas if b not in present)
     removing = tuple(b for b in present if b not in wanted.replicas)
     replicas = wanted.replicas + removing
+    if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
+        return GOOD  # so it is, or will be: an answer got lost
     isr = tuple(b for b in state.isr if b in replicas)
     if not isr and not [b for b in state.elr if b in replicas]:
         return Outcome(
@@ -113,10 +115,11 @@ def _finished(
             leader = next((b for b in replicas if b in isr and standing_of(b) >= wanted), NO_LEADER)
     minimum = min(work.image.min_insync_replicas(state), len(replicas))
     elr = tuple(b for b in elr_after(state, isr, minimum) if b in replicas)
+    is_anyone_gone = not {*state.replicas} <= {*replicas}
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
-        leader=leader,
+        leader=leader if is_anyone_gone or leader != state.leader else None,
         isr=isr,
         elr=elr,
         replicas=replicas,
