@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from odradek_metadata_quorum.quorum import (
     CorruptStorage,
 )
+from odradek_metadata_quorum.quorum.raft.replicating_engine import APPLY_BYTES_MAX
 from tests.sim.quorum.oracle import Oracle
 from tests.unit.quorum.lone_voter import LoneVoter
 
@@ -40,6 +43,24 @@ def test_a_gap_between_state_and_log_ends_the_process() -> None:
     voter.world.run(0.1)
     assert voter.node.dead is not None
     assert "missing" in voter.node.dead
+
+
+def test_a_step_applies_no_more_bytes_than_the_loop_bears_to_wait_for() -> None:
+    """A restarted leader that replayed all at once would be deposed by its silence."""
+    voter = LoneVoter()
+    size = 100_000
+    for index in range(1, 41, 10):
+        voter.append(2, 1, (index, min(index - 1, 1)), [1] * 10, commit=1, text=b"x" * size)
+    voter.settle()
+    applied = [voter.node.raft.applied]
+    voter.append(2, 1, (41, 1), [], commit=41)
+    while applied[-1] != voter.node.raft.applied:
+        applied.append(voter.node.raft.applied)
+        voter.node.step()
+    assert applied[-1] == 41
+    steps = [after - before for before, after in itertools.pairwise(applied)]
+    assert max(steps) <= APPLY_BYTES_MAX // size + 1
+    assert len(steps) < 41
 
 
 def test_a_trimmed_log_without_its_snapshot_does_not_start() -> None:

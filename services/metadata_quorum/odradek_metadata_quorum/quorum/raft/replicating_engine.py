@@ -35,6 +35,7 @@ from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 
 APPLY_ENTRIES_MAX: Final = 1_000  # a step: the loop breathes between
+APPLY_BYTES_MAX: Final = 256 << 10  # a step, give or take an entry: some 50 ms of replaying
 SNAPSHOT_RESEND_S: Final = 1.0
 
 
@@ -180,6 +181,7 @@ class ReplicatingEngine(HardenedEngine):
             self.halt(f"entry {self.applied + 1} is missing, the log starts after {first}")
             return
         entries = self._log.entries[self.applied + 1 - first : end + 1 - first]
+        applied_bytes = 0
         for command, index, term in entries:
             if index != self.applied + 1:
                 self.halt(f"entry {self.applied + 1} is missing, the next one is {index}")
@@ -192,8 +194,12 @@ class ReplicatingEngine(HardenedEngine):
                     return
             self._SyncObj__raftLastApplied = index
             self._applied_term = term
+            applied_bytes += len(command)
             self._bytes_since_snapshot += len(command)
             self._events.applied(index, term)
+            if applied_bytes >= APPLY_BYTES_MAX:
+                end = index
+                break
         if self.applied != end:
             self.halt(f"entries up to {end} are committed, the log ends at {self.applied}")
             return
