@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -322,6 +322,28 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
                 for one in outcomes
             ]
         )
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for a condition of other objects."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  # bounded by the timeout
+            await asyncio.sleep(0.01)
+
+
+async def registered(controller: MemoryController) -> int:
+    """The broker epoch of broker 4, which is registered by this."""
+    answer = await controller.Register(
+        pb.RegisterRequest(
+            cluster_id="c",
+            broker_id=4,
+            incarnation_id=bytes(16),
+            directory_ids=[bytes(16)],
+            restart_class=pb.RESTART_CLASS_POWER,
+        ),
+        None,
+    )
+    return int(answer.broker_epoch)
 
 
 def _topic_result(one: rq.TopicResult) -> admin_pb.TopicResult:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_broker.cluster import membership, metadata_feed
+from odradek_broker.cluster import metadata_feed
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.cluster.heartbeat import (
     LOOP_AGE_MAX_MS,
@@ -23,27 +22,19 @@ from odradek_broker.cluster.heartbeat import (
     LoopTick,
 )
 from odradek_broker.cluster.lease import Lease
-from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
-from odradek_broker.log.directory.loading import LoadReport
-from odradek_broker.log.directory.restart_markers import RestartClass
-from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
     ControllerId,
-    IncarnationId,
     MetadataOffset,
-    PartitionIndex,
     TopicId,
-    TopicIdPartition,
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import NoOp, Topic
-from odradek_protocol.metadata.records import RestartClass as RecordedClass
 from odradek_protocol.metadata.snapshot import snapshot_bytes
 from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
@@ -51,17 +42,8 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.grpc_endpoints import SERVER_OPTIONS
-from odradek_runtime.lifecycle import ProcessRefused
 from odradek_runtime.tls import TlsFiles
-from tests.integration.broker.memory_controller import MemoryController
-
-
-@pytest.fixture
-async def controller() -> AsyncIterator[MemoryController]:
-    one = MemoryController(cluster_id="c")
-    await one.start()
-    yield one
-    await one.stop()
+from tests.integration.broker.memory_controller import MemoryController, registered, until
 
 
 class Standby(pb_grpc.ControllerServiceServicer):
@@ -114,12 +96,6 @@ async def _serve(servicer: Any) -> tuple[grpc.aio.Server, int]:
     return server, port
 
 
-async def _until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # bounded by the timeout
-            await asyncio.sleep(0.01)
-
-
 async def test_the_feed_brings_the_image_up_to_date(controller: MemoryController) -> None:
     client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
     changes: list[MetadataDelta] = []
@@ -129,7 +105,7 @@ async def test_the_feed_brings_the_image_up_to_date(controller: MemoryController
         on_change=lambda _image, delta: changes.append(delta),
     )
     task = asyncio.create_task(feed.run())
-    await _until(lambda: feed.image.offset == controller.core.committed.offset)
+    await until(lambda: feed.image.offset == controller.core.committed.offset)
     assert feed.image.features == controller.core.committed.features
     assert changes
     task.cancel()
@@ -155,7 +131,7 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
         on_change=lambda _image, delta: created.update(delta.topics_created),
     )
     task = asyncio.create_task(feed.run())
-    await _until(lambda: feed.image.offset == image.offset and len(created) == 20)
+    await until(lambda: feed.image.offset == image.offset and len(created) == 20)
     assert source.served >= 2, "the damaged one was taken"
     assert set(feed.image.topics) == set(ids)
     task.cancel()
@@ -183,7 +159,7 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
     client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
     feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
     task = asyncio.create_task(feed.run())
-    await _until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
+    await until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()
@@ -205,7 +181,7 @@ async def test_a_feed_that_is_refused_for_good_is_told(caplog: pytest.LogCapture
     client = ControllerClient([(1, "127.0.0.1", port)], None)
     feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
     task = asyncio.create_task(feed.run())
-    await _until(lambda: "Metadata feed is refused" in caplog.messages)
+    await until(lambda: "Metadata feed is refused" in caplog.messages)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()
@@ -275,29 +251,15 @@ class _Beating:
         )
 
 
-async def _registered(controller: MemoryController) -> int:
-    answer = await controller.Register(
-        pb.RegisterRequest(
-            cluster_id="c",
-            broker_id=4,
-            incarnation_id=bytes(16),
-            directory_ids=[bytes(16)],
-            restart_class=pb.RESTART_CLASS_POWER,
-        ),
-        None,
-    )
-    return int(answer.broker_epoch)
-
-
 async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
     controller: MemoryController,
 ) -> None:
-    beating = _Beating(controller.port, await _registered(controller))
+    beating = _Beating(controller.port, await registered(controller))
     beating.tick.start()
     beating.heartbeat.want_fence = False
     beating.heartbeat.image_offset = 1 << 40
     beating.heartbeat.start()
-    await _until(lambda: beating.lease.until_ms > boottime_ms())
+    await until(lambda: beating.lease.until_ms > boottime_ms())
     beating.tick.stop()  # as if the loop stood still
     beating.tick.at_ms = monotonic_ms() - LOOP_AGE_MAX_MS - 1
     await asyncio.sleep(0.1)  # a beat that was under way may still be answered
@@ -308,7 +270,7 @@ async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
 
 
 async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController) -> None:
-    beating = _Beating(controller.port, await _registered(controller) - 1)
+    beating = _Beating(controller.port, await registered(controller) - 1)
     beating.tick.start()
     beating.heartbeat.start()
     async with asyncio.timeout(10):
@@ -320,7 +282,7 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
 
 async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryController) -> None:
     """Nothing else would ever end it: it would beat for ever and serve nobody."""
-    epoch = await _registered(controller)
+    epoch = await registered(controller)
     outcome = controller.commit(controller.core.handle_unregister_broker(BrokerId(4)))
     assert outcome.is_good
     beating = _Beating(controller.port, epoch)
@@ -390,125 +352,10 @@ async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_p
     beating = _Beating(port, 1, tls=files["broker-4"])
     beating.tick.start()
     beating.heartbeat.start()
-    await _until(lambda: bool(pulse.serials))
+    await until(lambda: bool(pulse.serials))
     authority.renew("broker-4", days=1)
     renewed = x509.load_pem_x509_certificate(files["broker-4"].certificate.read_bytes())
-    await _until(lambda: renewed.serial_number in pulse.serials)
+    await until(lambda: renewed.serial_number in pulse.serials)
     beating.heartbeat.stop()
     beating.tick.stop()
     await server.stop(0)
-
-
-class Rejoining:
-    """A broker that registers before its logs are read, and again with the partition they lost."""
-
-    lost = TopicIdPartition(TopicId(bytes([7]) * 16), PartitionIndex(0))
-
-    def __init__(self, controller: MemoryController, *, previous_broker_epoch: int) -> None:
-        self.stale: list[ProcessRefused] = []
-        self.client = ControllerClient([(1, "127.0.0.1", controller.port)], None)
-        self.feed = MetadataFeed(
-            broker_id=BrokerId(4),
-            controllers=self.client,
-            on_change=lambda image, delta: self.member.image_changed(image, delta),
-        )
-        settings: Any = SimpleNamespace(
-            node_id=4,
-            cluster_id="c",
-            rack="",
-            controllers=[(1, "127.0.0.1", controller.port)],
-            heartbeat_interval_ms=20,
-        )
-        directory: Any = SimpleNamespace(
-            restart_class=RestartClass.CLEAN,
-            previous_broker_epoch=BrokerEpoch(previous_broker_epoch),
-            directory_id=bytes(16),
-            told=lambda: None,
-        )
-        self._loop = asyncio.get_running_loop()
-        self._registered = asyncio.Event()
-        self.member = Membership(
-            settings,
-            directory=directory,
-            pool=DiskPool(threads_max=2),
-            controllers=self.client,
-            feed=self.feed,
-            lease=Lease(2_000),
-            tick=LoopTick(),
-            logs=cast(LogEnds, None),
-            tls=None,
-            incarnation=IncarnationId(b"a" * 16),
-            on_registered=lambda _epoch: self._registered.set(),
-            on_stale=self.stale.append,
-        )
-
-    async def join(self) -> None:
-        """Join; what the logs lost is known after the first registration."""
-        following = asyncio.create_task(self.feed.run())
-        try:
-            async with asyncio.timeout(10):
-                await self.member.join(self._load, [])
-        finally:
-            self.member.stop()
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await self.client.close()
-
-    def _load(self) -> LoadReport:
-        asyncio.run_coroutine_threadsafe(self._registered.wait(), self._loop).result(10)
-        return LoadReport(
-            partitions=1, scanned_bytes=0, cut_bytes=0, power_loss=(self.lost,), stray=()
-        )
-
-
-async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
-    controller: MemoryController, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It registers before its logs are read, and again with what they lost; both times it is clean."""
-    monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
-    before = await _registered(controller)
-    broker = Rejoining(controller, previous_broker_epoch=before)
-    await broker.join()
-    recorded = controller.core.committed.brokers[BrokerId(4)]
-    assert recorded.broker_epoch == broker.member.epoch > before + 1
-    assert recorded.restart_class == RecordedClass.CLEAN
-
-
-async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
-    controller: MemoryController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(membership, "_PATIENCE_S", 0.01)
-    member = Rejoining(controller, previous_broker_epoch=-1).member
-    member._heartbeat = cast(Heartbeat, SimpleNamespace(want_fence=True, beat_now=lambda: None))
-    waiting = asyncio.create_task(member.ask_unfenced())
-    await _until(lambda: len(caplog.records) >= 2)
-    assert caplog.records[0].__dict__["odradek_fields"] == {
-        "wanted": "the active controller to unfence this broker"
-    }
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
-class FeedFirst(MemoryController):
-    """Answers a registration when the broker's feed has told of it."""
-
-    reader: MetadataFeed | None = None
-
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        answer = await super().Register(request, context)
-        if (reader := self.reader) is not None:
-            await _until(lambda: reader.image.offset >= answer.broker_epoch)
-        return answer
-
-
-async def test_a_brokers_own_second_registration_is_not_taken_for_another_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
-    controller = FeedFirst(cluster_id="c")
-    await controller.start()
-    broker = Rejoining(controller, previous_broker_epoch=await _registered(controller))
-    controller.reader = broker.feed
-    await broker.join()
-    await controller.stop()
-    assert broker.stale == []
