@@ -68,7 +68,10 @@ class BrokersUnavailable(OdradekError):
     """No broker of those known could be reached in time. `tried` names them, in order."""
 
     retriable = True
-    default_hint = "check that the brokers run and that the bootstrap addresses are theirs (gRPC)"
+    default_hint = (
+        "check that the brokers run, that the bootstrap addresses are theirs (gRPC), and whether they"
+        " want TLS or a certificate"
+    )
 
     def __init__(
         self,

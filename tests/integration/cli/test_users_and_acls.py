@@ -98,6 +98,18 @@ def test_a_users_life(cli: Cli) -> None:
     assert "there is no user" in cli.run("user", "alter", "alice", stdin="x\n", status=1)
 
 
+def test_a_cluster_is_not_called_healthy_to_who_sees_nothing_of_it(cli: Cli) -> None:
+    cli.run("user", "create", "watcher", stdin="w\n")
+    look = ("--user", "watcher", "cluster", "health")
+    login = {"bootstrap": cli.guarded, "ODRADEK_SASL_PASSWORD": "w"}
+    assert "needs DESCRIBE on CLUSTER" in cli.run(*look, status=1, **login)
+    may = ("--principal", "User:watcher", "--operation", "describe", "--cluster")
+    cli.run("acl", "add", *may)
+    assert cli.run(*look, "-o", "json", **login)["healthy"] is True
+    cli.run("acl", "remove", *may)
+    cli.run("user", "delete", "watcher")
+
+
 def test_a_user_with_both_mechanisms_gets_one_password(cli: Cli, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("pa ss=word\n")
