@@ -274,3 +274,4 @@ def test_a_broker_is_unregistered_only_when_nothing_is_left_on_it(dev: dict[str,
     assert "broker 1 has replicas of" in told
     assert "odradek cluster spread" in told
     assert "there is no broker 9" in run(dev, "cluster", "unregister", "9", status=1)
+    assert "there is no broker 2" in run(dev, "cluster", "spread", "--over", "1,2", status=2)

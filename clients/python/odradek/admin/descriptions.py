@@ -74,6 +74,8 @@ class ConfigResource:
     name: str
 
     def __str__(self) -> str:
+        if self.type is ConfigResourceType.BROKER and not self.name:
+            return "all brokers"
         return f"{self.type.name.lower()} {self.name!r}"
 
 

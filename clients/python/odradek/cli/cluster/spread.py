@@ -47,10 +47,14 @@ def spread(
             raise UnknownTopic(f"topic {min(unknown)!r} does not exist")
         chosen = [one for one in topics if not topic or one.name in topic]
         before = {(one.name, p.partition): p.replicas for one in chosen for p in one.partitions}
-        try:
-            after = plan(before, brokers, racks)
-        except ValueError as error:
-            fail(error, status=EXIT_USAGE)
+        for (name, index), found in sorted(before.items()):
+            if len(found) > len(set(brokers)):
+                fail(
+                    f"partition {index} of {name} has {len(found)} replicas: --over takes as many"
+                    " brokers",
+                    status=EXIT_USAGE,
+                )
+        after = plan(before, brokers, racks)
         if after and not dry_run:
             for outcome in await client.admin.reassign_partitions(after):
                 if outcome.error is not None:

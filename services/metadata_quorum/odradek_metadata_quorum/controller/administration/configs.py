@@ -137,7 +137,7 @@ def _apply(
         return
     definition = definition_of(resource.resource_type, name)
     if definition.is_cluster_wide and resource.resource_name and _is_broker(resource):
-        raise ConfigError(f"{name} is the same for all brokers: set it with an empty broker name")
+        raise ConfigError(f"{name} is the same for all brokers: set it for all, not for one")
     if operation.value is None:
         raise ConfigError(f"{name}: a value is missing")
     if operation.operation is AlterOperation.SET:
