@@ -238,3 +238,38 @@ async def test_the_end_of_the_stream_is_told_to_all_that_were_attached() -> None
     _attach(stream, host)
     stream.close()
     assert host.steps == ["closed"]
+
+
+async def test_a_follower_that_lacks_something_of_everything_is_read_ahead_for_by_little() -> None:
+    """Or a leader of a thousand partitions holds a megabyte of each of them at once."""
+    shared = Shared()
+    stream = _stream(shared=shared)
+    hosts = [Host(index) for index in range(40)]
+    for host in hosts:
+        host.log_end, host.log.is_hot = 7, False  # 700 bytes: two turns
+        _attach(stream, host)
+        stream.mark_due(host)  # type: ignore[arg-type]
+    assert len(await _next(stream)) == len(hosts)
+    hosts[3].log_end = hosts[5].log_end = 0  # what was to be read is not wanted any more
+    stream.forget(hosts[4])  # type: ignore[arg-type]
+    received: dict[int, int] = {}
+    read_ahead_most = 0
+    for _ in range(200):
+        waiting = asyncio.ensure_future(stream.next_message())
+        while not waiting.done():
+            for _ in range(3):
+                await asyncio.sleep(0)
+            read_ahead_most = max(read_ahead_most, len(shared.pool.jobs))
+            if shared.pool.jobs:
+                shared.pool.finish()
+            elif not waiting.done():
+                break
+        if not waiting.done():
+            waiting.cancel()
+            break
+        for message in pb.ReplicateResponse.FromString(waiting.result()).messages:
+            index = message.partition.partition
+            received[index] = received.get(index, 0) + len(message.data.records)
+    assert received == {index: 700 for index in range(40) if index not in (3, 4, 5)}
+    assert 1 < read_ahead_most <= 4, "two messages of 1,000 bytes, in pieces of 500"
+    assert stream._cold_total_bytes == 0

@@ -4,11 +4,15 @@ One message is under way at a time; the next takes everything that was appended 
 busy leader sends few large messages. Within a message partitions take turns with at most
 `partition_bytes_max` each. Bytes on the way are bounded by the follower's credit. A high watermark
 without data waits up to 50 ms for company (R9).
+
+What the disk has to be asked for is read ahead for two messages at most: a follower that comes back
+wants something of every partition at once, and gets it in its own time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +32,7 @@ from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 
 WATERMARK_DELAY_S: Final = 0.05
 _REREAD_DELAY_S: Final = 0.01
+_COLD_MESSAGES_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ class LeaderStream:
         self._is_watermark_time = False
         self._reading: set[PartitionHost] = set()
         self._read: dict[PartitionHost, _ColdRead] = {}
+        self._cold_bytes: dict[PartitionHost, int] = {}  # asked of the disk, or held in `_read`
+        self._cold_total_bytes = 0
+        self._cold_waiting: dict[PartitionHost, None] = {}  # until some of that was sent
 
     # --- from hosts ------------------------------------------------------------------------------
 
@@ -112,7 +120,8 @@ class LeaderStream:
         self.hosts.discard(host)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
-        self._read.pop(host, None)
+        self._cold_waiting.pop(host, None)
+        self._take_cold(host)
 
     # --- from the servicer -----------------------------------------------------------------------
 
@@ -149,13 +158,17 @@ class LeaderStream:
         for answer in answers:
             messages.add(answer)
         size_bytes = 0
+        if self._cold_waiting:
+            self._admit_cold()
         for host in list(self._due):
             due = host.replica.data_due(self.session)
             if due is None:
                 self._due.pop(host, None)
+                self._take_cold(host)
                 continue
             if due.from_offset >= due.log_end:
                 del self._due[host]
+                self._take_cold(host)
                 self._watermark_due[host] = None
                 continue
             if self._credit_bytes <= 0 or size_bytes >= self._message_bytes_max:
@@ -176,19 +189,29 @@ class LeaderStream:
             self._add_watermarks(messages)
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
+        if self._cold_waiting and self._cold_reads_left() > 0:
+            self._wake.set()  # those admitted did not want it after all
         return None if messages.is_empty else messages.encode()
+
+    def _admit_cold(self) -> None:
+        """Let as many as may be read ahead have their turn."""
+        left = self._cold_reads_left()
+        for host in list(itertools.islice(self._cold_waiting, max(left, 0))):
+            del self._cold_waiting[host]
+            self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
         """The next batches; None while they are read in the pool (or are gone)."""
-        cold = self._read.pop(host, None)
+        cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result
         if host in self._reading:
             return None
+        bytes_max = min(self._partition_bytes_max, room_bytes)
         try:
             plan = host.log.plan_read(
                 due.from_offset,
-                bytes_max=min(self._partition_bytes_max, room_bytes),
+                bytes_max=bytes_max,
                 end_offset=due.log_end,
                 verify=True,  # a follower must not be the first to see a broken disk
             )
@@ -213,8 +236,31 @@ class LeaderStream:
         except Exception as error:  # the stream has other partitions too
             host.found_bug(error)
             return None
-        self._read_cold(host, plan, due)
+        if self._cold_reads_left() > 0:
+            self._count_cold(host, bytes_max)
+            self._read_cold(host, plan, due)
+        else:
+            self._cold_waiting[host] = None
         return None
+
+    def _take_cold(self, host: PartitionHost) -> _ColdRead | None:
+        """What the pool has read of it; no longer held here."""
+        cold = self._read.pop(host, None)
+        if cold is not None:
+            self._count_cold(host, 0)
+        return cold
+
+    def _cold_reads_left(self) -> int:
+        """So many more partitions may be read ahead now, at most."""
+        left_bytes = _COLD_MESSAGES_MAX * self._message_bytes_max - self._cold_total_bytes
+        return -(-left_bytes // self._partition_bytes_max)
+
+    def _count_cold(self, host: PartitionHost, size_bytes: int) -> None:
+        """So much is read for it, or held; 0: no longer."""
+        self._cold_total_bytes += size_bytes - self._cold_bytes.pop(host, 0)
+        if size_bytes:
+            self._cold_bytes[host] = size_bytes
+        self._wake.set()  # perhaps it is another one's turn
 
     def _read_cold(self, host: PartitionHost, plan: ReadPlan, due: DataDue) -> None:
         self._reading.add(host)
@@ -232,11 +278,13 @@ class LeaderStream:
 
         def done() -> None:
             self._reading.discard(host)
+            is_wanted = bool(found) and not self.is_closed and host in self.hosts
+            self._count_cold(host, found[0].size_bytes if is_wanted else 0)
             if failures:
                 self._shared.storage_failed(str(failures[0]))
             elif bugs:
                 host.found_bug(bugs[0])
-            elif found and not self.is_closed and host in self.hosts:
+            elif is_wanted:
                 self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, found[0])
                 self.mark_due(host)
 
