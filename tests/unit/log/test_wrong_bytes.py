@@ -10,9 +10,11 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.segments.batch_walk import walk_headers
 from odradek_broker.log.storage import StorageFailed
 from odradek_protocol.identity import BrokerEpoch, Offset
-from odradek_protocol.records.batch_header import HEADER_BYTES
+from odradek_protocol.records.batch_header import BATCH_LENGTH_AT, HEADER_BYTES
+from odradek_protocol.records.builder import encode_batch
+from odradek_protocol.records.codec import Record
 from tests.builders.memory_storage import MemoryStorage
-from tests.unit.log.material import Broker, memory_broker
+from tests.unit.log.material import Broker, batch, memory_broker
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150, file_delete_delay_ms=0)
 WRONG_BITS = 0x41
@@ -97,3 +99,23 @@ def batch_positions(broker: Broker, number: int) -> list[int]:
         return [position for position, _ in walk_headers(file, 0, file.size_bytes())]
     finally:
         file.close()
+
+
+def test_an_index_that_leads_to_what_looks_like_a_long_batch_hides_nothing() -> None:
+    """A value that a producer chose, and an entry that the disk has changed to lead there."""
+    broker = memory_broker(LogConfig(index_interval_bytes=0))
+    lookalike = bytearray(batch(1)[:HEADER_BYTES])
+    lookalike[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = b"\x7f\xff\xff\xff"
+    for offset in range(3):
+        record = Record(None, b"v" * 50 + lookalike, timestamp_ms=offset)
+        broker.log.append(encode_batch([record], base_offset=offset, leader_epoch=0), now_ms=0)
+    expected = broker.read_all()
+    broker.directory.close(broker_epoch=BrokerEpoch(1))
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    data = bytes(storage.inode(broker.files(".log")[0]).data)
+    within_the_second = data.index(lookalike, len(data) // 3)
+    index = storage.inode(broker.files(".index")[0]).data
+    index[4:8] = within_the_second.to_bytes(4, "big")
+    broker.start()
+    assert broker.read_all(bytes_max=1) == expected

@@ -363,6 +363,7 @@ class Segment:
         the disk has changed it, the segment is walked from its start. Raises CorruptBatch.
         """
         start = self.offsets().floor_of_offset(max(offset - self.base_offset, 0))
+        header: Header | None = None
         try:
             for position, header in walk_headers(file, start, end):
                 if header.base_offset + header.last_offset_delta >= offset:
@@ -370,7 +371,9 @@ class Segment:
                         return position, header
                     break
             else:
-                return end, None
+                is_whole = header is not None and position + header.size_bytes == end
+                if is_whole or not 0 < start < end:
+                    return end, None
         except CorruptBatch:
             if not start:
                 raise
