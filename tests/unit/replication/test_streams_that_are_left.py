@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,14 +11,23 @@ import grpc.aio
 import pytest
 
 from odradek_broker.listeners.servicers.replication_servicer import ReplicationServicer
+from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_protocol.identity import ClusterId, MetadataOffset, PartitionIndex
+from odradek_broker.replication.streams.leader_stream import LeaderStream
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    ClusterId,
+    LeaderEpoch,
+    MetadataOffset,
+    Offset,
+    PartitionIndex,
+)
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
-from tests.unit.log.material import TOPIC_ID, memory_broker
+from tests.unit.log.material import TOPIC_ID, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
 
 WIRE = common_pb2.TopicIdPartition(topic_id=TOPIC_ID, partition=0)
@@ -96,6 +106,46 @@ async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
             call = FollowersCall([hello(session_id), attach(session_id), count, DETACH, count])
             await servicer.Replicate(None, call)
         assert attached == [1, 0] * 3
+
+
+async def test_a_gap_at_the_end_of_a_log_keeps_no_thread_busy() -> None:
+    """A cut within a gap that compaction had left: the log ends where no batch does."""
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    broker.log.append(batch(10), now_ms=0)
+    broker.log.truncate_to(Offset(7))
+    assert (broker.log.log_end_offset, broker.log.stored_end_offset) == (7, 3)
+    async with table_of(broker, 1, leader=OWN) as (table, _):
+        session = ev.FollowerSession(
+            broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1, is_catch_up=False
+        )
+        stream = LeaderStream(
+            session,
+            shared=table,
+            credit_bytes=1 << 20,
+            partition_bytes_max=1 << 20,
+            message_bytes_max=1 << 20,
+        )
+        table.leader_streams[session] = stream
+        table.by_id[TOPIC_ID, 0].step(
+            ev.AttachReceived(
+                session=session,
+                attach_seq=1,
+                leader_epoch=LeaderEpoch(0),
+                log_end=Offset(3),
+                last_epoch=LeaderEpoch(0),
+                log_start=Offset(0),
+            )
+        )
+
+        async def push() -> None:
+            while True:
+                await stream.next_message()
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(push(), 0.2)
+        assert 1 < table.counters.fetch_reads_cold < 40
+        stream.close()
 
 
 @pytest.mark.parametrize("ends", ["the topic", "the leadership"])

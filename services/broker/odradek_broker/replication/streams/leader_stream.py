@@ -284,9 +284,11 @@ class LeaderStream:
                 self._shared.storage_failed(str(failures[0]))
             elif bugs:
                 host.found_bug(bugs[0])
-            elif is_wanted:
+            elif is_wanted and found[0].size_bytes:
                 self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, found[0])
                 self.mark_due(host)
+            elif is_wanted:  # its segment left the log, or nothing lies there
+                self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
         self._shared.counters.fetch_reads_cold += 1
         self._shared.pool.run(work, done)
