@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import random
 import struct
+import sys
+import termios
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +19,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
-from odradek_protocol.kafka.api_keys import SUPPORTED
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.primitives.fields import write_compact_array_count
 from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
 from tests.unit.kafka.test_frames import mutated
 
@@ -143,6 +147,61 @@ async def test_large_frames_that_are_announced_and_never_come(victim: Victim) ->
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
     await settled(victim, open_before)
+
+
+def framed(key: ApiKey, version: int, body: bytes) -> bytes:
+    tags = b"\0" if version >= SUPPORTED[key].flexible else b""
+    content = struct.pack(">hhih", key, version, 1, 2) + b"me" + tags + body
+    return struct.pack(">i", len(content)) + content
+
+
+async def test_a_name_that_is_repeated_tens_of_thousands_of_times(victim: Victim) -> None:
+    """It took 500 MiB, and the broker for half a minute."""
+    before, times = victim.rss, 60_000
+    reader, writer = await victim.connect()
+    topics = bytearray()
+    write_compact_array_count(topics, times)
+    topics += (bytes(16) + b"\x05warm\0") * times
+    writer.write(framed(ApiKey.METADATA, 12, topics + b"\0\0\0"))
+    async with asyncio.timeout(10):
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+    assert size < 1_000
+    assert victim.rss - before < GROWTH_BYTES_MAX
+    assert latency_s(victim) < 2
+    writer.close()
+
+
+async def test_answers_that_nobody_takes(victim: Victim) -> None:
+    """A dozen readers who took nothing of 50 MiB each cost a broker as much each."""
+    count, size = 30, 900_000
+    admin = AdminClient({"bootstrap.servers": f"{victim.host}:{victim.port}"})
+    admin.create_topics([NewTopic("untaken", count, 1)])["untaken"].result(20)
+    producer = ck.Producer({"bootstrap.servers": f"{victim.host}:{victim.port}"})
+    for number in range(2 * count):
+        producer.produce("untaken", bytes(size), partition=number % count)
+    assert producer.flush(30) == 0
+    before = victim.rss
+    wanted = b"".join(struct.pack(">iqi", index, 0, 2 * size) for index in range(count))
+    body = struct.pack(">iiiib", -1, 0, 1, 50 << 20, 0)  # consumer, no wait, and how much
+    body += struct.pack(">ih", 1, 7) + b"untaken" + struct.pack(">i", count) + wanted
+    slow = [await victim.connect() for _ in range(12)]
+    for _, writer in slow:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(framed(ApiKey.FETCH, 4, body))
+        async with asyncio.timeout(10):
+            while not arrived_bytes(writer):  # noqa: ASYNC110 - the kernel's state
+                await asyncio.sleep(0.01)
+    assert victim.rss - before < 2 * GROWTH_BYTES_MAX
+    assert latency_s(victim) < 2
+    for _, writer in slow:
+        writer.transport.abort()
+
+
+def arrived_bytes(writer: asyncio.StreamWriter) -> int:
+    """What the socket holds for who reads it."""
+    room = bytearray(4)
+    fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.FIONREAD, room)
+    return int.from_bytes(room, sys.byteorder)
 
 
 async def test_counts_that_promise_more_than_there_is(victim: Victim) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-UNSENT_BYTES_MAX: Final = 64 << 20
+UNSENT_BYTES_MAX: Final = 32 << 20
 LEAST_BYTES: Final = 1 << 20
 
 
