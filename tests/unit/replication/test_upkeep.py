@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from odradek_broker.log.directory.checkpoint_job import CheckpointJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
-from tests.unit.log.material import Broker, memory_broker
+from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
 
 WAIT_S_MAX = 20.0
@@ -56,3 +57,30 @@ async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_t
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert all(was_active)
+
+
+async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the one object has synced says nothing of the other."""
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    async with table_of(broker, 1) as (table, _):
+        host = table.by_id[TOPIC_ID, 0]
+        looked = asyncio.Event()
+
+        def due_flushes(*, now_ms: int) -> list[PartitionLog]:
+            looked.set()
+            return [another]
+
+        loaded = broker.directory.recover(host.log)
+        assert loaded is not None
+        another = broker.directory.replace(host.log, loaded)
+        monkeypatch.setattr(broker.directory, "due_flushes", due_flushes)
+        task = asyncio.create_task(upkeep_of(table, broker).flush())
+        await asyncio.wait_for(looked.wait(), WAIT_S_MAX)
+        await table.pool.idle()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (host.log.recovery_point, another.recovery_point) == (0, 0)

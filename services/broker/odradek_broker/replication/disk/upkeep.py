@@ -50,8 +50,8 @@ class Upkeep:
             # one after the other: readers want the pool's threads too
             for log in self._directory.due_flushes(now_ms=wall_ms()):
                 host = self._table.by_id.get((log.topic_id, log.partition))
-                if host is None or host.is_failed:
-                    continue  # deleted meanwhile
+                if host is None or host.is_failed or host.log is not log:
+                    continue  # deleted meanwhile, or opened anew
                 job = None
                 try:
                     with host.guard():
