@@ -69,6 +69,7 @@ def test_good_values_are_parsed(name: str, value: str, parsed: object) -> None:
         ("preallocate", "yes", "true or false"),
         ("min.insync.replicas", "0", "from 1"),
         ("durability", "x" * 40_000, "at most 32767"),
+        ("max.message.bytes", "50331649", "up to 50331648"),  # a replica must be able to take it
     ],
 )
 def test_a_bad_config_says_what_is_wrong_and_what_would_do(

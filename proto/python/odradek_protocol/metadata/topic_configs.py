@@ -13,6 +13,7 @@ from odradek_protocol.metadata.config_definition import LONG_MAX, ConfigDefiniti
 
 _COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS: Final = 3_600_000
+_MESSAGE_BYTES_MAX: Final = 48 << 20  # a batch goes to a replica whole, in a message of 64 MiB
 WITHOUT_EFFECT: Final = "Without effect here"
 
 
@@ -108,6 +109,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             1_048_588,
             "Largest batch that a producer may send (after compression), in bytes.",
             minimum=0,
+            maximum=_MESSAGE_BYTES_MAX,
             broker_name="message.max.bytes",
         ),
         _topic(
