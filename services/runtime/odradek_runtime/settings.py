@@ -144,7 +144,8 @@ def read_properties(path: Path) -> list[tuple[str, str, int]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read the configuration file {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"cannot read the configuration file {path}: {reason}") from None
     entries: list[tuple[str, str, int]] = []
     pending, first_line = "", 0
     for number, raw in enumerate(lines, start=1):

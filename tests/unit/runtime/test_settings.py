@@ -81,6 +81,13 @@ def test_the_place_of_a_wrong_line_is_told(tmp_path: Path) -> None:
         _load(file=file)
 
 
+def test_a_file_that_is_not_there_is_named_once() -> None:
+    with pytest.raises(SettingsError) as refused:
+        _load(file=Path("/nowhere"))
+    told = "cannot read the configuration file /nowhere: No such file or directory"
+    assert str(refused.value) == told
+
+
 def test_a_secret_is_not_repeated() -> None:
     with pytest.raises(SettingsError) as refused:
         _load("node.id=1", "secret=hunter2")
