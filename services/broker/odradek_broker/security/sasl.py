@@ -23,14 +23,14 @@ import asyncio
 import hashlib
 import hmac
 import os
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import scramp
 from scramp.utils import saslprep
 
+from odradek_broker.security.imitations import Imitations
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ _NAME_BYTES_MAX: Final = 512
 _TOKEN_BYTES_MAX: Final = 16 * 1024
 _SALT_BYTES: Final = 32
 _SECRET: Final = os.urandom(32)
+_IMITATIONS: Final = Imitations()
 
 Credentials = Callable[[], Mapping[tuple[str, ScramMechanism], UserScramCredential]]
 
@@ -144,7 +145,8 @@ class SaslExchange:
         found = next(
             (one for kind in ScramMechanism if (one := known.get((user, kind))) is not None), None
         )
-        credential = found or _made_up(user, known.values(), default=ScramMechanism.SHA_512)
+        model = _IMITATIONS.model_of(user, known)
+        credential = found or _made_up(user, model, default=ScramMechanism.SHA_512)
         try:
             prepared = saslprep(password)
         except scramp.ScramException:
@@ -210,10 +212,8 @@ class SaslExchange:
         self._first_user = user
         kind = SCRAM[self._mechanism]
         known = self._credentials()
-        one = known.get((user, kind))
-        if one is None:
-            others = (other for other in known.values() if other.mechanism is kind)
-            one = _made_up(user, others, default=kind)
+        model = _IMITATIONS.model_of(user, known, kind)
+        one = known.get((user, kind)) or _made_up(user, model, default=kind)
         self._compared_with = one
         return one.salt, one.stored_key, one.server_key, one.iterations
 
@@ -255,16 +255,12 @@ def _stored_key(password: str, credential: UserScramCredential) -> bytes:
 
 
 def _made_up(
-    user: str, known: Iterable[UserScramCredential], *, default: ScramMechanism
+    user: str, model: UserScramCredential | None, *, default: ScramMechanism
 ) -> UserScramCredential:
-    """Of somebody who is not there, like one who is: with the hash, rounds and length of salt of another user.
+    """Of somebody who is not there, with the hash, rounds and length of salt of the model, a user who is.
 
-    Which other is drawn by the name, and the salt from that one's secret key: so it is the same on every
-    broker and after a restart, and hardly ever changes when users come and go.
+    The salt is drawn by the name and the model's secret key, so it is the same on every broker and after a restart.
     """
-    model = min(
-        known, key=lambda one: (zlib.crc32(f"{user}\0{one.user}".encode()), one.user), default=None
-    )
     if model is None:
         mechanism, secret, salt_bytes, iterations = default, _SECRET, _SALT_BYTES, ITERATIONS_MIN
     else:
