@@ -168,6 +168,19 @@ def test_p9_an_owner_that_goes_on_beside_its_successor() -> None:
     assert names(bad) == ["owners-overlap"]
 
 
+def test_p9_an_owner_of_an_epoch_that_came_again_in_a_group_begun_anew() -> None:
+    good = history()
+    good.begins_anew(G, by="m1")
+    synced(good, 1, 10, by="m1")
+    good.confirmed(G, 1, by="m1", at_us=20)
+    synced(good, 2, 30, by="m2")
+    good.confirmed(G, 2, by="m2", at_us=40)
+    good.begins_anew(G, by="m1")
+    synced(good, 1, 50, by="m1")
+    good.confirmed(G, 1, by="m1", at_us=60)
+    assert names(good) == []
+
+
 def test_p9_a_static_member_that_comes_back_to_something_else() -> None:
     bad = history()
     for owned in (P, Q):

@@ -85,6 +85,8 @@ class ClassicMember(Member):
         await self._work()
 
     async def _join(self) -> gm.Joined | None:
+        if not self.member_id:
+            self.history.begins_anew(self.group_id, by=self.instance_id or self.name)
         joined: gm.Joined = await self.ask(
             gm.JoinGroup(
                 group_id=self.group_id,

@@ -77,6 +77,8 @@ class ConsumerMember(Member):
         began_us = self.scheduler.now_us
         joins, tells_all, claimed = self.epoch == 0, self._tells_all or self.epoch == 0, self.owned
         topics = self.topics
+        if joins:
+            self.history.begins_anew(self.group_id, by=self.instance_id or self.name)
         told: gm.ConsumerHeartbeatAnswer = await self.ask(
             gm.ConsumerHeartbeat(
                 group_id=self.group_id,

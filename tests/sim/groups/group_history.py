@@ -19,9 +19,10 @@ write and reads; forward zones must not overlap, and no backward zone may lie wi
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from odradek_protocol.identity import GroupId, TopicPartition
 from tests.sim.history import Outcome, Violation
@@ -70,13 +71,16 @@ class Tenure:
     confirmed_us: int = -1
 
 
+_TenureKey: TypeAlias = tuple[GroupId, TopicPartition, int, str, int]  # epoch, member, its life
+
+
 @dataclass(slots=True)
 class GroupHistory:
     """All that the members of a run did."""
 
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
-    tenures: dict[tuple[GroupId, TopicPartition, int, str], Tenure] = field(default_factory=dict)
+    tenures: dict[_TenureKey, Tenure] = field(default_factory=dict)
     # groups that go from one protocol to the other: epochs of members who left may come again
     mixed: frozenset[GroupId] = frozenset()
     violations: list[Violation] = field(default_factory=list)  # those seen as they happen
@@ -85,6 +89,7 @@ class GroupHistory:
     _epochs: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _synced: dict[tuple[GroupId, int, str], frozenset[TopicPartition]] = field(default_factory=dict)
     _group_epochs: set[tuple[GroupId, int]] = field(default_factory=set)
+    _lives: Counter[tuple[GroupId, str]] = field(default_factory=Counter)
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __len__(self) -> int:
@@ -99,6 +104,10 @@ class GroupHistory:
         return len(self._group_epochs)
 
     # --- members tell ----------------------------------------------------------------------------
+
+    def begins_anew(self, group: GroupId, *, by: str) -> None:
+        """A member joins without anything: what it owned is over, though its epoch may come again."""
+        self._lives[group, by] += 1
 
     def generation_synced(
         self,
@@ -153,7 +162,7 @@ class GroupHistory:
     ) -> None:
         for partition in owned:
             self.tenures.setdefault(
-                (group, partition, epoch, by),
+                (group, partition, epoch, by, self._lives[group, by]),
                 Tenure(group=group, partition=partition, epoch=epoch, by=by, gained_us=at_us),
             )
 
@@ -161,7 +170,7 @@ class GroupHistory:
         self, group: GroupId, epoch: int, kept: Iterable[TopicPartition], by: str, at_us: int
     ) -> None:
         for partition in kept:
-            tenure = self.tenures.get((group, partition, epoch, by))
+            tenure = self.tenures.get((group, partition, epoch, by, self._lives[group, by]))
             if tenure is not None:
                 tenure.confirmed_us = max(tenure.confirmed_us, at_us)
 
@@ -220,7 +229,7 @@ def check_groups(
 
 def _one_owner_an_epoch(history: GroupHistory, found: list[Violation]) -> None:
     owners: dict[tuple[GroupId, TopicPartition, int], str] = {}
-    for group, partition, epoch, by in history.tenures:
+    for group, partition, epoch, by, _ in history.tenures:
         if group in history.mixed:
             continue
         other = owners.setdefault((group, partition, epoch), by)
