@@ -7,6 +7,7 @@ import hmac
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,15 +87,7 @@ def test_filters_that_look_at_all_entries_are_so_many_in_a_request(
     monkeypatch.setattr(access, "LOOKS_MAX", 5)
     found = cluster_with_topic()
     found.commit(found.controller.handle_create_acls((acl(), acl(principal="User:bob"))))
-    bobs = AclEntry(
-        resource_type=1,
-        resource_name="",
-        pattern_type=1,
-        principal="User:bob",
-        host="",
-        operation=1,
-        permission_type=1,
-    )
+    bobs = replace(ANYTHING, principal="User:bob")
     nobodys = acl(resource_name="", principal="User:nobody")
     results = found.commit(
         found.controller.handle_delete_acls((nobodys, nobodys, bobs, acl(), ANYTHING))

@@ -13,18 +13,10 @@ from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset, TopicId
 from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.compacted_logs import CONFIG as COMPACTED
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
 
 NAMESAKE = TopicId(b"n" * 16)
-
-COMPACTED = LogConfig(
-    segment_bytes=600,
-    index_interval_bytes=0,
-    cleanup_compact=True,
-    cleanup_delete=False,
-    min_cleanable_dirty_ratio=0.0,
-    file_delete_delay_ms=0,
-)
 
 
 def storage_of(broker: Broker) -> MemoryStorage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,10 @@ from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
 from tests.builders.memory_storage import MemoryFile, MemoryStorage
+from tests.unit.log import compacted_logs
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch
 
-CONFIG = LogConfig(
-    segment_bytes=600,
-    index_interval_bytes=0,
-    cleanup_compact=True,
-    cleanup_delete=True,
-    min_cleanable_dirty_ratio=0.0,
-    file_delete_delay_ms=0,
-    retention_ms=500,
-)
+CONFIG = replace(compacted_logs.CONFIG, cleanup_delete=True, retention_ms=500)
 
 
 class Watched(MemoryStorage):
