@@ -21,7 +21,9 @@ fenced because this controller itself was stalled (a stall moves every deadline 
 of stalls shorter than a session only one a session: a controller that is slow all the time would
 fence nobody ever, and the dead would keep their places until their leaders find them lagging); if
 more than one broker, and half of the watched or more, break within one grace, the fault is taken
-to be ours and every one of them gets a full session.
+to be ours and every watched broker gets a full session, but for those that broke before that grace,
+and for each broker only once since it was last heard. So a dead broker is fenced at most a session
+later than without such a break, however often other brokers lose their connections meanwhile.
 
 What this core does not do: it commits no fencing (the controller does, from `tick`'s answer), and
 safety never rests on it. Fencing a healthy leader is allowed at any moment: epochs and the ISR
@@ -58,6 +60,7 @@ class _Known:
     connection: Connection = Connection.UNHEARD
     broken_at_ms: int = 0
     deadline_ms: int | None = None  # None: not watched
+    is_forgiven: bool = False  # a mass break moved its deadline since it was last heard
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +115,7 @@ class Liveness:
         """A stream opened, or a heartbeat came."""
         known = self._known(broker_id)
         known.connection = Connection.CONNECTED
+        known.is_forgiven = False
         if known.deadline_ms is not None:
             known.deadline_ms = now_ms + self.session_ms
 
@@ -163,13 +167,16 @@ class Liveness:
 
     def _forgive_if_the_fault_is_ours(self, now_ms: int) -> None:
         watched = [known for known in self._brokers.values() if known.deadline_ms is not None]
-        broken = [
-            known
-            for known in watched
-            if known.connection is Connection.BROKEN
-            and now_ms - known.broken_at_ms <= self.grace_ms
-        ]
-        if len(broken) > 1 and 2 * len(broken) >= len(watched):
+        broken = [known for known in watched if known.connection is Connection.BROKEN]
+        broken_now = sum(now_ms - known.broken_at_ms <= self.grace_ms for known in broken)
+        if broken_now > 1 and 2 * broken_now >= len(watched):
             for known in watched:
                 assert known.deadline_ms is not None
-                known.deadline_ms = max(known.deadline_ms, now_ms + self.session_ms)
+                if self._may_be_forgiven(known, now_ms):
+                    known.deadline_ms = max(known.deadline_ms, now_ms + self.session_ms)
+                    known.is_forgiven = True
+
+    def _may_be_forgiven(self, known: _Known, now_ms: int) -> bool:
+        is_broken = known.connection is Connection.BROKEN
+        broke_before = is_broken and now_ms - known.broken_at_ms > self.grace_ms
+        return not broke_before and not known.is_forgiven
