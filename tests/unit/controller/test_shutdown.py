@@ -153,6 +153,70 @@ def test_a_broker_that_cannot_write_serves_what_only_it_has_after_it_was_fenced_
     assert found.state(name="shared").leader != 1
 
 
+def leader_died_beside_full_disks(**wishes: bool) -> Cluster:
+    """Brokers 1, 2 and 3 are in sync, 1 led and is fenced, the disks of 2 and 3 are full."""
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="3")
+    found.beat(2, 3, cannot_write=True, **wishes)
+    assert (found.state().leader, found.state().isr) == (1, (1, 2, 3))
+    found.break_stream(1)
+    pass_with_full_disks(found, found.settings.grace_ms, **wishes)
+    return found
+
+
+def pass_with_full_disks(found: Cluster, duration_ms: int, *alive: int, **wishes: bool) -> None:
+    for _ in range(duration_ms // 50):
+        found.beat(2, 3, cannot_write=True, **wishes)
+        found.pass_ms(50, *alive)
+
+
+def test_brokers_with_full_disks_are_elected_for_readers_until_another_can_lead() -> None:
+    found = leader_died_beside_full_disks()
+    assert (found.state().leader, found.state().isr) == (2, (2, 3))
+    epoch = found.state().leader_epoch
+    found.heartbeat(2)
+    found.heartbeat(2, cannot_write=True)
+    pass_with_full_disks(found, 500)
+    assert (found.state().leader, found.state().leader_epoch) == (2, epoch), "no back and forth"
+    found.register(1, RestartClass.PROCESS)
+    found.beat(1)
+    pass_with_full_disks(found, 100, 1)
+    assert found.state().leader == 2, "broker 1 has not caught up yet"
+    taken = found.alter_partition((1, 2, 3), sender=2)
+    assert isinstance(taken, AlterPartitionResult)
+    assert taken.error is ErrorCode.NONE
+    pass_with_full_disks(found, 50, 1)
+    assert found.state().leader == 1
+
+
+def test_an_eligible_broker_with_a_full_disk_is_elected_when_the_isr_is_empty() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2),), min_insync_replicas="2")
+    found.kill(2, 1, 3)
+    assert (found.state().isr, found.state().elr) == ((1,), (2,))
+    found.kill(1, 3)
+    found.register(2, RestartClass.PROCESS)
+    found.heartbeat(2, cannot_write=True, want_fence=True)
+    assert found.state().leader == NO_LEADER
+    found.heartbeat(2, cannot_write=True)
+    found.pass_ms(50)
+    assert (found.state().leader, found.state().isr, found.state().elr) == (2, (2,), (1,))
+
+
+def test_brokers_with_full_disks_that_want_to_stop_are_not_elected() -> None:
+    assert leader_died_beside_full_disks(want_shutdown=True).state().leader == NO_LEADER
+
+
+def test_a_new_controller_elects_a_broker_with_a_full_disk_once_it_hears_of_it() -> None:
+    found = leader_died_beside_full_disks(want_shutdown=True)
+    found.fail_over()
+    found.pass_ms(100)
+    assert found.state().leader == NO_LEADER, "nobody has said why these two leave"
+    found.heartbeat(3, cannot_write=True)
+    found.pass_ms(50)
+    assert found.state().leader == 3
+
+
 def test_a_broker_that_stops_is_not_unfenced_again() -> None:
     found = cluster()
     found.heartbeat(1, want_shutdown=True)

@@ -14,13 +14,16 @@ from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
+from odradek_broker.replication.outcomes import ReadOutcome
+from odradek_broker.replication.partition_reads import read_partition
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
-from tests.unit.replication.memory_table import CONFIG, OTHER, table_of
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
 
 WAIT_S_MAX = 20.0
 _POLL_S = 0.01
@@ -132,6 +135,32 @@ async def test_a_replica_that_could_not_be_made_is_made_when_there_is_room() -> 
         await until(lambda: told == [True, False])
         assert table.by_id[TOPIC_ID, 1].replica.role is Role.FOLLOWER
         assert log_of(table, 1).log_end_offset == 0
+
+
+async def test_a_follower_whose_disk_is_full_serves_readers_when_it_is_elected() -> None:
+    broker = memory_broker(CONFIG)
+    written = broker.append(3)
+    broker.checkpoint()
+    async with table_of(broker, 1) as (table, told):
+        heal = fill(broker)
+        with pytest.raises(StorageFull, match="No space left"):
+            broker.append(1)
+        await until(lambda: told == [True])
+        host = table.by_id[TOPIC_ID, 0]
+        elected = PartitionChange(
+            topic_id=TOPIC_ID, partition=PartitionIndex(0), leader=OWN, isr=(OWN,)
+        )
+        image, delta = table.image, MetadataDelta()
+        image.replay(MetadataOffset(2), 1, elected, delta)
+        table.apply(image, delta)
+        await until(lambda: host.is_leader and host.replica.high_watermark == 3)
+        outcome = read_partition(table, host, Offset(0), bytes_max=1 << 20, is_committed_only=False)
+        assert isinstance(outcome, ReadOutcome)
+        assert outcome.error is ErrorCode.NONE
+        assert b"".join(map(bytes, outcome.records)) == written
+        assert table.offline_reason == ""
+        heal()
+        await until(lambda: told == [True, False])
 
 
 async def test_a_disk_that_fills_again_soon_is_left_alone_for_longer_each_time() -> None:

@@ -28,8 +28,8 @@ from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChang
 def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> HeartbeatResponse:
     """Take note of a heartbeat and do what it asks for: fence, unfence, let go.
 
-    A broker that cannot write is, to its partitions, one that is about to stop: it leads only what nobody else
-    can lead, and leaves each ISR that stays at its minimum without it.
+    A broker that cannot write is, to its partitions, one that is about to stop: it leaves each ISR that stays at
+    its minimum without it, and leads only what nobody else can lead. That it is elected for, too: readers need it.
     """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
@@ -42,6 +42,10 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
     broker = work.image.brokers[request.broker_id]
     _note_offline_directories(work, broker, request)
     _note_broken_partitions(work, request)
+    is_read_only = request.cannot_write and not request.want_shutdown
+    if is_read_only and not memory.is_read_only:
+        work.is_repair_due = True  # it may be the leader that some partition waits for
+    memory.is_read_only = is_read_only
     broker = work.image.brokers[request.broker_id]
     leaves = request.want_shutdown or request.cannot_write
     if not broker.fenced and leaves and not broker.in_shutdown:

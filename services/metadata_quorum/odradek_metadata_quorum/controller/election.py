@@ -10,14 +10,18 @@ What a replica can be, worst first:
 
     FENCED      not registered, or fenced,     leaves the ISR; below the minimum it enters the ELR
                 or a bug ended its replica
-    LEAVING     in controlled shutdown         leads only if nobody else can; leaves an ISR that
-                                               stays at its minimum without it
+    LEAVING     in controlled shutdown         goes on leading only if nobody else can; leaves an
+                                               ISR that stays at its minimum without it
+    READ_ONLY   LEAVING, not to stop, but      like LEAVING; elected if nobody better can be: it
+                because its disk is full       serves readers, and producers are refused
     LIVE        may lead
     STREAMING   LIVE, and its heartbeat stream is open: leads rather than one that is only LIVE
 
 The order of election (R21): first in replica order that is in the ISR and STREAMING; then LIVE;
-then, only if the ISR is empty, the same over the ELR, and the ISR becomes that one. A replica in
-`lost` has lost bytes since it was good: it is never elected here (R22, see recovery.py).
+then READ_ONLY, unless the present leader is LEAVING and can go on; only if the ISR is empty, the
+same over the ELR, and the ISR becomes that one. A READ_ONLY leader gives way as soon as a LIVE
+replica is in the ISR. A replica in `lost` has lost bytes since it was good: it is never elected
+here (R22, see recovery.py).
 
 Why no acknowledged record is lost: it is in every member of the ISR of its time and below the high
 watermark, which needs |ISR| >= min. Whoever leaves a full ISR loses its claim; whoever leaves a
@@ -43,8 +47,9 @@ class Standing(IntEnum):
 
     FENCED = 0
     LEAVING = 1
-    LIVE = 2
-    STREAMING = 3
+    READ_ONLY = 2
+    LIVE = 3
+    STREAMING = 4
 
 
 StandingOf = Callable[[BrokerId], Standing]
@@ -79,14 +84,11 @@ def settle(
     leader = _keeps_leading(state.leader, isr, standing_of)
     if leader == NO_LEADER:
         leader, isr, elr = _elect(state.replicas, isr, elr, gone, standing_of)
+        # A leader that leaves goes on rather than that one is elected that is no better.
+        if state.leader in isr and (leader == NO_LEADER or standing_of(leader) < Standing.LIVE):
+            leader = state.leader
         if len(isr) >= min_insync_replicas:
             elr = ()
-    if (
-        leader == NO_LEADER
-        and state.leader in isr
-        and standing_of(state.leader) is Standing.LEAVING
-    ):
-        leader = state.leader
     return difference(state, leader=leader, isr=isr, elr=elr, lost=gone)
 
 
@@ -96,7 +98,7 @@ def _split_isr(
     """Who stays in the ISR, and who leaves it fenced."""
     staying = [b for b in state.isr if b not in lost_now and standing_of(b) > Standing.FENCED]
     fenced = tuple(b for b in state.isr if b not in lost_now and standing_of(b) is Standing.FENCED)
-    for broker in [b for b in staying if standing_of(b) is Standing.LEAVING]:
+    for broker in [b for b in staying if standing_of(b) < Standing.LIVE]:
         others = [b for b in staying if b != broker]
         if len(others) >= minimum and any(standing_of(b) >= Standing.LIVE for b in others):
             staying = others
@@ -112,7 +114,7 @@ def _elect(
 ) -> tuple[BrokerId, Brokers, Brokers]:
     """R21: leader, ISR and ELR after a clean election; NO_LEADER if nobody may."""
     pool = isr or elr
-    for wanted in (Standing.STREAMING, Standing.LIVE):
+    for wanted in (Standing.STREAMING, Standing.LIVE, Standing.READ_ONLY):
         for broker in replicas:
             if broker in pool and broker not in lost and standing_of(broker) >= wanted:
                 if isr:

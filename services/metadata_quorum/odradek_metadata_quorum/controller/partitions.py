@@ -53,6 +53,9 @@ def _alter(work: Workspace, broker_id: BrokerId, item: AlterPartitionItem) -> Al
     work.write(_change(work, state, item))
     after = work.state_of(item.partition)
     assert after is not None, item
+    if work.standing_of(state.leader) < Standing.LIVE:
+        # The leader leaves, or cannot write: whoever joined its ISR may lead from now on.
+        work.unsettled.append((state.topic_id, state.partition))
     return AlterPartitionResult(partition=item.partition, partition_epoch=after.partition_epoch)
 
 

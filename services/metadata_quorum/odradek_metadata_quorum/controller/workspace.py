@@ -44,6 +44,7 @@ class BrokerMemory:
     image_offset: int = -1  # how far its image has come
     fenced_at_ms: list[int] = field(default_factory=list)  # lately, for the flap delay
     fenced_because: str = ""  # for people
+    is_read_only: bool = False  # its last heartbeat: it cannot write, and does not want to stop
     shutdown_offset: int | None = None  # where its leaderships moved
     shutdown_since_ms: int = 0
     judged_at: int | None = None  # the offset at which the two below were true; they take long
@@ -105,7 +106,9 @@ class Workspace:
         if broker is None or broker.fenced:
             return Standing.FENCED
         if broker.in_shutdown:
-            return Standing.LEAVING
+            memory = self.memories.get(broker_id)
+            is_read_only = memory is not None and memory.is_read_only
+            return Standing.READ_ONLY if is_read_only else Standing.LEAVING
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
