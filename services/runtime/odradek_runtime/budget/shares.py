@@ -1,0 +1,84 @@
+"""Shares of what all clients use together: bytes in memory, connections, proofs at work.
+
+A client's *owner* is who pays for it: its principal once that is known, its address before that and
+where nobody logs in. Many clients behind one address (NAT, a gateway) with principals of their own
+therefore have shares of their own, and one principal has one share however many addresses it uses.
+
+A `Shares` is a pool of one thing. An owner may hold up to `owner_max` of it, all owners together up
+to `total_max`. What an amount means, and what happens to who gets none (it waits, it is refused,
+it is closed), is its user's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_runtime.certificate_principals import ANONYMOUS
+
+_NO_PRINCIPAL: Final = frozenset({"", ANONYMOUS})
+
+
+def owner_of(principal: str, address: str) -> str:
+    """Who pays for a client: its principal, or its address (`host 10.0.0.1`) without one."""
+    return f"host {address}" if principal in _NO_PRINCIPAL else principal
+
+
+class Shares:
+    """What is held of one pool, by owner. Owners that hold nothing are forgotten."""
+
+    __slots__ = ("_held", "owner_max", "total", "total_max")
+
+    def __init__(self, *, total_max: int, owner_max: int) -> None:
+        assert 0 < owner_max <= total_max, (owner_max, total_max)
+        self.total_max = total_max
+        self.owner_max = owner_max
+        self.total = 0
+        self._held: dict[str, int] = {}
+
+    def of(self, owner: str) -> int:
+        """What an owner holds."""
+        return self._held.get(owner, 0)
+
+    @property
+    def owners(self) -> int:
+        """How many owners hold something."""
+        return len(self._held)
+
+    def has_room(self, owner: str, amount: int) -> bool:
+        """Whether the owner may take so much more.
+
+        An owner that holds nothing may take more than `owner_max` at once while the pool has room
+        for it: one large thing is not refused for ever.
+        """
+        held = self._held.get(owner, 0)
+        if self.total + amount > self.total_max:
+            return False
+        return held + amount <= self.owner_max or not held
+
+    def refusal(self, owner: str, amount: int, what: str) -> str | None:
+        """Why the owner may not take so much more, for an error text; None if it may."""
+        if self.has_room(owner, amount):
+            return None
+        held = self.of(owner)
+        if held and held + amount > self.owner_max:
+            return f"{owner} holds {held} of {self.owner_max} {what}: finish or close some first"
+        return f"{self.total} of {self.total_max} {what} are taken by all clients: try again later"
+
+    def take(self, owner: str, amount: int) -> None:
+        """Count it; whoever needs to ask `has_room` did so before."""
+        assert amount >= 0, amount
+        if amount:
+            self._held[owner] = self._held.get(owner, 0) + amount
+            self.total += amount
+
+    def give_back(self, owner: str, amount: int) -> None:
+        """What was taken is free again."""
+        if not amount:
+            return
+        left = self._held.get(owner, 0) - amount
+        assert left >= 0, (owner, left, amount)
+        self.total -= amount
+        if left:
+            self._held[owner] = left
+        else:
+            del self._held[owner]
