@@ -8,8 +8,7 @@ import pickle
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,76 +19,15 @@ from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.quorum import (
     InsecureListener,
     Quorum,
-    QuorumSettings,
     QuorumTls,
     format_storage,
 )
 from odradek_metadata_quorum.quorum.network import transport, wire
 from odradek_metadata_quorum.quorum.network.peer_identity import client_context
 from odradek_metadata_quorum.quorum.network.peer_link import hello
-from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.quorum.network.wire import Message
 from tests.integration.quorum.certificates import CertificateAuthority
-
-
-class Recorded:
-    """A network and everything that it told."""
-
-    def __init__(self, settings: QuorumSettings) -> None:
-        self.messages: list[tuple[int, Message]] = []
-        self.connected: list[int] = []
-        self.disconnected: list[int] = []
-        self.network = VoterNetwork(
-            settings,
-            on_message=lambda peer_id, message: self.messages.append((peer_id, message)),
-            on_connected=self.connected.append,
-            on_disconnected=self.disconnected.append,
-        )
-
-
-def settings_of(node_id: int, ports: list[int], tmp_path: Path, **other: Any) -> QuorumSettings:
-    return QuorumSettings(
-        node_id=node_id,
-        cluster_id="c",
-        voters={number + 1: ("127.0.0.1", port) for number, port in enumerate(ports)},
-        data_dir=tmp_path / f"data-{node_id}",
-        listen_port=ports[node_id - 1],
-        **other,
-    )
-
-
-@asynccontextmanager
-async def running(*settings: QuorumSettings) -> AsyncIterator[list[Recorded]]:
-    """Networks that listen and dial."""
-    networks = [Recorded(one) for one in settings]
-    async with asyncio.TaskGroup() as tasks:
-        stop = asyncio.Event()
-
-        async def dial() -> None:
-            async with asyncio.TaskGroup() as diallers:
-                for recorded in networks:
-                    recorded.network.start_dialling(diallers)
-
-        for recorded in networks:
-            await recorded.network.listen()
-        dialling = tasks.create_task(dial())
-        try:
-            yield networks
-        finally:
-            stop.set()
-            dialling.cancel()
-            for recorded in networks:
-                await recorded.network.close()
-
-
-async def until(condition: Callable[[], object], bound_s: float = 5.0) -> None:
-    async with asyncio.timeout(bound_s):
-        while not condition():  # noqa: ASYNC110  conditions of other objects, no event to wait for
-            await asyncio.sleep(0.005)
-
-
-def a_vote(term: int) -> bytes:
-    return wire.encode({"type": wire.RESPONSE_VOTE, "term": term})
+from tests.integration.quorum.voter_networks import Recorded, a_vote, running, settings_of, until
 
 
 async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Path) -> None:
@@ -199,7 +137,7 @@ async def test_a_certificate_that_does_not_name_the_voter_is_refused_both_ways(
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", ports[0], ssl=client_context(stranger)
             )
-            writer.write(wire.encode(hello("c", 2, 1)) + a_vote(7))
+            writer.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(7))
             async with asyncio.timeout(5):
                 while await reader.read(1000):
                     pass
@@ -220,7 +158,7 @@ async def test_without_a_certificate_nobody_gets_past_the_handshake(tmp_path: Pa
         async def intrude() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", ports[0], ssl=context)
             try:
-                writer.write(wire.encode(hello("c", 2, 1)) + a_vote(9))
+                writer.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(9))
                 await reader.readexactly(1)
             finally:
                 writer.close()
@@ -237,12 +175,12 @@ async def test_without_a_certificate_nobody_gets_past_the_handshake(tmp_path: Pa
         b"\xff\xff\xff\xff",
         wire.LENGTH.pack(1 << 20) + b"x",
         a_vote(9),
-        wire.encode(hello("another", 2, 1)) + a_vote(9),
-        wire.encode(hello("c", 9, 1)) + a_vote(9),
-        wire.encode(hello("c", 2, 3)) + a_vote(9),
-        wire.encode({**hello("c", 2, 1), "version": 99}) + a_vote(9),
-        wire.encode(hello("c", 2, 1))
-        + wire.encode(hello("c", 2, 1))[:4]
+        wire.encode(hello("another", 2, 1, short=False)) + a_vote(9),
+        wire.encode(hello("c", 9, 1, short=False)) + a_vote(9),
+        wire.encode(hello("c", 2, 3, short=False)) + a_vote(9),
+        wire.encode({**hello("c", 2, 1, short=False), "version": 99}) + a_vote(9),
+        wire.encode(hello("c", 2, 1, short=False))
+        + wire.encode(hello("c", 2, 1, short=False))[:4]
         + b"\xc1" * 60
         + a_vote(9),
     ],
@@ -371,10 +309,10 @@ async def test_a_new_connection_of_a_voter_ends_the_old_one(tmp_path: Path) -> N
     ports = free_ports(2)
     async with running(settings_of(1, ports, tmp_path)) as (one,):
         old_reader, old = await asyncio.open_connection("127.0.0.1", ports[0])
-        old.write(wire.encode(hello("c", 2, 1)) + a_vote(1))
+        old.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(1))
         await until(lambda: len(one.messages) == 1)
         new_reader, new = await asyncio.open_connection("127.0.0.1", ports[0])
-        new.write(wire.encode(hello("c", 2, 1)) + a_vote(2))
+        new.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(2))
         await until(lambda: len(one.messages) == 2)
         with contextlib.suppress(ConnectionError):
             old.write(a_vote(3))
@@ -472,7 +410,7 @@ async def test_a_bug_in_a_message_handler_ends_the_process_not_the_connection(
 
     monkeypatch.setattr(quorum._voter.node, "receive", buggy)
     _, writer = await asyncio.open_connection("127.0.0.1", quorum.listen_port)
-    writer.write(wire.encode(hello("c", 2, 1)) + a_vote(1))
+    writer.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(1))
     await until(lambda: fatal)
     assert "KeyError" in fatal[0]
     writer.close()

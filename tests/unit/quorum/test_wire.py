@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_metadata_quorum.quorum.errors import WireError
-from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network import peer_link, wire
 from odradek_metadata_quorum.quorum.network.wire import Message, decode, encode
 
 NUMBER = st.integers(0, 2**63 - 1)
@@ -74,7 +74,7 @@ def test_damaged_frames_are_a_message_or_a_wire_error(message: Message, rng: ran
         [4, -1],
         [4, True],
         [4, 2**63],
-        [4, 1, 2],
+        [20, 1, "c", 1, 2, "no version"],
         [1, 1, 1, 1, 1, [b"\x00"], []],
         [1, 1, 1, 1, 1, [b""], [1]],
         [1, 1, 1, 1, 1, ["text"], [1]],
@@ -86,6 +86,38 @@ def test_damaged_frames_are_a_message_or_a_wire_error(message: Message, rng: ran
 def test_what_does_not_fit_the_table_is_refused(values: object) -> None:
     with pytest.raises(WireError):
         decode(msgpack.packb(values))
+
+
+def test_fields_that_a_later_version_appends_are_ignored() -> None:
+    assert decode(msgpack.packb([4, 1, "later", [2]])) == {"type": wire.RESPONSE_VOTE, "term": 1}
+    hello = {"type": wire.HELLO, "version": 1, "cluster_id": "c", "node_id": 1, "target_id": 2}
+    assert decode(msgpack.packb([20, 1, "c", 1, 2])) == hello
+    assert decode(msgpack.packb([20, 1, "c", 1, 2, 3, b"later"])) == {**hello, "version_max": 3}
+    assert encode({**hello, "version_max": 3})[4:] == msgpack.packb([20, 1, "c", 1, 2, 3])
+
+
+def test_two_voters_speak_the_highest_version_that_both_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(this one's lowest and highest, the peer's, what they speak): a roll across a new version."""
+    for (low, high), (peer_low, peer_high), agreed in (
+        ((1, 1), (1, None), 1),
+        ((1, 1), (1, 2), 1),
+        ((1, 2), (1, None), 1),
+        ((1, 2), (1, 2), 2),
+        ((2, 3), (1, 2), 2),
+        ((2, 3), (1, None), None),
+        ((1, 1), (2, 3), None),
+    ):
+        monkeypatch.setattr(peer_link, "PROTOCOL_VERSION_MIN", low)
+        monkeypatch.setattr(peer_link, "PROTOCOL_VERSION_MAX", high)
+        message = {**peer_link.hello("c", 2, 1, short=peer_high is None), "version": peer_low}
+        if peer_high is not None:
+            message["version_max"] = peer_high
+        assert peer_link.agreed_version(message) == agreed
+        refusal = peer_link.hello_refusal(message, "c", 2, 1)
+        assert (refusal is None) == (agreed is not None)
+        assert refusal is None or "upgrade the older" in refusal
 
 
 def test_a_pickle_is_no_message() -> None:

@@ -7,8 +7,11 @@ to decide which of two to keep.
     dialler    hello, then messages; a ping every second
     acceptor   hello back (a refusal closes), then pongs
 
-The hello names protocol version, cluster and both ends; with TLS the certificate must name the
-sender too. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
+The hello names protocol versions, cluster and both ends; with TLS the certificate must name the
+sender too. Both ends name the lowest and the highest version they speak, and speak the lower of the two
+highest. Voters of the first release take a hello of four fields only (a *short* one, which names one
+version): a dialler whose hello gets no answer sends a short one next, and a short one is answered by a
+short one. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
 is told the same (`TCP_USER_TIMEOUT`). What waits in the kernel or in the transport's buffer dies
 with the connection: nothing stale is delivered after a link heals.
 """
@@ -28,7 +31,8 @@ from odradek_metadata_quorum.quorum.network.wire import (
     LENGTH,
     PING,
     PONG,
-    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MAX,
+    PROTOCOL_VERSION_MIN,
     Message,
     decode,
     encode,
@@ -138,6 +142,7 @@ class OutgoingLink(FrameProtocol):
         frame_bytes_max: int,
         queue_bytes_max: int,
         tls: bool,
+        short_hello: bool,
     ) -> None:
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         loop = asyncio.get_running_loop()
@@ -145,6 +150,7 @@ class OutgoingLink(FrameProtocol):
         self._node_id = node_id
         self._peer_id = peer_id
         self._queue_bytes_max = queue_bytes_max
+        self._short_hello = short_hello
         self.ready: asyncio.Future[None] = loop.create_future()
         self.heard_s = loop.time()
 
@@ -153,7 +159,7 @@ class OutgoingLink(FrameProtocol):
         if not self.certified(self._peer_id):
             self.refuse(f"its certificate does not name controller-{self._peer_id}")
             return
-        self.send(hello(self._cluster_id, self._node_id, self._peer_id))
+        self.send(hello(self._cluster_id, self._node_id, self._peer_id, short=self._short_hello))
 
     def received(self, message: Message) -> None:
         self.heard_s = asyncio.get_running_loop().time()
@@ -226,27 +232,44 @@ class IncomingLink(FrameProtocol):
         self.peer_id = peer_id
         self.greeted = True
         self._on_greeted(self)
-        self.send(hello(self._cluster_id, self._node_id, peer_id))
+        short = "version_max" not in message
+        self.send(hello(self._cluster_id, self._node_id, peer_id, short=short))
 
     def lost(self) -> None:
         self._on_lost(self)
 
 
-def hello(cluster_id: str, node_id: int, target_id: int) -> Message:
-    """The first message of either side."""
-    return {
+def hello(cluster_id: str, node_id: int, target_id: int, *, short: bool) -> Message:
+    """The first message of either side; a short one has the fields of the first release only."""
+    message: Message = {
         "type": HELLO,
-        "version": PROTOCOL_VERSION,
+        "version": PROTOCOL_VERSION_MIN,
         "cluster_id": cluster_id,
         "node_id": node_id,
         "target_id": target_id,
     }
+    if not short:
+        message["version_max"] = PROTOCOL_VERSION_MAX
+    return message
+
+
+def agreed_version(message: Message) -> int | None:
+    """The highest protocol version that both ends speak, by the peer's hello; None without one."""
+    lowest: int = message["version"]
+    highest: int = message.get("version_max", lowest)
+    version = min(highest, PROTOCOL_VERSION_MAX)
+    return version if version >= max(lowest, PROTOCOL_VERSION_MIN) else None
 
 
 def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int) -> str | None:
     """Why a hello is not acceptable; None if it is."""
-    if message["version"] != PROTOCOL_VERSION:
-        return f"it speaks version {message['version']}, this node {PROTOCOL_VERSION}"
+    if agreed_version(message) is None:
+        return (
+            f"it speaks versions {message['version']} to"
+            f" {message.get('version_max', message['version'])} of the voters' protocol, this"
+            f" controller {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION_MAX}: upgrade the older of"
+            " the two"
+        )
     if message["cluster_id"] != cluster_id:
         return f"it belongs to cluster {message['cluster_id']!r}, not {cluster_id!r}"
     if message["node_id"] != peer_id:

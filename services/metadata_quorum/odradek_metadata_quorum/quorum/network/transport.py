@@ -62,6 +62,7 @@ class VoterNetwork:
         self._server: asyncio.Server | None = None
         self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
+        self._short_hello: set[int] = set()  # peers that did not answer the last, longer one
         self.port = 0
 
     async def listen(self) -> None:
@@ -135,10 +136,12 @@ class VoterNetwork:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.wait({link.ready, link.closed}, return_when=asyncio.FIRST_COMPLETED)
             if link.greeted:
+                self._short_hello.discard(peer_id)
                 self._outgoing[peer_id] = link
                 self._on_connected(peer_id)
                 await self._ping_until_lost(link)
             elif link.refusal is None:
+                self._short_hello ^= {peer_id}
                 raise ConnectionError(
                     "it did not say hello: is it something else, or does only one side use TLS?"
                 )
@@ -172,6 +175,7 @@ class VoterNetwork:
                 frame_bytes_max=settings.frame_bytes_max,
                 queue_bytes_max=settings.peer_queue_bytes_max,
                 tls=tls is not None,
+                short_hello=peer_id in self._short_hello,
             ),
             address,
             port,
@@ -262,7 +266,12 @@ async def _addresses(host: str, port: int) -> list[str]:
     is given up goes on, in one of the few threads that all of them share.
     """
     async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+        except UnicodeError as error:  # `a..b`, or a label of more than 63 characters
+            raise OSError(f"{host!r} is no host name: {error}") from None
     return [str(address[0]) for *_, address in found]
 
 

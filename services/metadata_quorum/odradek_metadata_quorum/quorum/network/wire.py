@@ -5,6 +5,10 @@ wire it is an array: a number for the type, then the fields in the order of the 
 table is the protocol: a frame that does not fit it, to the type of each field, is a `WireError` and
 ends the connection. Nothing is ever unpickled, and msgpack is not told any extension type.
 
+Messages grow at their end only. A field that a later version appends is ignored by an earlier one, and
+a field that an earlier version lacks is missing in the dict (`_OPTIONAL`). Voters of the first release
+refuse a longer message, so none but a hello is ever sent longer (`peer_link`).
+
 Entries travel as two columns, commands and terms; their indices are `first_index` and on, so a gap
 cannot be expressed.
 """
@@ -18,7 +22,8 @@ import msgpack
 
 from odradek_metadata_quorum.quorum.errors import WireError
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION_MIN: Final = 1
+PROTOCOL_VERSION_MAX: Final = 1
 LENGTH: Final = struct.Struct(">I")
 
 Message = dict[str, Any]  # "type" and its fields: any of int, bool, bytes, str, list of entries
@@ -84,6 +89,8 @@ _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
     PING: (21, (("nonce", int),)),
     PONG: (22, (("nonce", int),)),
 }
+# Fields behind those of the table, in order; a message has the first few of them, or none.
+_OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {HELLO: (("version_max", int),)}
 _BY_NUMBER: Final = {number: (name, fields) for name, (number, fields) in _TABLE.items()}
 
 
@@ -104,6 +111,10 @@ def encode(message: Message) -> bytes:
         ]
     else:
         values = [number, *(message[field] for field, _ in fields)]
+        for field, _ in _OPTIONAL.get(name, ()):
+            if field not in message:
+                break
+            values.append(message[field])
     body: bytes = msgpack.packb(values, use_bin_type=True)
     return LENGTH.pack(len(body)) + body
 
@@ -120,10 +131,11 @@ def decode(body: bytes | memoryview) -> Message:
     if known is None:
         raise WireError(f"unknown message type {values[0]}")
     name, fields = known
-    if len(values) != len(fields) + 1:
+    if len(values) <= len(fields):
         raise WireError(f"{name} has {len(values) - 1} fields instead of {len(fields)}")
     message: Message = {"type": name}
-    for (field, kind), value in zip(fields, values[1:], strict=True):
+    # What is behind the last field that is known was appended by a later version.
+    for (field, kind), value in zip((*fields, *_OPTIONAL.get(name, ())), values[1:], strict=False):
         if type(value) is not kind or (type(value) is int and not 0 <= value <= _U64_MAX):
             raise WireError(f"{name}.{field} is not a proper {kind.__name__}")
         message[field] = value
