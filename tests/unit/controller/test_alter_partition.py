@@ -137,7 +137,9 @@ def test_too_many_proposals_in_one_request_are_refused() -> None:
 # --- reassignment: the same proposals complete a move
 
 
-def reassign(found: Cluster, *replicas: int, cancel: bool = False) -> ErrorCode:
+def reassign(
+    found: Cluster, *replicas: int, cancel: bool = False, keep_replication_factor: bool = False
+) -> ErrorCode:
     (result,) = found.commit(
         found.controller.handle_alter_reassignments(
             (
@@ -145,7 +147,8 @@ def reassign(found: Cluster, *replicas: int, cancel: bool = False) -> ErrorCode:
                     partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
                     replicas=None if cancel else tuple(map(BrokerId, replicas)),
                 ),
-            )
+            ),
+            keep_replication_factor=keep_replication_factor,
         )
     )
     error = result.outcome.error
@@ -163,6 +166,22 @@ def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
     moving = found.state()
     assert reassign(found, 4, 3) is ErrorCode.NONE
     assert found.state() == moving
+
+
+def test_a_move_may_be_forbidden_to_change_the_replication_factor() -> None:
+    """KIP-860: while another move is under way, the factor that counts is the one it will end with."""
+    found = cluster()
+    before = found.state()
+    for replicas in ((1, 2), (1, 2, 3, 4)):
+        refusal = reassign(found, *replicas, keep_replication_factor=True)
+        assert refusal is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert found.state() == before
+    assert reassign(found, 2, 3, 4, keep_replication_factor=True) is ErrorCode.NONE
+    assert reassign(found, 1, 4) is ErrorCode.NONE
+    refusal = reassign(found, 2, 3, 4, keep_replication_factor=True)
+    assert refusal is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert reassign(found, 3, 4, keep_replication_factor=True) is ErrorCode.NONE
+    assert reassign(found, cancel=True, keep_replication_factor=True) is ErrorCode.NONE
 
 
 def test_another_order_of_the_same_replicas_interrupts_no_leader() -> None:

@@ -20,7 +20,7 @@ from kio.static.constants import EntityType
 
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 
-NOT_IN_KIO = {(ApiKey.DELETE_GROUPS, 3)}
+NOT_IN_KIO = {(ApiKey.DELETE_GROUPS, 3), (ApiKey.API_VERSIONS, 5)}
 _INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 

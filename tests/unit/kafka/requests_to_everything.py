@@ -139,7 +139,10 @@ def _configs(key: ApiKey, **extra: Any) -> dict[str, Any]:
 def _partitions(key: ApiKey, topic_type: str, partition_type: str, **fields: Any) -> list[Any]:
     part = _nested(key, f"{topic_type}.{partition_type}", **fields)
     name = "topic" if key is ApiKey.OFFSET_FOR_LEADER_EPOCH else "name"
-    return [_nested(key, topic_type, partitions=[part], **{name: "orders"})]
+    named: dict[str, Any] = {name: "orders"}
+    if key is ApiKey.OFFSET_COMMIT:
+        named["topic_id"] = messages.uuid_of(TOPICS["orders"])
+    return [_nested(key, topic_type, partitions=[part], **named)]
 
 
 _FIELDS: dict[ApiKey, Any] = {
@@ -175,6 +178,7 @@ _FIELDS: dict[ApiKey, Any] = {
                         ApiKey.OFFSET_FETCH,
                         "OffsetFetchRequestGroup.OffsetFetchRequestTopics",
                         name="orders",
+                        topic_id=messages.uuid_of(TOPICS["orders"]),
                         partition_indexes=[0],
                     )
                 ],

@@ -12,7 +12,6 @@ from odradek_broker.listeners import connection_times
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.wire_client import eventually, listening
@@ -111,20 +110,6 @@ async def test_acks_0_has_no_answer_and_holds_nothing_up() -> None:
         client.send(ApiKey.API_VERSIONS, 3)
         assert (await client.receive())[0] == 2
         assert len(server.partitions.appended) == 1
-
-
-async def test_an_unknown_version_of_api_versions_gets_version_0_with_all_keys() -> None:
-    async with listening() as server:
-        client = await server.connect()
-        client.send_frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 5, -1) + b"whatever")
-        correlation_id, body = await client.receive()
-        told = messages.ApiVersionsResponse.decode(body, version=0)
-        assert correlation_id == 5
-        assert told.error_code == ErrorCode.UNSUPPORTED_VERSION
-        keys = {one.api_key: (one.min_version, one.max_version) for one in told.api_keys}
-        assert keys[ApiKey.FETCH] == (4, 16)
-        assert keys[ApiKey.PRODUCE] == (0, 13)
-        assert not {24, 25, 26, 28} & set(keys), "transactions do not work and were advertised"
 
 
 @pytest.mark.parametrize(("version", "told"), [(3, []), (4, [("group.version", 0, 1)])])

@@ -41,7 +41,10 @@ async def ask(
     served = fake_broker.services(authorizer)
     Registry(served)
     version = HIGHEST[key] if version is None else version
-    request = fake_broker.request(served, key, version, message_of(key, version))
+    message = message_of(key, version)
+    if key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH):  # ids are bytes once they are received
+        message = messages.decode_request(key, version, messages.encode_message(message, version))
+    request = fake_broker.request(served, key, version, message)
     reply = load_handlers()[key].handle(request)
     if inspect.isawaitable(reply):
         async with asyncio.timeout(5):

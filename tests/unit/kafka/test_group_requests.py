@@ -16,7 +16,14 @@ from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import ConsumerGroupHeartbeatRequest, OffsetCommitRequest
+from odradek_protocol.kafka.messages import (
+    ConsumerGroupHeartbeatRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    decode_request,
+    encode_message,
+    uuid_of,
+)
 from tests.unit.coordination.partitions_in_memory import PartitionsInMemory
 from tests.unit.coordination.running import running, when_answered
 from tests.unit.kafka.fake_broker import TOPICS, request, services
@@ -46,18 +53,47 @@ async def answered(served: Services, key: ApiKey, version: int, message: Any) ->
     return await handler.handle(request(served, key, version, message))
 
 
-def commit(offset: int, **says: Any) -> Any:
+def commit(offset: int, *, member_id: str = "", epoch: int = -1, **says: Any) -> Any:
+    """Of partition 0 of `orders`, if `topics` does not say otherwise."""
+    topics = says.pop("topics", [{"name": "orders", "indexes": [0]}])
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition = topic.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata="", committed_leader_epoch=-1
-    )
     return OffsetCommitRequest(
         group_id="g",
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[topic(name="orders", partitions=[partition])],
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        topics=[
+            topic(
+                **{key: value for key, value in one.items() if key != "indexes"},
+                partitions=[
+                    topic.OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=offset,
+                        committed_metadata="",
+                        committed_leader_epoch=-1,
+                    )
+                    for index in one["indexes"]
+                ],
+            )
+            for one in topics
+        ],
         **says,
     )
+
+
+def fetch(topics: list[Any] | None) -> Any:
+    """Offsets of the group: each topic's fields and its `partition_indexes`."""
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    named = None if topics is None else [group.OffsetFetchRequestTopics(**one) for one in topics]
+    return OffsetFetchRequest(groups=[group(group_id="g", topics=named)])
+
+
+def codes(response: Any) -> list[tuple[Any, int, int]]:
+    """(name or id, partition, error code) of each partition in a response to OffsetCommit."""
+    return [
+        (topic.name or topic.topic_id.bytes, one.partition_index, one.error_code)
+        for topic in response.topics
+        for one in topic.partitions
+    ]
 
 
 @pytest.mark.parametrize("retention_ms", [1, INT64_MAX])
@@ -71,6 +107,75 @@ async def test_an_offset_may_be_kept_for_as_long_as_a_client_likes(retention_ms:
             FetchOffsets(group_id=GroupId("g"), partitions=None)
         )
         assert [one.offset for one in fetched.offsets.values()] == [8]
+
+
+async def test_partitions_that_are_not_there_are_refused_before_the_member_is_judged() -> None:
+    """As Kafka does; a group that nobody may commit into is not asked at all."""
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with coordinating() as served:
+        named = [{"name": "orders", "indexes": [0, 9]}, {"name": "nowhere", "indexes": [0]}]
+        message = commit(7, member_id="nobody", epoch=3, topics=named)
+        assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 9, message)) == [
+            ("orders", 0, ErrorCode.ILLEGAL_GENERATION),
+            ("orders", 9, unknown),
+            ("nowhere", 0, unknown),
+        ]
+        message = commit(7, member_id="nobody", epoch=3, topics=named[1:])
+        response = await answered(served, ApiKey.OFFSET_COMMIT, 9, message)
+        assert codes(response) == [("nowhere", 0, unknown)]
+
+
+async def test_offsets_are_committed_and_fetched_by_topic_id_from_version_10_on() -> None:
+    gone = b"g" * 16
+    async with coordinating() as served:
+        topics = [
+            {"topic_id": uuid_of(TOPICS["orders"]), "indexes": [1, 9]},
+            {"topic_id": uuid_of(gone), "indexes": [0]},
+        ]
+        message = as_received(ApiKey.OFFSET_COMMIT, commit(7, topics=topics))
+        assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 10, message)) == [
+            (TOPICS["orders"], 1, ErrorCode.NONE),
+            (TOPICS["orders"], 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (gone, 0, ErrorCode.UNKNOWN_TOPIC_ID),
+        ]
+        named = [
+            {"topic_id": uuid_of(one), "partition_indexes": [1]} for one in (TOPICS["orders"], gone)
+        ]
+        for topics_wanted, expected in (
+            (
+                named,
+                [
+                    (TOPICS["orders"], 1, 7, ErrorCode.NONE),
+                    (gone, 1, -1, ErrorCode.UNKNOWN_TOPIC_ID),
+                ],
+            ),
+            (None, [(TOPICS["orders"], 1, 7, ErrorCode.NONE)]),
+        ):
+            message = as_received(ApiKey.OFFSET_FETCH, fetch(topics_wanted))
+            response = await answered(served, ApiKey.OFFSET_FETCH, 10, message)
+            (group,) = response.groups
+            assert group.error_code == ErrorCode.NONE
+            assert [
+                (topic.topic_id.bytes, one.partition_index, one.committed_offset, one.error_code)
+                for topic in group.topics
+                for one in topic.partitions
+            ] == expected
+
+
+async def test_who_may_not_know_of_a_topic_is_not_told_by_its_id_that_it_is_there() -> None:
+    authorizer = AclAuthorizer()
+    rights = [(Operation.READ, ResourceType.GROUP, "g")]
+    authorizer.entries_changed(entries_for("User:alice", rights))
+    async with coordinating(authorizer) as served:
+        topics = [{"topic_id": uuid_of(TOPICS["orders"]), "indexes": [0]}]
+        message = as_received(ApiKey.OFFSET_COMMIT, commit(7, topics=topics))
+        assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 10, message)) == [
+            (TOPICS["orders"], 0, ErrorCode.UNKNOWN_TOPIC_ID)
+        ]
+
+
+def as_received(key: ApiKey, message: Any) -> Any:
+    return decode_request(key, 10, encode_message(message, 10))
 
 
 async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None:

@@ -43,7 +43,7 @@ def test_response_is_written_as_it_was_read(key: ApiKey, version: int) -> None:
 
 
 def test_kio_knows_all_but_those_named() -> None:
-    assert {(ApiKey.DELETE_GROUPS, 3)} == NOT_IN_KIO
+    assert {(ApiKey.DELETE_GROUPS, 3), (ApiKey.API_VERSIONS, 5)} == NOT_IN_KIO
     for key, version in every_version():
         assert foreign_class(key, version, "request").__flexible__ == (
             version >= SUPPORTED[key].flexible
@@ -60,6 +60,16 @@ def test_delete_groups_3_adds_a_message_to_version_2() -> None:
     result = response.DeletableGroupResult(group_id="g", error_code=3, error_message="no")
     made = response(throttle_time_ms=0, results=[result])
     assert bytes(encode_message(made, 3)) == b"\0\0\0\0\x02\x02g\0\x03\x03no\0\0"
+
+
+def test_api_versions_5_adds_the_node_that_is_wanted_to_version_4() -> None:
+    data = foreign_bytes(next(some(ApiKey.API_VERSIONS, 4, "request")))
+    assert data.endswith(b"\0")
+    request = decode_request(ApiKey.API_VERSIONS, 5, data[:-1] + b"\3c1\0\0\0\7\0")
+    assert (request.cluster_id, request.node_id) == ("c1", 7)
+    response = foreign_bytes(next(some(ApiKey.API_VERSIONS, 4, "response")))
+    decoded = MESSAGES[ApiKey.API_VERSIONS][1].decode(response, version=5)
+    assert bytes(encode_message(decoded, 5)) == response
 
 
 def with_uuid_objects(obj: Any, struct: Any, version: int) -> None:

@@ -1,8 +1,8 @@
 """The requests we speak, in which versions, and from which version on each is "flexible".
 
 One table, the only one: what a broker advertises is this table, less what has no handler. The
-ranges overlap what Kafka 2.1's clients up to 4.x's can do (KIP-896). A flexible version (KIP-482)
-has compact lengths, tagged fields and the longer header.
+ranges of the APIs that are served are those of Apache Kafka 4.4; a test compares the two. A flexible
+version (KIP-482) has compact lengths, tagged fields and the longer header.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ NEVER_FLEXIBLE: Final = 1 << 15
 
 SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.PRODUCE: Versions(3, 13, 9),
-    ApiKey.FETCH: Versions(4, 16, 12),
-    ApiKey.LIST_OFFSETS: Versions(1, 8, 6),
-    ApiKey.METADATA: Versions(1, 13, 9),
-    ApiKey.OFFSET_COMMIT: Versions(2, 9, 8),
-    ApiKey.OFFSET_FETCH: Versions(1, 9, 6),
+    ApiKey.FETCH: Versions(4, 18, 12),
+    ApiKey.LIST_OFFSETS: Versions(1, 11, 6),
+    ApiKey.METADATA: Versions(0, 13, 9),
+    ApiKey.OFFSET_COMMIT: Versions(2, 10, 8),
+    ApiKey.OFFSET_FETCH: Versions(1, 10, 6),
     ApiKey.FIND_COORDINATOR: Versions(0, 6, 3),
     ApiKey.JOIN_GROUP: Versions(0, 9, 6),
     ApiKey.HEARTBEAT: Versions(0, 4, 4),
@@ -95,7 +95,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DESCRIBE_GROUPS: Versions(0, 6, 5),
     ApiKey.LIST_GROUPS: Versions(0, 5, 3),
     ApiKey.SASL_HANDSHAKE: Versions(0, 1, NEVER_FLEXIBLE),
-    ApiKey.API_VERSIONS: Versions(0, 4, 3),
+    ApiKey.API_VERSIONS: Versions(0, 5, 3),
     ApiKey.CREATE_TOPICS: Versions(2, 7, 5),
     ApiKey.DELETE_TOPICS: Versions(1, 6, 4),
     ApiKey.DELETE_RECORDS: Versions(0, 2, 2),
@@ -117,7 +117,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.DELETE_GROUPS: Versions(0, 3, 2),
     ApiKey.ELECT_LEADERS: Versions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1, 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 1, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0, 0),
     ApiKey.OFFSET_DELETE: Versions(0, 0, NEVER_FLEXIBLE),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Versions(0, 1, 1),
@@ -141,3 +141,11 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
 def is_flexible(key: ApiKey, version: int) -> bool:
     """Whether this version has compact lengths and tagged fields."""
     return version >= SUPPORTED[key].flexible
+
+
+def api_name(key: int) -> str:
+    """The name of an API; the number of one that is not in the table."""
+    try:
+        return ApiKey(key).name
+    except ValueError:
+        return str(key)

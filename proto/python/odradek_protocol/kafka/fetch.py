@@ -1,8 +1,9 @@
 """Fetch, by hand: an answer is a list of buffers, the records among them as the log gave them.
 
-Versions 4 to 16; what each has is in FetchRequest.json and FetchResponse.json: 5 log start offsets,
+Versions 4 to 18; what each has is in FetchRequest.json and FetchResponse.json: 5 log start offsets,
 7 sessions (KIP-227), 9 leader epochs (KIP-320), 11 racks (KIP-392), 12 is flexible and tells of
 diverging epochs and leaders, 13 names topics by id (KIP-516), 15 replicas by state, 16 endpoints.
+Versions 17 (KIP-853) and 18 (KIP-1166) add tagged fields that only followers send; they are skipped.
 """
 
 from __future__ import annotations

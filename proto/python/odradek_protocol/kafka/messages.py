@@ -1,6 +1,6 @@
 """All messages but Produce and Fetch: classes that kafka-python generates from Kafka's schemas.
 
-The library has no schema of 64, 68, 69 and of DeleteGroups 3; ours are in `schemas/`. Everything
+The library has no schema of 64, 68, 69, of ApiVersions 5 and of DeleteGroups 3; ours are in `schemas/`. Everything
 else that is wanted of its classes is here too: `encode_message` (theirs), `decode_request` (ours:
 their decoder trusts its input, see `request_decoding`), and `warm_up`.
 
@@ -116,8 +116,6 @@ from kafka.protocol.consumer.offsets import (
     OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -279,6 +277,8 @@ def _own(name: str) -> Any:
     return new_class(name, (ApiMessage,), {"load_json": schemas})
 
 
+ApiVersionsRequest: Final = _own("ApiVersionsRequest")
+ApiVersionsResponse: Final = _own("ApiVersionsResponse")
 UnregisterBrokerRequest: Final = _own("UnregisterBrokerRequest")
 UnregisterBrokerResponse: Final = _own("UnregisterBrokerResponse")
 ConsumerGroupHeartbeatRequest: Final = _own("ConsumerGroupHeartbeatRequest")

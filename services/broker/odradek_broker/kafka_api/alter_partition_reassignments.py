@@ -14,6 +14,7 @@ from odradek_protocol.kafka.messages import AlterPartitionReassignmentsResponse,
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
+_RF_CHANGE_FROM: Final = 1
 _Topic: Final = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _Partition: Final = _Topic.ReassignablePartitionResponse
 
@@ -26,6 +27,7 @@ async def alter_partition_reassignments(request: Request) -> Message:
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None, responses=[]
         )
     message = request.message
+    allows_change = request.version < _RF_CHANGE_FROM or message.allow_replication_factor_change
     results: dict[tuple[str, int], tuple[int, str]] = {}
     wanted: list[pb.PartitionReassignment] = []
     for topic in message.topics:
@@ -47,7 +49,9 @@ async def alter_partition_reassignments(request: Request) -> Message:
     error, text = int(ErrorCode.NONE), ""
     if wanted:
         asked = pb.AlterPartitionReassignmentsRequest(
-            reassignments=wanted, timeout_ms=message.timeout_ms
+            reassignments=wanted,
+            timeout_ms=message.timeout_ms,
+            keep_replication_factor=not allows_change,
         )
         try:
             answer = await change(
@@ -61,6 +65,7 @@ async def alter_partition_reassignments(request: Request) -> Message:
                 key = (told.partition.topic, told.partition.partition)
                 results[key] = (told.error_code, told.error_message)
     return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=allows_change,
         error_code=error,
         error_message=text or None,
         responses=[

@@ -1,19 +1,24 @@
-"""ApiVersions: what this broker does, and the features of its cluster (KIP-511, KIP-584)."""
+"""ApiVersions: what this broker does, and the features of its cluster (KIP-511, KIP-584).
+
+A client that knows whom it wants to reach says so from version 5 on (KIP-1242). An address may be
+given to another broker, or to one of another cluster, while a client remembers it; that client is
+told to start again from its bootstrap servers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ApiVersionsResponse, Message
 
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
+_WITH_NODE: Final = 5
 _LEVEL_0_FROM: Final = 4  # Java clients before 3.9 refuse a broker that tells 0 (KAFKA-17492)
 
 # What the broker supports, as (lowest, highest). Levels in use are the image's: a client may only
@@ -25,7 +30,8 @@ SUPPORTED_FEATURES: Final = {"group.version": (0, 1)}
 def api_versions(request: Request) -> Message:
     """The registry's keys; the client says who it is from version 3 on."""
     message = request.message
-    keys = _keys(request.services.advertised())
+    if request.version >= _WITH_NODE and (error := _wrong_node(request)) is not ErrorCode.NONE:
+        return ApiVersionsResponse(error_code=error, api_keys=[])
     if request.version >= _WITH_SOFTWARE:
         name, version = message.client_software_name, message.client_software_version
         if not _NAME_OR_VERSION.fullmatch(name) or not _NAME_OR_VERSION.fullmatch(version):
@@ -42,7 +48,10 @@ def api_versions(request: Request) -> Message:
     }
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,
-        api_keys=keys,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+            for key, lowest, highest in request.services.advertised()
+        ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(
                 name=name, min_version=lowest, max_version=highest
@@ -61,13 +70,24 @@ def api_versions(request: Request) -> Message:
     )
 
 
-def unknown_version(advertised: Iterable[tuple[int, int, int]]) -> Message:
-    """To a client of a later version: in version 0, with all keys, so that it need not guess (KIP-511)."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_keys(advertised))
+def unknown_version() -> Message:
+    """The response to a version that is not served: version 0, with the range that is (KIP-511)."""
+    served = SUPPORTED[ApiKey.API_VERSIONS]
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=ApiKey.API_VERSIONS, min_version=served.lowest, max_version=served.highest
+            )
+        ],
+    )
 
 
-def _keys(advertised: Iterable[tuple[int, int, int]]) -> list[Any]:
-    return [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
-        for key, lowest, highest in advertised
-    ]
+def _wrong_node(request: Request) -> ErrorCode:
+    cluster_id, node_id = request.message.cluster_id, request.message.node_id
+    if (cluster_id is None) != (node_id == -1):
+        return ErrorCode.INVALID_REQUEST
+    here = (request.services.cluster_id, request.services.broker_id)
+    if cluster_id is not None and (cluster_id, node_id) != here:
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE

@@ -1,8 +1,9 @@
 """Metadata: brokers, topics, leaders. The hottest of the generated messages, so cached as bytes.
 
 A topic that is not there is created if the client and the cluster allow it, and the answer waits
-until it is. All topics are told to who asks with null; names the client may not DESCRIBE are left
-out there, and refused where it named them itself.
+until it is. A null list of topics asks for all of them, and so does an empty one in version 0, the
+first request of old clients; names the client may not DESCRIBE are left out there, and refused
+where it named them itself.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ async def metadata(request: Request) -> Message | Encoded:
     cache = request.services.metadata_cache
     key: object = None
     wanted: tuple[tuple[str | None, bytes], ...] | None = None
+    if request.version == 0 and not message.topics:
+        message.topics = None
     if message.topics is not None:
         named = {_reference(one): one for one in message.topics}  # each is told once, as Kafka does
         message.topics, wanted = list(named.values()), tuple(named)

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from odradek_broker.kafka_api.request import Encoded, NoAnswer, Request
 from odradek_broker.kafka_api.services import Services
-from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions, api_name
 from odradek_protocol.kafka.messages import decode_request
 
 Reply = Any  # the library's response message, Encoded, or NoAnswer
@@ -99,6 +99,17 @@ class Registry:
         if handler is None or not handler.versions.lowest <= version <= handler.versions.highest:
             return None
         return handler
+
+    def refusal(self, key: int, version: int) -> str:
+        """Why `find` found nothing, for the log: the client is told nothing, as in Kafka."""
+        handler = self._by_key.get(key)
+        if handler is None:
+            return f"request {api_name(key)} is not served"
+        served = handler.versions
+        return (
+            f"request {api_name(key)} is served in versions {served.lowest} to {served.highest}, "
+            f"not in version {version}"
+        )
 
     def advertised(self) -> list[tuple[int, int, int]]:
         """(key, lowest, highest version) of what works."""

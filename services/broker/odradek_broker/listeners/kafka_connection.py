@@ -39,7 +39,7 @@ from odradek_broker.listeners.kafka_frames import FrameAssembler, FrameRefused
 from odradek_broker.listeners.request_time import timed
 from odradek_broker.quotas.quotas import REQUEST_PERCENTAGE
 from odradek_broker.security.sasl import LoginFailed
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.api_keys import ApiKey, api_name
 from odradek_protocol.kafka.frames import (
     FRAME_SIZE,
     RequestHeader,
@@ -190,12 +190,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._begin_raw_token(bytes(frame))
             return
         view = memoryview(frame)
+        client_id = None
         try:
             header = read_request_header(view)
+            client_id = header.client_id
             handler = self._owner.registry.find(header.api_key, header.version)
             if not session.is_authenticated and header.api_key not in _LOGIN_KEYS:
                 _audit.warning(
-                    "Unauthenticated", host=session.host, request=_name_of(header.api_key)
+                    "Unauthenticated", host=session.host, request=api_name(header.api_key)
                 )
                 raise CloseConnection(f"request {header.api_key} before the login")
             if handler is None:
@@ -213,7 +215,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 services=self._owner.registry.services,
             )
         except (Malformed, CloseConnection) as refused:
-            self._close(str(refused))
+            self._close(str(refused), client_id)
             return
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
@@ -241,9 +243,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _refuse_version(self, header: RequestHeader) -> None:
         if header.api_key != ApiKey.API_VERSIONS:
-            raise CloseConnection(f"request {header.api_key} version {header.version}")
+            raise CloseConnection(self._owner.registry.refusal(header.api_key, header.version))
         slot = Slot(header._replace(version=0), None)
-        body = encode_message(unknown_version(self._owner.registry.advertised()), 0)
+        body = encode_message(unknown_version(), 0)
         self._slots.append(slot)
         self._line.fill(slot, [body], len(body))
         self._flush()
@@ -413,7 +415,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
         self._close("")
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, client_id: str | None = None) -> None:
         if self._is_closing:
             return
         self._is_closing = True
@@ -426,6 +428,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 reason=reason,
                 host=session.host if session else "",
                 principal=session.principal if session else "",
+                client_id=client_id or "",
+                client_software=session.client_software if session else "",
             )
         transport = self._transport
         assert transport is not None
@@ -433,13 +437,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             transport.abort()
         else:
             transport.close()  # what was answered before goes out
-
-
-def _name_of(api_key: int) -> str:
-    try:
-        return ApiKey(api_key).name
-    except ValueError:
-        return str(api_key)
 
 
 def _now_ms() -> int:

@@ -292,10 +292,14 @@ class Controller:
         return self._decide(lambda work: leaders.elect_leaders(work, request))
 
     def handle_alter_reassignments(
-        self, reassignments: tuple[Reassignment, ...]
+        self, reassignments: tuple[Reassignment, ...], *, keep_replication_factor: bool = False
     ) -> Decision[tuple[PartitionResult, ...]]:
         """Partitions move to other brokers."""
-        return self._decide(lambda work: reassignment.alter_reassignments(work, reassignments))
+        return self._decide(
+            lambda work: reassignment.alter_reassignments(
+                work, reassignments, keep_replication_factor=keep_replication_factor
+            )
+        )
 
     # --- topics
 

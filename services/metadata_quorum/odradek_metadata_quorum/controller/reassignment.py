@@ -23,16 +23,25 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_reassignments(
-    work: Workspace, reassignments: tuple[Reassignment, ...]
+    work: Workspace,
+    reassignments: tuple[Reassignment, ...],
+    *,
+    keep_replication_factor: bool = False,
 ) -> tuple[PartitionResult, ...]:
-    """Begin, change or cancel moves; each for itself."""
+    """Begin, change or cancel moves; each for itself.
+
+    With `keep_replication_factor` those are refused that change how many replicas there are once
+    all moves are done (KIP-860).
+    """
     return tuple(
-        PartitionResult(partition=wanted.partition, outcome=_alter(work, wanted))
+        PartitionResult(
+            partition=wanted.partition, outcome=_alter(work, wanted, keep_replication_factor)
+        )
         for wanted in reassignments
     )
 
 
-def _alter(work: Workspace, wanted: Reassignment) -> Outcome:
+def _alter(work: Workspace, wanted: Reassignment, keep_replication_factor: bool) -> Outcome:
     topic = work.image.topic(wanted.partition.topic)
     index = wanted.partition.partition
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -42,6 +51,13 @@ def _alter(work: Workspace, wanted: Reassignment) -> Outcome:
     state = topic.partitions[index]
     if wanted.replicas is None:
         return _cancel(work, state)
+    replication_factor = len(state.replicas) - len(state.removing)
+    if keep_replication_factor and len(wanted.replicas) != replication_factor:
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICATION_FACTOR,
+            message=f"{wanted.partition} has {replication_factor} replicas and would have "
+            f"{len(wanted.replicas)}; allow a change of the replication factor, or give as many",
+        )
     refusal = assignment_refusal(work, wanted.replicas)
     if refusal is not None:
         return refusal

@@ -91,7 +91,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once the moves have begun."""
         await self._bounded(context, len(request.reassignments))
         wanted = wire.reassignments(request)
-        results = await self._decide(context, lambda c, _: c.handle_alter_reassignments(wanted))
+        keeps = request.keep_replication_factor
+        results = await self._decide(
+            context,
+            lambda c, _: c.handle_alter_reassignments(wanted, keep_replication_factor=keeps),
+        )
         return pb.AlterPartitionReassignmentsResponse(
             partitions=map(wire.partition_result, results)
         )

@@ -1,7 +1,13 @@
-"""OffsetCommit: where a group goes on. Topics that may not be read are refused one by one."""
+"""OffsetCommit: where a group goes on.
+
+Partitions that may not be read, or are not there, are refused one by one before the group is asked:
+as in Kafka, who commits nothing else is not told whether the group has such a member. Version 10
+names topics by id, so that nothing is committed into a topic that was deleted and created again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
@@ -9,67 +15,99 @@ from odradek_broker.groups.messages import CommitOffsets, CommittedOffset
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.topic_errors import find_topic
 from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
     GroupId,
     LeaderEpoch,
     MemberId,
     Offset,
     PartitionIndex,
-    TopicName,
     TopicPartition,
 )
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, OffsetCommitResponse
+from odradek_protocol.kafka.messages import Message, OffsetCommitResponse, uuid_of
+from odradek_protocol.metadata.image import TopicState
 from odradek_runtime.clock import wall_ms
 
 _Topic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _Partition: Final = _Topic.OffsetCommitResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 10
 _TIMESTAMP_MAX: Final = (1 << 63) - 1  # what a record of an offset has room for
 
 
 @handles(ApiKey.OFFSET_COMMIT, needs=has_groups)
 async def offset_commit(request: Request) -> Message:
-    """See the module."""
+    """Commit what names partitions that are there."""
     message = request.message
     if not request.allows_group(Operation.READ, message.group_id):
-        return _all(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    refused: dict[TopicPartition, ErrorCode] = {}
-    offsets: dict[TopicPartition, CommittedOffset] = {}
+        return _response(request, lambda *_: ErrorCode.GROUP_AUTHORIZATION_FAILED)
     expire_ms = -1
     if request.version <= 4 and message.retention_time_ms >= 0:
         expire_ms = min(wall_ms() + message.retention_time_ms, _TIMESTAMP_MAX)
+    topics = {_reference(topic): _find(request, topic) for topic in message.topics}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in message.topics:
-        is_allowed = request.allows_topic(Operation.READ, topic.name)
-        for one in topic.partitions:
-            partition = TopicPartition(TopicName(topic.name), PartitionIndex(one.partition_index))
-            if not is_allowed:
-                refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            else:
-                epoch = one.committed_leader_epoch if request.version >= 6 else NO_LEADER_EPOCH
-                offsets[partition] = CommittedOffset(
-                    offset=Offset(one.committed_offset),
-                    leader_epoch=LeaderEpoch(epoch),
-                    metadata=one.committed_metadata or "",
-                    expire_timestamp_ms=expire_ms,
-                )
-    commit = CommitOffsets(
-        group_id=GroupId(message.group_id),
-        member_id=MemberId(message.member_id),
-        instance_id=message.group_instance_id if request.version >= 7 else None,
-        generation_or_epoch=message.generation_id_or_member_epoch,
-        offsets=offsets,
-    )
+        for item in topic.partitions:
+            partition = _partition(topics[_reference(topic)], item.partition_index)
+            if isinstance(partition, ErrorCode):
+                continue
+            epoch = item.committed_leader_epoch if request.version >= 6 else NO_LEADER_EPOCH
+            offsets[partition] = CommittedOffset(
+                offset=Offset(item.committed_offset),
+                leader_epoch=LeaderEpoch(epoch),
+                metadata=item.committed_metadata or "",
+                expire_timestamp_ms=expire_ms,
+            )
+    codes: dict[TopicPartition, ErrorCode] = {}
+    if offsets:
+        commit = CommitOffsets(
+            group_id=GroupId(message.group_id),
+            member_id=MemberId(message.member_id),
+            instance_id=message.group_instance_id if request.version >= 7 else None,
+            generation_or_epoch=message.generation_id_or_member_epoch,
+            offsets=offsets,
+        )
+        codes = await _commit(request, commit)
+
+    def code_of(topic: Any, item: Any) -> ErrorCode:
+        partition = _partition(topics[_reference(topic)], item.partition_index)
+        return partition if isinstance(partition, ErrorCode) else codes[partition]
+
+    return _response(request, code_of)
+
+
+async def _commit(request: Request, commit: CommitOffsets) -> dict[TopicPartition, ErrorCode]:
     try:
-        told = await coordinator(request).commit(commit)
+        committed = await coordinator(request).commit(commit)
     except CoordinatorError as error:
-        return _all(request, error.code)
-    if told.error is not ErrorCode.NONE:
-        return _all(request, _as_version(request, told.error))
-    return _response(request, {**told.partitions, **refused})
+        return dict.fromkeys(commit.offsets, error.code)
+    if committed.error is not ErrorCode.NONE:
+        return dict.fromkeys(commit.offsets, _as_version(request, committed.error))
+    return dict(committed.partitions)
+
+
+def _reference(topic: Any) -> tuple[str, bytes]:
+    return topic.name or "", topic.topic_id or NO_TOPIC_ID
+
+
+def _find(request: Request, topic: Any) -> TopicState | ErrorCode:
+    name, topic_id = _reference(topic)
+    if request.version < _TOPIC_IDS_FROM and not name:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return find_topic(request, name, topic_id, Operation.READ)
+
+
+def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | ErrorCode:
+    if isinstance(topic, ErrorCode):
+        return topic
+    if not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return TopicPartition(topic.name, PartitionIndex(index))
 
 
 def _as_version(request: Request, code: ErrorCode) -> ErrorCode:
@@ -79,29 +117,17 @@ def _as_version(request: Request, code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _all(request: Request, code: ErrorCode) -> Message:
-    return _response(
-        request,
-        {
-            TopicPartition(TopicName(t.name), PartitionIndex(p.partition_index)): code
-            for t in request.message.topics
-            for p in t.partitions
-        },
-    )
-
-
-def _response(request: Request, codes: dict[TopicPartition, ErrorCode]) -> Message:
-    def code_of(topic: Any, one: Any) -> ErrorCode:
-        named = TopicPartition(TopicName(topic.name), PartitionIndex(one.partition_index))
-        return codes[named]
-
+def _response(request: Request, code_of: Callable[[Any, Any], ErrorCode]) -> Message:
     return OffsetCommitResponse(
         topics=[
             _Topic(
-                name=topic.name,
+                name=topic.name or "",
+                topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
                 partitions=[
-                    _Partition(partition_index=one.partition_index, error_code=code_of(topic, one))
-                    for one in topic.partitions
+                    _Partition(
+                        partition_index=item.partition_index, error_code=code_of(topic, item)
+                    )
+                    for item in topic.partitions
                 ],
             )
             for topic in request.message.topics

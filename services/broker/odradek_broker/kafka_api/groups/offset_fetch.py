@@ -1,19 +1,24 @@
-"""OffsetFetch: committed offsets of one group, or of several from version 8 on."""
+"""OffsetFetch: committed offsets of one group, or of several from version 8 on.
+
+Version 10 names topics by id. Offsets go with their topic, so an id that is not known has none.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommittedOffset, FetchedOffsets, FetchOffsets
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
+from odradek_broker.kafka_api.topic_errors import find_topic
 from odradek_broker.kafka_api.turns import in_turns
-from odradek_broker.security.rights import Operation
+from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.identity import (
+    NO_TOPIC_ID,
     GroupId,
     MemberId,
     PartitionIndex,
@@ -22,10 +27,12 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, OffsetFetchResponse
+from odradek_protocol.kafka.messages import Message, OffsetFetchResponse, uuid_of
+from odradek_protocol.metadata.image import TopicState
 
 _BATCHED_FROM: Final = 8
 _CONSUMER_PROTOCOL_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 10
 _GROUP_ERROR_FROM: Final = 2
 _Group: Final = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopic: Final = _Group.OffsetFetchResponseTopics
@@ -34,52 +41,104 @@ _Topic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
 _Partition: Final = _Topic.OffsetFetchResponsePartition
 
 
+class _Selection(NamedTuple):
+    """What a request names of one group: `partitions`, None for all, and topics that it does not get."""
+
+    partitions: list[TopicPartition] | None
+    refused: list[tuple[Any, ErrorCode]]
+
+
 @handles(ApiKey.OFFSET_FETCH, needs=has_groups)
 async def offset_fetch(request: Request) -> Message:
-    """See the module."""
+    """Offsets of the partitions that are named, or of all that have one."""
     message = request.message
     if request.version >= _BATCHED_FROM:
-        asked = {one.group_id: one for one in message.groups}  # each is told once
-        groups = [await _group(request, one) async for one in in_turns(asked.values())]
-        return OffsetFetchResponse(groups=groups)
-    wanted = _wanted(message.topics)
-    fetched = await _fetch(request, message.group_id, wanted, None, -1)
+        groups = {group.group_id: group for group in message.groups}  # each is answered once
+        return OffsetFetchResponse(
+            groups=[await _group(request, group) async for group in in_turns(groups.values())]
+        )
+    selection = _select(request, message.topics)
+    fetched = await _fetch(request, message.group_id, selection, None, -1)
     if fetched.error is not ErrorCode.NONE:
-        fetched = FetchedOffsets(error=fetched.error, offsets=dict.fromkeys(wanted or ()))
+        offsets = dict.fromkeys(selection.partitions or ())
+        fetched = FetchedOffsets(error=fetched.error, offsets=offsets)
     code = fetched.error if request.version < _GROUP_ERROR_FROM else ErrorCode.NONE
-    return OffsetFetchResponse(
-        error_code=fetched.error,
-        topics=_topics(fetched, _Topic, _Partition, code, _refused(request, fetched, wanted)),
-    )
+    topics = [
+        _Topic(name=name, partitions=[_item(_Partition, *offset, code) for offset in offsets])
+        for name, offsets in _by_topic(fetched).items()
+    ]
+    if fetched.error is ErrorCode.NONE:
+        topics += [
+            _Topic(name=topic.name, partitions=_refusals(_Partition, topic, refusal))
+            for topic, refusal in selection.refused
+        ]
+    return OffsetFetchResponse(error_code=fetched.error, topics=topics)
 
 
-async def _group(request: Request, asked: Any) -> Any:
-    is_member = request.version >= _CONSUMER_PROTOCOL_FROM and asked.member_id is not None
-    wanted = _wanted(asked.topics)
+async def _group(request: Request, group: Any) -> Any:
+    is_member = request.version >= _CONSUMER_PROTOCOL_FROM and group.member_id is not None
+    selection = _select(request, group.topics)
     fetched = await _fetch(
         request,
-        asked.group_id,
-        wanted,
-        asked.member_id if is_member else None,
-        asked.member_epoch if is_member else -1,
+        group.group_id,
+        selection,
+        group.member_id if is_member else None,
+        group.member_epoch if is_member else -1,
     )
-    return _Group(
-        group_id=asked.group_id,
-        error_code=fetched.error,
-        topics=_topics(
-            fetched,
-            _GroupTopic,
-            _GroupPartition,
-            ErrorCode.NONE,
-            _refused(request, fetched, wanted),
-        ),
-    )
+    topics = []
+    for name, offsets in _by_topic(fetched).items():
+        state = request.services.image.topic(name)
+        if state is None and request.version >= _TOPIC_IDS_FROM:
+            continue  # deleted meanwhile: it has no id any more, and its offsets go
+        topics.append(
+            _GroupTopic(
+                name=name,
+                topic_id=uuid_of(NO_TOPIC_ID if state is None else state.topic_id),
+                partitions=[_item(_GroupPartition, *one, ErrorCode.NONE) for one in offsets],
+            )
+        )
+    if fetched.error is ErrorCode.NONE:
+        topics += [
+            _GroupTopic(
+                name=topic.name or "",
+                topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
+                partitions=_refusals(_GroupPartition, topic, refusal),
+            )
+            for topic, refusal in selection.refused
+        ]
+    return _Group(group_id=group.group_id, error_code=fetched.error, topics=topics)
+
+
+def _select(request: Request, topics: Iterable[Any] | None) -> _Selection:
+    if topics is None:
+        return _Selection(None, [])
+    selection = _Selection([], [])
+    assert selection.partitions is not None, selection
+    for topic in topics:
+        name = _name(request, topic)
+        if isinstance(name, ErrorCode):
+            selection.refused.append((topic, name))
+        else:
+            selection.partitions.extend(
+                TopicPartition(name, PartitionIndex(index)) for index in topic.partition_indexes
+            )
+    return selection
+
+
+def _name(request: Request, topic: Any) -> TopicName | ErrorCode:
+    """The topic's name, whether it is there or not; by id it must be there."""
+    if request.version >= _TOPIC_IDS_FROM:
+        state = find_topic(request, None, topic.topic_id, Operation.DESCRIBE)
+        return state.name if isinstance(state, TopicState) else state
+    if not request.allows_topic(Operation.DESCRIBE, topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return TopicName(topic.name)
 
 
 async def _fetch(
     request: Request,
     group_id: str,
-    wanted: Sequence[TopicPartition] | None,
+    selection: _Selection,
     member_id: str | None,
     member_epoch: int,
 ) -> FetchedOffsets:
@@ -87,7 +146,7 @@ async def _fetch(
         return FetchedOffsets(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     fetch = FetchOffsets(
         group_id=GroupId(group_id),
-        partitions=wanted,
+        partitions=selection.partitions,
         member_id=None if member_id is None else MemberId(member_id),
         member_epoch=member_epoch,
     )
@@ -98,52 +157,27 @@ async def _fetch(
     visible = {
         partition: committed
         for partition, committed in fetched.offsets.items()
-        if request.allows_topic(Operation.DESCRIBE, partition.topic)
+        if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, partition.topic)
     }
     return FetchedOffsets(error=fetched.error, offsets=visible)
 
 
-def _refused(
-    request: Request, fetched: FetchedOffsets, wanted: Sequence[TopicPartition] | None
-) -> list[TopicPartition]:
-    """What was asked for by name and may not be seen; of all offsets it is just left out."""
-    if wanted is None or fetched.error is not ErrorCode.NONE:
-        return []
-    return [one for one in wanted if not request.allows_topic(Operation.DESCRIBE, one.topic)]
-
-
-def _wanted(topics: Iterable[Any] | None) -> list[TopicPartition] | None:
-    if topics is None:
-        return None
-    return [
-        TopicPartition(TopicName(topic.name), PartitionIndex(index))
-        for topic in topics
-        for index in topic.partition_indexes
-    ]
-
-
-def _topics(
+def _by_topic(
     fetched: FetchedOffsets,
-    topic_type: Any,
-    item_type: Any,
-    code: ErrorCode,
-    refused: Iterable[TopicPartition],
-) -> list[Any]:
-    by_topic: dict[str, list[Any]] = defaultdict(list)
-    for partition in refused:
-        by_topic[partition.topic].append(
-            _item(item_type, partition, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        )
+) -> dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None]]]:
+    topics: dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None]]] = defaultdict(list)
     for partition, committed in fetched.offsets.items():
-        by_topic[partition.topic].append(_item(item_type, partition, committed, code))
-    return [topic_type(name=name, partitions=items) for name, items in by_topic.items()]
+        topics[partition.topic].append((partition.partition, committed))
+    return topics
 
 
-def _item(
-    item_type: Any, partition: TopicPartition, committed: CommittedOffset | None, code: ErrorCode
-) -> Any:
+def _refusals(item_type: Any, topic: Any, code: ErrorCode) -> list[Any]:
+    return [_item(item_type, index, None, code) for index in topic.partition_indexes]
+
+
+def _item(item_type: Any, index: int, committed: CommittedOffset | None, code: ErrorCode) -> Any:
     return item_type(
-        partition_index=partition.partition,
+        partition_index=index,
         committed_offset=-1 if committed is None else committed.offset,
         committed_leader_epoch=-1 if committed is None else committed.leader_epoch,
         metadata="" if committed is None else committed.metadata,
