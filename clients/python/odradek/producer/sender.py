@@ -83,8 +83,9 @@ class Sender:
         self._is_closed = False
 
     def start(self) -> None:
-        """Listen for leaders that move."""
+        """Listen for leaders that move, and for the end of the event loop."""
         self._cluster.subscribe(self._on_change)
+        self._tasks.start(self._log_loss_at_loop_end(), "watch for the loop's end")
 
     async def close(self, reason: OdradekError) -> None:
         """Stop at once; whatever is undone fails with `reason`."""
@@ -139,6 +140,23 @@ class Sender:
         self._break_stuck_streams(now_ms)
         self._set_timer(now_ms)
         self._signal_progress()
+
+    async def _log_loss_at_loop_end(self) -> None:
+        """Wait for the cancellation that `asyncio.run` gives every task of a program that ends.
+
+        Nothing can be sent then. Without this, a program that forgets to close its producer loses what is
+        buffered without a word.
+        """
+        try:
+            await asyncio.Event().wait()
+        finally:
+            records = sum(batch.record_count for batch in self._accumulator.undone())
+            if records and not self._is_closed:
+                _log.error(
+                    "%d records were not acknowledged when the event loop ended; use the producer in an"
+                    " `async with` block, or await its flush() or close()",
+                    records,
+                )
 
     # --- out --------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class Client:
         )
         self._thread = LoopThread("odradek")
         self._client = client
+        self._thread.open_parts[self] = None
 
     def __enter__(self) -> Self:
         return self
@@ -94,3 +95,7 @@ class Client:
         if self._thread.is_usable:
             self._thread.run(self._client.close())
             self._thread.close()
+
+    def close_at_exit(self) -> None:
+        """Close the connections: the program ended without `close`."""
+        self.close()

@@ -14,10 +14,15 @@ from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.group_options import GroupListener, GroupOptions
 from odradek.partitions import TopicPartition
 from odradek.sync.facade import Facade, calls, waits
+from odradek.sync.loop_thread import LoopThread
 
 
 class Consumer(Facade[AsyncConsumer]):
     """`odradek.Consumer`, waiting. One thread reads from it."""
+
+    def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
+        super().__init__(thread, core)
+        thread.open_parts[self] = None
 
     def __enter__(self) -> Self:
         self._thread.run(self._core.__aenter__())
@@ -31,11 +36,17 @@ class Consumer(Facade[AsyncConsumer]):
     ) -> None:
         if self._thread.is_usable:
             self._thread.run(self._core.__aexit__(kind, error, trace))
+        self._thread.open_parts.pop(self, None)
 
     def close(self) -> None:
         """Stop fetching. May be called twice."""
         if self._thread.is_usable:
             self._thread.run(self._core.close())
+        self._thread.open_parts.pop(self, None)
+
+    def close_at_exit(self) -> None:
+        """Leave the group and stop fetching: the program ended without `close`."""
+        self.close()
 
     def __iter__(self) -> Self:
         return self

@@ -1,18 +1,33 @@
-"""An event loop on a thread of its own, for programs that have none."""
+"""An event loop on a thread of its own, for programs that have none.
+
+A program may end without closing its client. So that nothing is lost in silence, what is still open on a loop
+thread when the interpreter exits is closed then, producers first (see `close_open_threads`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from odradek.errors import ClientClosed, ForkedProcess
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class ClosedAtExit(Protocol):
+    """A producer, consumer or client that lives on a loop thread."""
+
+    def close_at_exit(self) -> None:
+        """Close, waiting a bounded time, and log what was lost by it. The interpreter exits."""
 
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
@@ -27,6 +42,8 @@ class LoopThread:
         self.is_closed = False
         self.is_forked = False
         """This process is a child of the one that the thread runs in."""
+        self.open_parts: dict[ClosedAtExit, None] = {}
+        """What was made on this thread and is not closed yet, oldest first."""
         self._gate = threading.Lock()  # what is handed over before `close` is run, or cancelled
         self._thread.start()
         _threads.add(self)
@@ -113,4 +130,21 @@ def _note_fork() -> None:
         thread.is_forked = True
 
 
+def close_open_threads() -> None:
+    """Close what the program left open, newest first. Called once, when the interpreter exits."""
+    for thread in list(_threads):
+        for part in reversed(list(thread.open_parts)):
+            if not thread.is_usable:
+                break
+            try:
+                part.close_at_exit()
+            except Exception:
+                _log.exception("closing at the program's end failed")
+        thread.close()
+
+
 os.register_at_fork(after_in_child=_note_fork)
+
+# The plain `atexit` comes too late: the executors that logins run in are shut down before it, by a
+# callback that concurrent.futures registers in the same list, which is called in reverse order.
+getattr(threading, "_register_atexit", atexit.register)(close_open_threads)

@@ -24,6 +24,7 @@ from odradek.producer.producer import Producer as AsyncProducer
 from odradek.sync.loop_thread import LoopThread
 
 WAITING_RECORDS_MAX: Final = 10_000
+EXIT_FLUSH_S_MAX: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +112,11 @@ class Producer:
         self._unsent: Iterator[_Item] = iter(())
         """What the drain has yet to send of those it took; its own iterator."""
         self._is_closed = False
+        self._is_exiting = False
+        self._lost_records = 0
+        """Failed while the interpreter exits: told in one line, not one by one."""
+        self._loss: BaseException | None = None
+        thread.open_parts[self] = None
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +193,19 @@ class Producer:
             self._space.notify_all()
         if self._thread.is_usable:
             self._thread.run(self._close(timeout_s))
+        self._thread.open_parts.pop(self, None)
+
+    def close_at_exit(self) -> None:
+        """Flush what the program left behind, for at most EXIT_FLUSH_S_MAX, and log what was lost."""
+        self._is_exiting = True
+        self.close(EXIT_FLUSH_S_MAX)
+        if self._lost_records:
+            _log.error(
+                "%d records were not acknowledged before the program ended; use the producer in a `with`"
+                " block, or call its flush() or close(). Cause: %s",
+                self._lost_records,
+                self._loss,
+            )
 
     def partitions_for(self, topic: str) -> int:
         """How many partitions the topic has."""
@@ -229,7 +248,7 @@ class Producer:
                 self._space.notify_all()
             for topic, *_, delivery in left:
                 closed = ClientClosed("the producer was closed before this record was sent")
-                _fail(delivery, topic, closed)
+                self._fail(delivery, topic, closed)
             raise
 
     async def _send(self, item: _Item) -> None:
@@ -244,10 +263,10 @@ class Producer:
                 timestamp_ms=timestamp_ms,
             )
         except Exception as error:
-            _fail(delivery, topic, error)
+            self._fail(delivery, topic, error)
             return
         except BaseException:
-            _fail(delivery, topic, ClientClosed("the client was closed"))
+            self._fail(delivery, topic, ClientClosed("the client was closed"))
             raise
 
         def finish(done: object) -> None:
@@ -255,9 +274,17 @@ class Producer:
             if error is None:
                 delivery._finish(future.result(), None)
             else:
-                _fail(delivery, topic, error)
+                self._fail(delivery, topic, error)
 
         future.add_done_callback(finish)
+
+    def _fail(self, delivery: Delivery, topic: str, error: BaseException) -> None:
+        if self._is_exiting:
+            self._lost_records += 1
+            self._loss = self._loss or error
+        elif not delivery._is_awaited:
+            _log.warning("a record for %r failed: %s", topic, error)
+        delivery._finish(None, error)
 
     async def _flush(self, timeout_s: float | None) -> None:
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
@@ -286,9 +313,3 @@ def _left_s(deadline_s: float | None) -> float | None:
     if deadline_s is None:
         return None
     return max(0.0, deadline_s - asyncio.get_running_loop().time())
-
-
-def _fail(delivery: Delivery, topic: str, error: BaseException) -> None:
-    if not delivery._is_awaited:
-        _log.warning("a record for %r failed: %s", topic, error)
-    delivery._finish(None, error)
