@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from odradek.producer.producer import Producer, ProducerArguments
 
 CONNECT_S_MAX = 30.0
+ADMIN_TIMEOUT_S = 30.0
 
 
 class Client:
@@ -40,6 +41,8 @@ class Client:
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
+        self.admin_timeout_s = ADMIN_TIMEOUT_S
+        """How long a call of `admin` may take, s. Set it before `admin` is first used."""
         self._cluster: Cluster = connect(
             bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
         )
@@ -99,7 +102,13 @@ class Client:
         """Topics, configs, access, the cluster."""
         from odradek.admin.admin import Admin
 
-        return Admin(cluster=self._cluster)
+        return Admin(cluster=self._cluster, timeout_s=self.admin_timeout_s)
+
+    def explain_waiting(self) -> str:
+        """Why nothing comes back from the cluster, in words, as far as this client can see."""
+        if self.state is LinkState.CONNECTED:
+            return "connected, but the cluster has not responded yet"
+        return str(self._cluster.unavailable(None))
 
     async def close(self) -> None:
         """Close all connections. May be called twice."""

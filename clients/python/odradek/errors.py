@@ -87,6 +87,13 @@ class BrokersUnavailable(OdradekError):
         super().__init__(f"no broker was reachable{waited}, tried {', '.join(self.tried)}{last}")
 
 
+class NoActiveController(OdradekError):
+    """The brokers respond, but no controller is active: topics, configs and users cannot be read or changed."""
+
+    retriable = True
+    default_hint = "start the controllers that are down: a majority of them must be up (`odradek quorum status`)"
+
+
 class RequestTimedOut(OdradekError):
     """A request was not answered in time. Whether it was carried out is unknown."""
 

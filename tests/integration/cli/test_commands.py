@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+import odradek.sync
+from odradek.partitions import TopicPartition
+
 README = Path(__file__).parents[3] / "README.md"
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
@@ -110,6 +113,60 @@ def test_a_first_message(dev: dict[str, Any]) -> None:
     assert sorted(lines.split()) == ["a=1", "b=2", "c=3"]
     rows = run(dev, "consume", "first", "--from-beginning", "--exit-at-end", "-o", "json")
     assert {json.loads(row)["value"] for row in rows.splitlines()} == {"1", "2", "3"}
+
+
+def test_a_mistyped_topic_is_refused_unless_it_shall_be_created(dev: dict[str, Any]) -> None:
+    told = run(dev, "produce", "tpyo", stdin="a\n", status=1)
+    assert "topic 'tpyo' does not exist" in told
+    run(dev, "produce", "made", "--create", stdin="a\n")
+    assert run(dev, "consume", "made", "--from-beginning", "--exit-at-end") == "a\n"
+
+
+def test_a_key_separator_is_unescaped_and_lines_without_it_are_counted(
+    dev: dict[str, Any],
+) -> None:
+    run(dev, "topic", "create", "tabs")
+    done = subprocess.run(
+        [*CLI, "--bootstrap", dev["grpc"], "produce", "tabs", "-k", "\\t"],
+        input="a\t1\nb\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == "odradek: 1 of 2 lines had no '\\\\t': their records have no key\n"
+    lines = run(dev, "consume", "tabs", "--from-beginning", "--exit-at-end", "-f", "%k=%v\\n")
+    assert lines == "a=1\n=b\n"
+
+
+@pytest.mark.parametrize("option", ["--partitions", "--replicas"])
+def test_no_partitions_or_replicas_are_refused(dev: dict[str, Any], option: str) -> None:
+    told = run(dev, "topic", "create", "none", option, "0", status=2)
+    assert "0 is not a count" in told
+
+
+def test_json_has_one_form_of_names(dev: dict[str, Any]) -> None:
+    health = json.loads(run(dev, "cluster", "health", "-o", "json"))
+    quorum = json.loads(run(dev, "quorum", "status", "-o", "json"))
+    names = [*health, *quorum, *quorum["voters"][0]]
+    assert {"active_controller", "under_replicated", "commit_offset", "log_end"} <= set(names)
+    assert not [name for name in names if not re.fullmatch("[a-z_]+", name)]
+
+
+def test_brokers_describe_their_data_directories(dev: dict[str, Any]) -> None:
+    run(dev, "topic", "create", "sized")
+    run(dev, "produce", "sized", stdin="x" * 5_000 + "\n")
+    with odradek.sync.Client(dev["grpc"]) as client:
+        (there, gone) = client.admin.describe_log_dirs([1, 9], include_partitions=True)
+    assert there.problem == ""
+    assert there.path.endswith("broker-1")
+    assert there.partition_bytes[TopicPartition("sized", 0)] > 5_000
+    assert there.usable_bytes is not None
+    assert there.total_bytes is not None
+    assert 0 < there.usable_bytes < there.total_bytes
+    assert str(gone.error).startswith("broker 9: broker 9 is not there")
+    (broker,) = json.loads(run(dev, "cluster", "info", "-o", "json"))["brokers"]
+    assert broker["free_bytes"] > 0
 
 
 def test_a_line_is_sent_while_the_next_one_is_awaited(dev: dict[str, Any]) -> None:

@@ -253,7 +253,8 @@ class AgreeableGroups(GroupCoordinator):
 
 
 class FakeInventory:
-    is_offline = False
+    offline_reason = ""
+    full_reason = ""
 
     def local_logs(self) -> Sequence[LocalLog]:
         return [LocalLog(TOPICS["orders"], 0, 1234)]

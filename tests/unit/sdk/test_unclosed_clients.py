@@ -48,7 +48,8 @@ def test_a_program_that_does_not_close_its_producer_sends_all_at_its_end() -> No
 
 
 def test_a_program_that_fails_sends_what_it_had_handed_over() -> None:
-    ended = run(after="import atexit\natexit.register(lambda: print(cluster.log('orders', 0).log_end_offset))\nraise SystemExit(3)")
+    end = "import atexit\natexit.register(lambda: print(cluster.log('orders', 0).log_end_offset))"
+    ended = run(after=f"{end}\nraise SystemExit(3)")
     assert (ended.stdout, ended.stderr, ended.returncode) == ("7\n", "", 3)
 
 

@@ -106,6 +106,7 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
     "UnregisterBroker": ({}, cluster(Operation.ALTER)),
     "DescribeCluster": ({}, []),
     "DescribeMetadataQuorum": ({}, cluster(Operation.DESCRIBE)),
+    "DescribeLogDirs": ({}, cluster(Operation.DESCRIBE)),
     "UpdateFeatures": ({}, cluster(Operation.ALTER)),
     "GroupHeartbeat": (
         {"group_id": "group", "subscribed_topics": ["orders"]},

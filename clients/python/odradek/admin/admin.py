@@ -12,6 +12,7 @@ from odradek.admin.descriptions import (
     BrokerDescription,
     ClusterDescription,
     ListenerDescription,
+    LogDirDescription,
     QuorumDescription,
     Voter,
 )
@@ -20,6 +21,8 @@ from odradek.admin.topic_admin import TopicAdmin
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
+from odradek.errors import error_of
+from odradek.partitions import TopicPartition
 from odradek.transports import methods
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
@@ -109,6 +112,20 @@ class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
             ),
         )
 
+    async def describe_log_dirs(
+        self, broker_ids: Sequence[int] = (), *, include_partitions: bool = False
+    ) -> list[LogDirDescription]:
+        """The data directories of these brokers, or of all; a broker that does not respond is an entry too."""
+        response = await self._call(
+            methods.DESCRIBE_LOG_DIRS,
+            pb.DescribeLogDirsRequest(
+                broker_ids=broker_ids,
+                include_partitions=include_partitions,
+                timeout_ms=self._timeout_ms // 2,
+            ),
+        )
+        return [described for broker in response.brokers for described in _log_dirs(broker)]
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Forget a broker that will not come back."""
         response = await self._call(
@@ -125,6 +142,27 @@ class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
         check(response.error_code, f"feature {name!r}", response.error_message)
 
     # --- inside -----------------------------------------------------------------------------------
+
+
+def _log_dirs(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
+    if broker.error_code:
+        error = error_of(broker.error_code, f"broker {broker.broker_id}", broker.error_message)
+        return [LogDirDescription(broker_id=broker.broker_id, error=error)]
+    return [
+        LogDirDescription(
+            broker_id=broker.broker_id,
+            path=directory.path,
+            offline_reason=directory.offline_reason,
+            full_reason=directory.full_reason,
+            total_bytes=directory.total_bytes if directory.total_bytes >= 0 else None,
+            usable_bytes=directory.usable_bytes if directory.usable_bytes >= 0 else None,
+            partition_bytes={
+                TopicPartition(log.partition.topic, log.partition.partition): log.size_bytes
+                for log in directory.partitions
+            },
+        )
+        for directory in broker.log_dirs
+    ]
 
 
 def _broker(told: pb.ClusterBroker) -> BrokerDescription:

@@ -135,6 +135,29 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirDescription:
+    """One data directory of a broker. Sizes in bytes, None where unknown."""
+
+    broker_id: int
+    path: str = ""
+    offline_reason: str = ""
+    """Why nothing is served from it until the broker restarts."""
+    full_reason: str = ""
+    """Why nothing is written to it for now."""
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Size of each partition's log; empty unless asked for."""
+    error: OdradekError | None = None
+    """Why the broker did not describe its directories; then nothing else is known."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, in words; "" if nothing is."""
+        return self.offline_reason or self.full_reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
     """One member of the metadata quorum; None: not known to who answered."""
 
@@ -164,6 +187,7 @@ __all__ = [
     "ConfigSource",
     "ConfigValue",
     "ListenerDescription",
+    "LogDirDescription",
     "NewTopic",
     "Partition",
     "PartitionOutcome",

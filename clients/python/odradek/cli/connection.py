@@ -72,7 +72,7 @@ BootstrapForAll = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option(min=0.1, help="Seconds within which a broker must have answered."),
+    typer.Option(min=0.1, help="Seconds to wait for a broker, and for the response to a request."),
 ]
 Key = Annotated[Path | None, typer.Option("--key", help="Its key, PEM (ssl.key.location).")]
 
@@ -144,7 +144,9 @@ def open_client(bootstrap: str) -> Client:
         )
     elif protocol.startswith("SASL"):
         fail(f"security.protocol is {protocol}: say who logs in, --user", status=EXIT_USAGE)
-    return Client(bootstrap, tls=tls, credentials=credentials)
+    client = Client(bootstrap, tls=tls, credentials=credentials)
+    client.admin_timeout_s = connect_s_max()
+    return client
 
 
 def settings(

@@ -42,7 +42,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9090"
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
     """Rows with the same columns: a JSON array, or a table; `empty` is said where there are none."""
     if output is OutputFormat.JSON:
-        print(json.dumps(list(rows), default=_plain))
+        print(json.dumps([_snake_case(row) for row in rows], default=_plain))
         return
     if not rows:
         print(empty, file=sys.stderr)
@@ -61,7 +61,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
 def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
     """One thing with named facts: a JSON object, or a line a fact."""
     if output is OutputFormat.JSON:
-        print(json.dumps(dict(facts), default=_plain))
+        print(json.dumps(_snake_case(facts), default=_plain))
         return
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
@@ -90,6 +90,22 @@ def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
     if hint and hint not in str(error):
         print(f"         {hint}", file=sys.stderr)
     sys.exit(status)
+
+
+def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same facts under the names that programs read: `log end` is `log_end` in JSON.
+
+    Rows within are renamed too; mappings within keep their keys, which are names of configs.
+    """
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [_snake_case(row) if isinstance(row, Mapping) else row for row in value]
+        return value
+
+    return {
+        name.replace(" ", "_").replace("-", "_"): renamed(value) for name, value in facts.items()
+    }
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,9 @@ from odradek.errors import (
     ClientClosed,
     InvalidTopic,
     NameUnresolvable,
+    NoActiveController,
     OdradekError,
+    RequestTimedOut,
     UnknownTopic,
     WrongLoop,
     error_of,
@@ -218,6 +220,7 @@ class Cluster:
 
         Raises:
             BrokersUnavailable: none answered; `tried` says who was asked.
+            NoActiveController, RequestTimedOut: brokers were reached, but could not carry it out in time.
         """
         self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
@@ -234,13 +237,20 @@ class Cluster:
                         endpoint, method, request, timeout_s=min(left_s, attempt_s)
                     )
                 except OdradekError as error:
-                    last_error = self.explained(error)
-                    if not last_error.retriable:
-                        raise last_error from None
+                    explained = self.explained(error)
+                    if not explained.retriable:
+                        raise explained from None
+                    if not (
+                        isinstance(last_error, NoActiveController)
+                        and isinstance(explained, RequestTimedOut)
+                    ):  # the last attempt may have had no time left to learn the reason
+                        last_error = explained
                     tried.append(endpoint)
             rounds += 1
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
+                if isinstance(last_error, NoActiveController | RequestTimedOut):
+                    raise last_error  # a broker was reached: it is not the brokers that are missing
                 raise BrokersUnavailable(
                     tried=list(dict.fromkeys(tried)) or self._candidates(),
                     last_error=last_error,
@@ -256,7 +266,7 @@ class Cluster:
                 return AdvertisedNameUnresolvable(broker_id, error.endpoint, "no address found")
         return error
 
-    def unavailable(self, waited_s: float) -> BrokersUnavailable:
+    def unavailable(self, waited_s: float | None) -> BrokersUnavailable:
         """The error that tells why nothing is known of the cluster."""
         tried = self.tried or self._candidates()
         return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.cluster import Cluster
+from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.connect import connect
 from odradek.cluster.metadata_cache import Change
 from odradek.errors import (
@@ -117,6 +117,19 @@ class Producer:
     def buffered_bytes(self) -> int:
         """Of records not yet acknowledged."""
         return self._accumulator.buffered_bytes
+
+    def explain_waiting(self) -> str:
+        """Why the oldest unacknowledged records are not acknowledged, in words; "" if there are none."""
+        undone = self._accumulator.undone()
+        if not undone:
+            return ""
+        oldest = min(undone, key=lambda batch: batch.created_ms)
+        reason = oldest.last_error
+        if reason is not None:
+            return str(reason)
+        if self._cluster.state is not LinkState.CONNECTED:
+            return str(self._cluster.unavailable(None))
+        return f"{oldest.queue.name}: its leader has not acknowledged yet"
 
     async def send(
         self,

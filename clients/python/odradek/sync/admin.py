@@ -27,6 +27,7 @@ class Admin(Facade[AsyncAdmin]):
     list_offsets = waits(AsyncAdmin.list_offsets)
     describe_cluster = waits(AsyncAdmin.describe_cluster)
     describe_quorum = waits(AsyncAdmin.describe_quorum)
+    describe_log_dirs = waits(AsyncAdmin.describe_log_dirs)
     unregister_broker = waits(AsyncAdmin.unregister_broker)
     update_feature = waits(AsyncAdmin.update_feature)
     create_acls = waits(AsyncAdmin.create_acls)

@@ -15,6 +15,7 @@ from odradek.errors import (
     AuthorizationFailed,
     BrokerUnreachable,
     NameUnresolvable,
+    NoActiveController,
     OdradekError,
     RequestTimedOut,
     ServerFault,
@@ -22,6 +23,8 @@ from odradek.errors import (
 )
 
 RESOLVE_S_MAX: Final = 0.5
+_NO_CONTROLLER: Final = "no active controller"
+"""How brokers begin the details of the status UNAVAILABLE when they could not pass a call on to a controller."""
 
 
 class GrpcStream:
@@ -103,6 +106,8 @@ async def translated(
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its name does not resolve on this machine")
+        if told.startswith(_NO_CONTROLLER):
+            return NoActiveController(f"the broker at {endpoint} responds, but {told}")
         return BrokerUnreachable(endpoint, told)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"{name} was not answered in time by the broker at {endpoint}")

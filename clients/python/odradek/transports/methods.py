@@ -134,6 +134,9 @@ DESCRIBE_QUORUM: Final = admin_call(
     admin.DescribeMetadataQuorumRequest,
     admin.DescribeMetadataQuorumResponse,
 )
+DESCRIBE_LOG_DIRS: Final = admin_call(
+    "DescribeLogDirs", admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse
+)
 UPDATE_FEATURES: Final = admin_call(
     "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse
 )

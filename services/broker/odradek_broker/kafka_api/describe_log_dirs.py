@@ -42,7 +42,7 @@ def describe_log_dirs(request: Request) -> Message:
             )
         )
     total, usable = inventory.disk_bytes()
-    failed = inventory.is_offline
+    failed = bool(inventory.offline_reason)
     return DescribeLogDirsResponse(
         error_code=ErrorCode.NONE,
         results=[

@@ -66,7 +66,12 @@ class LogInventory(Protocol):
         """(total, usable) of the volume; -1 when unknown."""
 
     @property
-    def is_offline(self) -> bool: ...
+    def offline_reason(self) -> str:
+        """Why the directory is offline until the broker restarts; "" while it is not."""
+
+    @property
+    def full_reason(self) -> str:
+        """Why nothing can be written for now (a full disk); "" while writes are taken."""
 
 
 @dataclass(slots=True, kw_only=True)

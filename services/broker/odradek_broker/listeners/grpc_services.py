@@ -6,6 +6,7 @@ import grpc.aio
 
 from odradek_broker.broker_configs import describe_broker
 from odradek_broker.context import BrokerContext
+from odradek_broker.listeners.directory_inventory import DirectoryInventory
 from odradek_broker.listeners.grpc_listeners import GrpcListeners
 from odradek_broker.listeners.servicers import (
     admin_servicer,
@@ -36,6 +37,7 @@ def add_services(
         controllers=context.controllers,
         peers=context.peers,
         describe_broker=lambda one: describe_broker(settings, partitions.image, one),
+        inventory=DirectoryInventory(table, str(settings.log_dir)),
     )
     group = group_servicer.GroupServicer(
         broker_id=context.broker_id,

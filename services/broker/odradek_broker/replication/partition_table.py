@@ -256,8 +256,13 @@ class PartitionTable:
     @property
     def storage_problem(self) -> str:
         """Why nothing can be written here: the directory is offline, or full; "" while it can."""
+        return self.offline_reason or self.full_reason
+
+    @property
+    def full_reason(self) -> str:
+        """Why nothing can be written for now, though the directory is online; "" while writes are taken."""
         full = self._directory.full
-        return self.offline_reason or (str(full) if full is not None else "")
+        return "" if full is None else str(full)
 
     def storage_failed(self, failure: Exception | str) -> None:
         """Take the directory offline, once; replicas hear of it in a later turn.

@@ -151,6 +151,7 @@ RULES: Final[dict[str, Rule]] = {
     _ADMIN + "UnregisterBroker": _on_cluster(Operation.ALTER),
     _ADMIN + "DescribeCluster": _nothing,  # where brokers are: whoever may come in must know
     _ADMIN + "DescribeMetadataQuorum": _on_cluster(Operation.DESCRIBE),
+    _ADMIN + "DescribeLogDirs": _on_cluster(Operation.DESCRIBE),
     _ADMIN + "UpdateFeatures": _on_cluster(Operation.ALTER),
     _GROUP + "GroupHeartbeat": _member,
     _GROUP + "CommitOffsets": _commit,

@@ -257,6 +257,13 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
         raise AssertionError("abort raises")
 
+    async def DescribeLogDirs(
+        self, request: pb.DescribeLogDirsRequest, context: Context
+    ) -> pb.DescribeLogDirsResponse:
+        """Refuse: only brokers know their data directories."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
+        raise AssertionError("abort raises")
+
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:

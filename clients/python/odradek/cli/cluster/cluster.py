@@ -1,4 +1,4 @@
-"""`odradek cluster`: who is there, and whether all is well."""
+"""`odradek cluster`: brokers, health, configs, replicas."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odradek.cli.cluster.config import config
+from odradek.cli.cluster.health import health
 from odradek.cli.cluster.spread import spread
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
-    EXIT_UNHEALTHY,
     Bootstrap,
     Output,
     OutputFormat,
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 app = typer.Typer(
-    help="Who is there, and whether all is well; spread replicas.", no_args_is_help=True
+    help="Show brokers and health, change configs, spread replicas.", no_args_is_help=True
 )
+app.command()(health)
 app.command()(spread)
 app.command()(config)
 
@@ -36,6 +37,7 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         cluster = await client.admin.describe_cluster()
+        rooms = await _room(client)
         facts = {
             "cluster": cluster.cluster_id,
             "active controller": cluster.active_controller_id,
@@ -43,14 +45,15 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
         }
         rows = [
             {
-                "broker": one.broker_id,
-                "epoch": one.broker_epoch,
-                "rack": one.rack or None,
-                "fenced": one.is_fenced,
-                "leads": one.leader_count,
-                "listeners": [f"{li.name}://{li.host}:{li.port}" for li in one.listeners],
+                "broker": broker.broker_id,
+                "epoch": broker.broker_epoch,
+                "rack": broker.rack or None,
+                "fenced": broker.is_fenced,
+                "leads": broker.leader_count,
+                "free bytes": rooms.get(broker.broker_id),
+                "listeners": [f"{li.name}://{li.host}:{li.port}" for li in broker.listeners],
             }
-            for one in sorted(cluster.brokers, key=lambda one: one.broker_id)
+            for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
         ]
         return facts, rows
 
@@ -63,35 +66,15 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
     print_rows(rows, output, empty="no brokers")
 
 
-@app.command()
-def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Status 0 when all is well, else 3.
+async def _room(client: Client) -> dict[int, int | None]:
+    """Free bytes of each broker's volume; empty where the caller may not know, or brokers are too old."""
+    from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
-    Not well: partitions without a leader or under-replicated, fenced brokers, no active controller.
-    """
-
-    async def work(client: Client) -> dict[str, Any]:
-        cluster = await client.admin.describe_cluster()
-        topics = await client.admin.list_topics(include_internal=True)
-        partitions = [p for topic in topics for p in topic.partitions]
-        facts: dict[str, Any] = {
-            "brokers": sum(not one.is_fenced for one in cluster.brokers),
-            "fenced brokers": sum(one.is_fenced for one in cluster.brokers),
-            "partitions": len(partitions),
-            "without leader": sum(p.leader_id < 0 for p in partitions),
-            "under-replicated": sum(len(p.isr) < len(p.replicas) for p in partitions),
-            "active controller": cluster.active_controller_id,
-        }
-        bad = facts["fenced brokers"] or facts["without leader"] or facts["under-replicated"]
-        facts["healthy"] = not bad and facts["active controller"] >= 0
-        if facts["healthy"]:  # who has no rights sees no partitions, and all would seem well
-            await client.admin.describe_quorum()
-        return facts
-
-    facts = with_client(bootstrap, work)
-    print_facts(facts, output)
-    if not facts["healthy"]:
-        raise typer.Exit(EXIT_UNHEALTHY)
+    try:
+        directories = await client.admin.describe_log_dirs()
+    except (AuthorizationFailed, UnsupportedOperation):
+        return {}
+    return {directory.broker_id: directory.usable_bytes for directory in directories}
 
 
 @app.command()

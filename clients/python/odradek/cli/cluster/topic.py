@@ -29,13 +29,28 @@ ConfigOption = Annotated[
 ]
 
 
+def _count(value: int) -> int:
+    """Refuse a number of partitions or replicas that cannot be."""
+    if value == 0 or value < -1:
+        raise typer.BadParameter(f"{value} is not a count: give 1 or more, or -1 for the default")
+    return value
+
+
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="How many; -1: the cluster's default.")] = -1,
-    replicas: Annotated[int, typer.Option(help="Replication factor; -1: the default.")] = -1,
+    partitions: Annotated[
+        int,
+        typer.Option(help="Number of partitions; -1: the cluster's default.", callback=_count),
+    ] = -1,
+    replicas: Annotated[
+        int,
+        typer.Option(help="Replication factor; -1: the cluster's default.", callback=_count),
+    ] = -1,
     config: ConfigOption = None,
-    if_not_exists: Annotated[bool, typer.Option(help="Be content if it exists.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option(help="Succeed if the topic already exists.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:

@@ -21,6 +21,7 @@ from odradek.cli.output import (
     OutputFormat,
     fail,
 )
+from odradek.cli.records.escapes import ESCAPES
 from odradek.cli.session import chosen_partitions, with_client
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group may take to give a member that exits at the end a partition."""
 _TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _FORMAT_HELP = (
     "What is printed of each record: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
     "%h headers, %% a percent sign; \\n and \\t as usual."
@@ -127,7 +127,7 @@ def consume(
                         break
 
     try:
-        with_client(bootstrap, work)
+        with_client(bootstrap, work, is_quick=False)
     except BrokenPipeError:  # the reader of our output has enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -171,7 +171,7 @@ def _renderer(form: str) -> Callable[[Any], bytes]:
                 fail(f"--format: there is no %{match[1]}; {_FORMAT_HELP}", status=EXIT_USAGE)
             pieces.append(match[1])
         else:
-            pieces.append(_ESCAPES.get(match[2], match[2]).encode())
+            pieces.append(ESCAPES.get(match[2], match[2]).encode())
         position = match.end()
     pieces.append(form[position:].encode())
     return lambda record: b"".join(

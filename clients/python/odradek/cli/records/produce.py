@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
@@ -10,7 +12,6 @@ import typer
 
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
-    EXIT_ERROR,
     EXIT_USAGE,
     Bootstrap,
     Output,
@@ -18,13 +19,18 @@ from odradek.cli.output import (
     fail,
     print_facts,
 )
-from odradek.cli.session import with_client
+from odradek.cli.records.escapes import unescaped
+from odradek.cli.session import PATIENCE_S, with_client
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.producer.delivery import DeliveryFuture
+    from odradek.producer.producer import Producer
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one record, too: the topic's max.message.bytes says what is too large."""
+INTERRUPTED_FLUSH_S_MAX: Final = 5.0
+"""How long an interrupted command still tries to send what it has read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -36,7 +42,11 @@ def produce(
     acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
     key_separator: Annotated[
         str | None,
-        typer.Option("-k", "--key-separator", help="What parts key and value of a line."),
+        typer.Option(
+            "-k",
+            "--key-separator",
+            help="What stands between key and value of a line; \\t is a tab. Lines without it have no key.",
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("-p", "--partition", min=0, help="Only this one; none: by key.")
@@ -44,6 +54,10 @@ def produce(
     header: Annotated[
         list[str] | None, typer.Option("-H", "--header", help="NAME=VALUE on every record.")
     ] = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Let the brokers create the topic if it does not exist."),
+    ] = False,
     compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -56,38 +70,117 @@ def produce(
     headers = [_header(text) for text in header or ()]
     source = _open(file)
 
-    async def work(client: Client) -> tuple[int, list[BaseException]]:
+    separator = None if key_separator is None else unescaped(key_separator).encode()
+    run = _Run(topic)
+
+    async def work(client: Client) -> None:
         from odradek.cli.records.input_lines import lines_of  # asyncio with it
 
-        errors: list[BaseException] = []
-        sent = 0
-        how: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
-        async with client.producer(
-            acks=how, compression=compression, request_bytes_max=REQUEST_BYTES_MAX
-        ) as producer:
+        acks_wanted: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
+        producer = client.producer(
+            acks=acks_wanted,
+            compression=compression,
+            request_bytes_max=REQUEST_BYTES_MAX,
+            allow_auto_create=create,
+        )
+        async with _explained(run, producer):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 for line in lines:
-                    sent += 1
-                    key, value = _split(line, key_separator)
+                    key, value = run.split(line, separator)
                     future = await producer.send(
                         topic, value, key=key, headers=headers or None, partition=partition
                     )
-                    future.add_done_callback(
-                        lambda done: errors.append(e) if (e := done.exception()) else None
-                    )
+                    future.add_done_callback(run.count)
             await producer.flush()
-        return sent, errors
 
     with source:
-        sent, errors = with_client(bootstrap, work)
-    if errors:
-        fail(
-            f"{len(errors)} of {sent} records were not acknowledged: {errors[0]}", status=EXIT_ERROR
+        with_client(bootstrap, work, is_quick=False)
+    if run.error is not None:
+        fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
+    if run.without_key:
+        print(
+            f"odradek: {run.without_key} of {run.sent} lines had no {key_separator!r}: their records have no key",
+            file=sys.stderr,
         )
     if output is OutputFormat.JSON:
-        print_facts({"topic": topic, "records": sent}, output)
+        print_facts({"topic": topic, "records": run.sent}, output)
     elif sys.stderr.isatty():
-        print(f"{sent} records sent to {topic}", file=sys.stderr)
+        print(f"{run.sent} records sent to {topic}", file=sys.stderr)
+
+
+class _Run:
+    """What one `odradek produce` has sent, and what became of it."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.sent = 0
+        self.acknowledged = 0
+        self.failed = 0
+        self.without_key = 0
+        self.error: BaseException | None = None
+        """Of the first record that failed."""
+
+    def split(self, line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
+        """Key and value of a line that is about to be sent."""
+        self.sent += 1
+        if separator is None:
+            return None, line
+        key, found, value = line.partition(separator)
+        if found:
+            return key, value
+        self.without_key += 1
+        return None, line
+
+    def count(self, done: DeliveryFuture) -> None:
+        """Take note of one record's outcome."""
+        error = done.exception()
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.failed += 1
+            self.error = self.error or error
+
+    @property
+    def undecided(self) -> int:
+        """Records that are neither acknowledged nor failed yet."""
+        return self.sent - self.acknowledged - self.failed
+
+
+@contextlib.asynccontextmanager
+async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
+    """Close the producer at the end; say why it waits where it waits, and what was lost by an interruption."""
+    import asyncio
+
+    async def explain() -> None:
+        last_reason = ""
+        while True:
+            acknowledged = run.acknowledged
+            await asyncio.sleep(PATIENCE_S)
+            if run.undecided and run.acknowledged == acknowledged:
+                reason = producer.explain_waiting()
+                if reason and reason != last_reason:
+                    print(
+                        f"odradek: waiting, {run.undecided} records are not acknowledged: {reason}",
+                        file=sys.stderr,
+                    )
+                    last_reason = reason
+
+    explaining = asyncio.create_task(explain())
+    try:
+        yield
+        await producer.close()
+    except asyncio.CancelledError:
+        await producer.close(INTERRUPTED_FLUSH_S_MAX)
+        if run.sent > run.acknowledged:
+            missing = run.sent - run.acknowledged
+            print(
+                f"odradek: interrupted; {missing} of {run.sent} records were not acknowledged",
+                file=sys.stderr,
+            )
+        raise
+    finally:
+        explaining.cancel()
+        await producer.close(0)
 
 
 def _open(file: str) -> BinaryIO:
@@ -99,13 +192,6 @@ def _open(file: str) -> BinaryIO:
         return Path(file).open("rb")
     except OSError as error:
         fail(f"cannot read {file}: {error.strerror}", status=EXIT_USAGE)
-
-
-def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line
-    key, found, value = line.partition(separator.encode())
-    return (key, value) if found else (None, line)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.listeners.directory_inventory import DirectoryInventory
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
@@ -29,6 +30,7 @@ from odradek_runtime.internal_channels import InternalChannels
 _TIMEOUT_DEFAULT_S: Final = 10.0
 _PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain
 _TIMEOUT_MAX_S: Final = 60.0
+_SHARE_OF_DEADLINE: Final = 0.8
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
 
@@ -53,13 +55,15 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         controllers: ControllerClient,
         peers: InternalChannels,
         describe_broker: DescribeBroker,
+        inventory: DirectoryInventory,
     ) -> None:
-        """`describe_broker` tells this broker's own configs."""
+        """`describe_broker` describes this broker's own configs, `inventory` its data directory."""
         self._broker_id = broker_id
         self._service = service
         self._controllers = controllers
         self._peers = peers
         self._describe_broker = describe_broker
+        self._inventory = inventory
 
     async def _forward(
         self, method: str, request: Any, context: Any, *, is_admin: bool = True
@@ -68,6 +72,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         asked_ms = getattr(request, "timeout_ms", 0)
         if asked_ms > 0:
             timeout_s = min(asked_ms / 1000, _TIMEOUT_MAX_S)
+        left_s = context.time_remaining()
+        if (
+            left_s is not None
+        ):  # respond before the caller gives up, so that the caller learns the reason
+            timeout_s = min(timeout_s, _SHARE_OF_DEADLINE * left_s)
         try:
             return await self._controllers.call(
                 method, request, timeout_s=timeout_s, is_admin=is_admin
@@ -158,6 +167,58 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             return refused
         found: pb.ConfigResourceResult = answer.resources[0]
         return found
+
+    # --- data directories --------------------------------------------------------------------------
+
+    async def DescribeLogDirs(
+        self, request: pb.DescribeLogDirsRequest, _context: Any
+    ) -> pb.DescribeLogDirsResponse:
+        """Describe this broker's data directory, and ask the other brokers for theirs, all at once."""
+        broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
+        answers = await asyncio.gather(
+            *(self._log_dirs_of(BrokerId(broker_id), request) for broker_id in broker_ids)
+        )
+        return pb.DescribeLogDirsResponse(brokers=answers)
+
+    async def _log_dirs_of(
+        self, broker_id: BrokerId, request: pb.DescribeLogDirsRequest
+    ) -> pb.BrokerLogDirs:
+        if broker_id == self._broker_id:
+            return self._own_log_dirs(include_partitions=request.include_partitions)
+        code, reason = ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not there"
+        stub = await self._peer(broker_id)
+        if stub is not None:
+            timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
+            asked = pb.DescribeLogDirsRequest(
+                broker_ids=[broker_id], include_partitions=request.include_partitions
+            )
+            try:
+                response: pb.DescribeLogDirsResponse = await stub.DescribeLogDirs(
+                    asked, timeout=min(timeout_s, _TIMEOUT_MAX_S)
+                )
+                return response.brokers[0]
+            except grpc.aio.AioRpcError as error:
+                reason = f"broker {broker_id} does not respond: {error.details()}"
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    code = ErrorCode.UNSUPPORTED_VERSION
+                    reason = f"broker {broker_id} is too old to describe its data directory"
+        return pb.BrokerLogDirs(broker_id=broker_id, error_code=code, error_message=reason)
+
+    def _own_log_dirs(self, *, include_partitions: bool) -> pb.BrokerLogDirs:
+        total_bytes, usable_bytes = self._inventory.disk_bytes()
+        directory = pb.LogDir(
+            path=self._inventory.path,
+            offline_reason=self._inventory.offline_reason,
+            full_reason=self._inventory.full_reason,
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
+        for log in self._inventory.local_logs() if include_partitions else ():
+            topic = self._service.image.topics.get(log.topic_id)
+            if topic is not None:
+                partition = common_pb2.TopicPartition(topic=topic.name, partition=log.partition)
+                directory.partitions.add(partition=partition, size_bytes=log.size_bytes)
+        return pb.BrokerLogDirs(broker_id=self._broker_id, log_dirs=[directory])
 
     # --- records ---------------------------------------------------------------------------------
 
