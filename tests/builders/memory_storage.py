@@ -5,7 +5,7 @@ a file's writes become durable with `datasync`/`sync`, a directory's entries wit
 `lose_power` throws the rest away, or part of it: each unsynced write survives whole, torn or not at
 all, as the random source says; of a directory's changes the first ones survive, in their order, as
 journals of file systems keep them. `fault`, if set, is asked before each operation that changes
-something, and may raise an OSError or let a write be short.
+something, before each read ("read") and each opening ("open"), and may raise an OSError or let a write be short.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from odradek_broker.log.storage import failed_sync
 from odradek_protocol.records.batch_header import ByteBuffer
+
+NAME_BYTES_MAX = 255  # of a file, as usual file systems have it
 
 
 class Inode:
@@ -50,6 +53,11 @@ class Inode:
         self.data = data
         self.sync()
         self.locked_by = None
+
+
+def _check_name(path: Path) -> None:
+    if len(path.name.encode()) > NAME_BYTES_MAX:
+        raise OSError(errno.ENAMETOOLONG, "File name too long", str(path))
 
 
 def _resize(data: bytearray, size_bytes: int) -> None:
@@ -138,7 +146,10 @@ class MemoryFile:
         self._inode.modified_ms = self._storage.now_ms
 
     def datasync(self) -> None:
-        self._storage.ask("sync", self._path)
+        try:
+            self._storage.ask("sync", self._path)
+        except OSError as error:
+            raise failed_sync(error) from error
         assert self.is_open
         self._inode.sync()
 
@@ -150,6 +161,7 @@ class MemoryFile:
 
     def duplicate(self) -> MemoryFile:
         assert self.is_open
+        self._storage.ask("open", self._path)
         return MemoryFile(self._storage, self._inode, self._path)
 
     def close(self) -> None:
@@ -174,7 +186,7 @@ class MemoryStorage:
 
     def ask(self, operation: str, path: Path) -> int | None:
         """Count an operation and let the fault, if any, have its way."""
-        if operation != "read":
+        if operation not in ("read", "open"):
             self.operations += 1
         return self.fault(operation, path) if self.fault is not None else None
 
@@ -216,7 +228,9 @@ class MemoryStorage:
 
     def open(self, path: Path, *, create: bool = False) -> MemoryFile:
         directory = self._directory(path.parent)
+        self.ask("open", path)
         if create and path.name not in directory.entries:
+            _check_name(path)
             self.ask("create", path)
             directory.change({path.name: Inode(self.now_ms)})
         return MemoryFile(self, self.inode(path), path)
@@ -246,12 +260,14 @@ class MemoryStorage:
 
     def make_directory(self, path: Path) -> None:
         self.ask("create", path)
+        _check_name(path)
         parent = self._directory(path.parent)
         if path.name not in parent.entries:
             parent.change({path.name: MemoryDirectory()})
 
     def rename(self, source: Path, target: Path) -> None:
         self.ask("rename", source)
+        _check_name(target)
         parent = self._directory(source.parent)
         if source.name not in parent.entries:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
@@ -272,7 +288,11 @@ class MemoryStorage:
         parent.change({path.name: None})
 
     def sync_directory(self, path: Path) -> None:
-        self.ask("sync", path)
+        self.ask("open", path)
+        try:
+            self.ask("sync", path)
+        except OSError as error:
+            raise failed_sync(error) from error
         self._directory(path).sync()
 
     def free_bytes(self, path: Path) -> int:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-import sys
+import signal
 from pathlib import Path
-
-import pytest
 
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.integration.broker.broker_cluster import BrokerCluster, batch, record_values
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
 async def test_a_failed_write_moves_leadership_and_loses_nothing(tmp_path: Path) -> None:
-    async with BrokerCluster(tmp_path, brokers=3) as cluster:
+    module = "tests.integration.broker.broker_with_a_bad_disk"
+    async with BrokerCluster(tmp_path, brokers=3, module=module) as cluster:
         await cluster.create_topic("t", replicas=3, min_insync_replicas="2")
         leader = cluster.partition("t").leader
         process = cluster.brokers[leader].process
         assert process is not None
-        # Files may not grow past this: writes fail with EFBIG, as they do on a full disk.
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
         acked: list[int] = []
-        number = 0
+        for number in range(4):
+            result = await cluster.produce("t", batch([b"%d" % number]), via=leader)
+            assert result.error_code == 0
+            acked.append(number)
+        process.send_signal(signal.SIGUSR1)
+        number = 4
         async with asyncio.timeout(30):
             while cluster.partition("t").leader == leader:
                 result = await cluster.produce(

@@ -286,6 +286,23 @@ def test_what_one_request_makes_collides_and_counts_within_it() -> None:
     ]
 
 
+def test_a_topic_has_no_more_partitions_than_its_longest_name_has_room_for() -> None:
+    found = Cluster(
+        settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_request_max=200_000)
+    )
+    found.start(1)
+    wide = CreateTopicsRequest(topics=(NewTopic(name="x" * 249, partition_count=100_001),))
+    (created,) = found.commit(found.controller.handle_create_topics(wide))
+    assert created.outcome.error is ErrorCode.POLICY_VIOLATION
+    assert "may have 100000 partitions" in created.outcome.message
+    one = CreateTopicsRequest(topics=(NewTopic(name="x" * 249, partition_count=1),))
+    found.commit(found.controller.handle_create_topics(one))
+    more = CreatePartitionsRequest(topics=(NewPartitions(name="x" * 249, total_count=100_001),))
+    (grown,) = found.commit(found.controller.handle_create_partitions(more))
+    assert grown.outcome.error is ErrorCode.POLICY_VIOLATION
+    assert "may have 100000 partitions" in grown.outcome.message
+
+
 def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody() -> None:
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, batch_bytes_max=20_000))
     found.start(1, 2, 3)

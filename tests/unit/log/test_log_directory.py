@@ -223,7 +223,7 @@ def test_a_deleted_partition_makes_room_for_its_namesake() -> None:
     log = directory.create(TOPIC, other, PARTITION, SMALL)
     assert log.log_end_offset == 0
     (gone,) = directory.take_removals()
-    assert gone.name.startswith("flights-0.")
+    assert gone.name.startswith(f"{TOPIC_ID.hex()}-0."), "short, whatever the topic is called"
     assert gone.name.endswith("-delete")
     directory.remove_tree(gone)
     directory.remove_tree(gone)

@@ -72,7 +72,7 @@ def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callab
     state = {"kind": ""}
 
     def fault(operation: str, path: Path) -> int | None:
-        if operation == "read":
+        if operation in ("read", "open"):
             return None
         if storage.operations == first:
             state["kind"] = operation
@@ -349,6 +349,8 @@ def test_a_topic_is_deleted_though_its_new_name_finds_no_room() -> None:
     no_room_for(storage, path.name)
     directory.delete(TOPIC_ID, PARTITION)
     assert (directory.failure, directory.full) == (None, None)
+    for gone in directory.take_removals():
+        directory.remove_tree(gone)
     assert not storage.exists(path)
     assert directory.take_removals() == []
     storage.fault = None
@@ -413,7 +415,7 @@ def test_a_read_error_takes_the_directory_offline() -> None:
     assert isinstance(storage, MemoryStorage)
 
     def fault(operation: str, path: Path) -> int | None:
-        if operation == "read":
+        if operation in ("read", "open"):
             raise OSError(errno.EIO, "injected")
         return None
 

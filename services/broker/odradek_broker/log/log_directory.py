@@ -5,8 +5,8 @@
     clean | running | failed                         directory/restart_markers.py
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
-    <topic>-<partition>.<random>-delete/             deleted, to be removed
-    <topic>-<partition>.<random>-stray/              nobody knows whose: kept for a human
+    <topic id>-<partition>.<random>-delete/          deleted, to be removed; directory/departures.py
+    <name>.<random>-stray/                           nobody knows whose: kept for a human
 
 The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
 the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
@@ -17,13 +17,13 @@ and may only be read, until `look_for_room` finds some and `health.has_room_agai
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.directory.checkpoint_job import CheckpointJob, Checkpoints
+from odradek_broker.log.directory.departures import Departures
 from odradek_broker.log.directory.flushes import FLUSH_TOTAL_BYTES_MAX, due_flushes
 from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, LoadReport
 from odradek_broker.log.directory.meta_properties import MetaProperties
@@ -33,7 +33,7 @@ from odradek_broker.log.directory.opening import (
     format_directory,
     take_lock,
 )
-from odradek_broker.log.directory.partition_files import DELETE_SUFFIX, create_metadata
+from odradek_broker.log.directory.partition_files import create_metadata
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
@@ -44,7 +44,6 @@ from odradek_broker.log.recovery import Recovery
 from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
-    NO_ROOM,
     DirectoryHealth,
     DiskStorage,
     File,
@@ -101,7 +100,7 @@ class LogDirectory:
         self._markers = RestartMarkers(storage, path)
         self._checkpoints = Checkpoints(storage, path)
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
-        self._removals: list[Path] = []
+        self._departures = Departures(storage, path)
         self.health.on_failure = self._failed
 
     # --- opening --------------------------------------------------------------------------------
@@ -201,7 +200,8 @@ class LogDirectory:
             )
 
         report = loading.run(add, on_progress=on_progress, threads_max=threads_max)
-        self._removals += loading.deleted
+        for deleted in loading.deleted:
+            self._departures.add(deleted)
         return report
 
     def _add(
@@ -249,13 +249,17 @@ class LogDirectory:
     ) -> PartitionLog:
         """Make an empty log: a few system calls, not synced; its first sync does that too.
 
-        Raises StorageFailed. A namesake with another id must have been deleted before.
+        Raises StorageFailed. A namesake with another id must have been deleted before; if its directory
+        could not be renamed, that is tried again here.
         """
         self.health.check_room()
         key = (topic_id, partition)
         assert key not in self._logs, key
         path = self.path / f"{topic}-{partition}"
-        assert not self._storage.exists(path), f"{path} was not deleted before it is made again"
+        try:
+            self._departures.make_way(path)
+        except OSError as error:
+            raise self.health.fail_to_write(f"creating {path}", error) from error
         try:
             self._storage.make_directory(path)
             create_metadata(self._storage, path, topic_id)
@@ -310,35 +314,25 @@ class LogDirectory:
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Rename a partition's directory out of the way; `take_removals` gives it up later.
 
-        Its log must not be used any more. No error if there is none. Raises StorageFailed.
+        Its log must not be used any more. No error if there is none. Raises StorageFailed if the disk fails;
+        whatever else the rename meets, the partition is no longer here.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
         if log is None:
             return
-        name = f"{log.topic}-{log.partition}.{secrets.token_hex(16)}{DELETE_SUFFIX}"
-        target = self.path / name
         log.retire_all()
         with self.health.failing(f"deleting {log.directory}"):
-            try:
-                self._storage.rename(log.directory, target)
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                self._storage.remove_tree(log.directory)  # rare, and makes room: it may wait here
-            else:
-                self._removals.append(target)
+            self._departures.delete(log.directory, log.id)
 
     def take_removals(self) -> list[Path]:
         """Directories of deleted partitions: `remove_tree` of each, in the pool."""
-        removals, self._removals = self._removals, []
-        return removals
+        return self._departures.take()
 
     def remove_tree(self, path: Path) -> None:
         """Remove what `take_removals` gave (waits; may take long). Raises OSError: nothing is lost
-        but space, and the next start tries again."""
-        with contextlib.suppress(FileNotFoundError):
-            self._storage.remove_tree(path)
+        but space, and `take_removals` gives it again."""
+        self._departures.remove(path)
 
     @property
     def size_bytes(self) -> int:

@@ -20,12 +20,13 @@ from odradek_broker.log.directory.partition_files import (
     write_epochs,
     write_snapshot,
 )
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.producers.replay import replay
 from odradek_broker.log.segments.segment import Segment, Suffix, file_name
 from odradek_broker.log.segments.swap import undo_swaps
-from odradek_broker.log.storage import NO_ROOM, File, Storage
+from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
 from odradek_protocol.records.errors import CorruptBatch
 
@@ -82,7 +83,7 @@ class SyncJob(StorageJob):
 
     `files` are duplicates and belong to the job. `closed` are segments whose indexes were never
     synced, `active` the one whose index files only get what is new: they may be lost with the
-    power, and are made again then. `no_room`: the disk is full, and it was no full sync after all.
+    power, and are made again then. `refused`: why it was no full sync after all (the disk is full).
     """
 
     end_offset: Offset
@@ -99,7 +100,7 @@ class SyncJob(StorageJob):
     epochs_changes: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
     stale_snapshots: list[Offset] = field(default_factory=list)
-    no_room: OSError | None = None
+    refused: OSError | None = None
 
     def _work(self) -> None:
         for file in self.files:
@@ -108,9 +109,9 @@ class SyncJob(StorageJob):
             try:
                 self._write_companions()
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if error_class(error) is ErrorClass.DISK or not self.is_current():
                     raise
-                self.full, self.no_room = False, error
+                self.full, self.refused = False, error
         if self.is_new:
             sync_new_partition(self.storage, self.directory)
         elif self.sync_directory:

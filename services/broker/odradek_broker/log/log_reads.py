@@ -113,9 +113,8 @@ class ReadPlan:
                 if result is not None:
                     return result
         except OSError as error:
-            raise self._health.fail(
-                f"reading {self._segments[0].path(Suffix.LOG)}", error
-            ) from error
+            what = f"reading {self._segments[0].path(Suffix.LOG)}"
+            raise self._health.fail_to_read(what, error) from error
         except CorruptBatch as error:
             what = f"reading {self._segments[0].path(Suffix.LOG)}"
             raise self._health.fail(what, OSError(errno.EIO, str(error))) from error

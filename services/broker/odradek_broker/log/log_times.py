@@ -83,7 +83,7 @@ def _look(
             if any(segment.is_retired for segment in now):
                 continue
             cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-            raise health.fail("looking for a timestamp", cause) from error
+            raise health.fail_to_read("looking for a timestamp", cause) from error
     return None
 
 

@@ -37,7 +37,7 @@ from odradek_broker.log.readable_log import ReadableLog
 from odradek_broker.log.segments.batch_walk import Header, headers_of
 from odradek_broker.log.segments.recent_appends import RecentAppends
 from odradek_broker.log.segments.segment import Segment
-from odradek_broker.log.storage import DirectoryHealth, Storage, StorageFull
+from odradek_broker.log.storage import DirectoryHealth, Storage, StorageRefused
 from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
@@ -108,7 +108,7 @@ class PartitionLog(ReadableLog):
         rise from `log_end_offset` on (compaction leaves gaps), epochs never fall. The buffer
         belongs to the log afterwards: it is kept for readers of the tail unless `retain` is false,
         so nobody may change it. Rolls segments, enters new leader epochs, notes producers and
-        transactions. Raises StorageFailed, and nothing of it counts as written (with StorageFull,
+        transactions. Raises StorageFailed, and nothing of it counts as written (with StorageRefused,
         nothing is, if `is_intact`); CorruptBatch, and nothing is written, if these are no batches.
         """
         self._health.check_room()
@@ -120,7 +120,7 @@ class PartitionLog(ReadableLog):
             self._append_runs(batches, headers)
         except OSError as error:
             failure = self._health.fail_to_write(f"writing {self.directory}", error)
-            if isinstance(failure, StorageFull):
+            if isinstance(failure, StorageRefused):
                 self._undo_append(end_before)
             raise failure from error
         if self._progress.since_ms is None:
@@ -211,7 +211,7 @@ class PartitionLog(ReadableLog):
         try:
             files = [segment.handle() for segment in segments]
         except OSError as error:
-            raise self._health.fail(f"opening segments of {self.directory}", error) from error
+            raise self._health.fail_to_write(f"syncing {self.directory}", error) from error
         job = SyncJob(
             **self._job_basics(),
             end_offset=self.log_end_offset,
@@ -239,12 +239,14 @@ class PartitionLog(ReadableLog):
         if job.error is not None:
             if not isinstance(job.error, OSError):
                 raise job.error
-            fail = self._health.fail if is_sync else self._health.fail_to_write
+            if isinstance(job, SyncJob):
+                self._progress.was_refused(job)
             self.is_intact &= is_sync  # nobody knows how far a cut came
-            raise fail(f"syncing {self.directory}", job.error) from job.error
+            what = f"syncing {self.directory}"
+            raise self._health.fail_to_write(what, job.error) from job.error
         if isinstance(job, SyncJob):
-            if job.no_room is not None:  # for indexes; the batches are durable
-                self._health.fail_to_write(f"writing indexes in {self.directory}", job.no_room)
+            if job.refused is not None:  # only the indexes; the batches are durable
+                self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
             if job.is_current():
                 self._progress.synced(job)
         elif not job.is_current():
@@ -385,7 +387,7 @@ class PartitionLog(ReadableLog):
         if self._is_cutting:
             return 0
         self.producers.expire(now_ms=now_ms, idle_ms_max=producer_idle_ms_max)
-        with self._health.failing(f"looking for old segments of {self.directory}"):
+        with self._health.writing(f"looking for old segments of {self.directory}"):
             count, roll_first = expired_segments(
                 self._segments.all,
                 self.config,
@@ -398,12 +400,12 @@ class PartitionLog(ReadableLog):
                 self._roll()
             except OSError as error:
                 failure = self._health.fail_to_write(f"rolling {self.directory}", error)
-                if not isinstance(failure, StorageFull):
+                if not isinstance(failure, StorageRefused):
                     raise failure from error
                 count -= 1  # what is closed may go all the same, and makes room
         if not count:
             return 0
-        with self._health.failing(f"deleting segments of {self.directory}"):
+        with self._health.writing(f"deleting segments of {self.directory}"):
             gone = self._segments.all[:count]
             self._segments.retire(gone, due_ms=now_ms + self.config.file_delete_delay_ms)
         self._progress.forget_segments()
@@ -421,7 +423,7 @@ class PartitionLog(ReadableLog):
         `install_compacted` after each, until it is done. One at a time."""
         if self._is_cutting or self._health.full is not None:
             return None
-        with self._health.failing(f"looking for old segments of {self.directory}"):
+        with self._health.writing(f"looking for old segments of {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob, *, now_ms: int) -> None:

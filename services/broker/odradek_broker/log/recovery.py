@@ -26,6 +26,7 @@ from odradek_broker.log.directory.partition_files import (
     read_newest_snapshot,
     snapshot_offsets,
 )
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.index.offset_index import CorruptIndex
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.leader_epochs import LeaderEpochs
@@ -41,7 +42,7 @@ from odradek_broker.log.segments.segment import (
     file_name,
 )
 from odradek_broker.log.segments.swap import complete_swaps
-from odradek_broker.log.storage import NO_ROOM, File, Storage
+from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from odradek_protocol.records.errors import CorruptBatch
@@ -246,7 +247,7 @@ class Recovery:
         try:
             segment.write_indexes(sync=False)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error_class(error) is ErrorClass.DISK:
                 raise
 
     # --- epochs ---------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 `DiskStorage` is the operating system. Tests put a storage in its place that fails a chosen call,
 writes short, or keeps everything in memory and forgets what was not synced when the power goes.
 
-Errors: all methods raise plain `OSError`. The log turns the first one that hits a write, a sync or
-a rename into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
+Errors: all methods raise plain `OSError`, which error_classes.py sorts. The log turns the first one of the
+disk's into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
 this process's life (R11): after a failed fdatasync the kernel may have dropped the
-dirty pages and marked them clean, so a second one that succeeds proves nothing.
+dirty pages and marked them clean, so a second one that succeeds proves nothing. That is why any error of a sync
+becomes EIO here.
 
 A full disk is no failed one. Where a write finds no room nothing that was written before is in doubt:
 it becomes `StorageFull`, whoever wrote undoes what reached the file, and the directory takes nothing more
-until there is room again (`DirectoryHealth.has_room_again`). A sync that finds no room is a failed sync.
+until there is room again (`DirectoryHealth.has_room_again`). Where this process or the one call is at fault
+(no descriptor is left, a name is too long) it becomes `StorageRefused`: whoever wrote undoes it likewise, and
+nobody else is concerned.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_protocol.records.batch_header import ByteBuffer
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageFailed(Exception):
@@ -38,7 +41,14 @@ class StorageFailed(Exception):
     """
 
 
-class StorageFull(StorageFailed):
+class StorageRefused(StorageFailed):
+    """One call was refused, and not by the disk: nothing of it counts, and nothing else is lost.
+
+    The directory goes on; the same may be tried again.
+    """
+
+
+class StorageFull(StorageRefused):
     """There was no room for a write: nothing of it counts, and nothing else is lost.
 
     The directory is read-only until there is room; the remedy is space.
@@ -235,13 +245,15 @@ class DiskStorage:
 
 
 def _sync(sync: Callable[[int], None], fd: int) -> None:
-    """What a sync found no room for is lost, as with any other error of a sync."""
     try:
         sync(fd)
     except OSError as error:
-        if error.errno in NO_ROOM:
-            raise OSError(errno.EIO, f"sync failed: {error.strerror}") from error
-        raise
+        raise failed_sync(error) from error
+
+
+def failed_sync(error: OSError) -> OSError:
+    """What a sync could not write is lost, whatever it met: the disk's error."""
+    return OSError(errno.EIO, f"sync failed: {error.strerror or error}")
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:
@@ -284,17 +296,18 @@ class DirectoryHealth:
         WRITABLE <--> FULL        no room, and room again
         either    --> FAILED      once, for the rest of this process's life
 
-    `on_failure` is called once, `on_full` each time that the room ends; both at that moment, and in
-    whatever thread met the error.
+    `on_failure` is called once, `on_full` each time that the room ends, `on_refused` for each other write that
+    was refused; all at that moment, and in whatever thread met the error.
     """
 
-    __slots__ = ("failure", "full", "on_failure", "on_full")
+    __slots__ = ("failure", "full", "on_failure", "on_full", "on_refused")
 
     def __init__(self) -> None:
         self.failure: StorageFailed | None = None
         self.full: StorageFull | None = None
         self.on_failure: Callable[[StorageFailed], None] | None = None
         self.on_full: Callable[[StorageFull], None] | None = None
+        self.on_refused: Callable[[StorageRefused], None] | None = None
 
     def check(self) -> None:
         """Raise the first failure, if there was one."""
@@ -328,13 +341,37 @@ class DirectoryHealth:
         except OSError as error:
             raise self.fail(what, error) from error
 
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Around calls that leave things as they were if they fail: `fail_to_write` of an OSError."""
+        try:
+            yield
+        except OSError as error:
+            raise self.fail_to_write(what, error) from error
+
     def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
-        """`fail`, or StorageFull if there was only no room: the caller undoes what was written."""
-        if error.errno not in NO_ROOM or self.failure is not None:
+        """What to raise by the class of the error: the caller undoes what was written.
+
+        StorageFull where there was no room, StorageRefused where the disk is not at fault; else `fail`.
+        """
+        kind = error_class(error)
+        if kind is ErrorClass.DISK or self.failure is not None:
             return self.fail(what, error)
-        full = StorageFull(f"{what}: {error.strerror or error}")
+        text = f"{what}: {error.strerror or error}"
+        if kind is ErrorClass.PROCESS:
+            refused = StorageRefused(text)
+            if self.on_refused is not None:
+                self.on_refused(refused)
+            return refused
+        full = StorageFull(text)
         if self.full is None:
             self.full = full
             if self.on_full is not None:
                 self.on_full(full)
         return full
+
+    def fail_to_read(self, what: str, error: OSError) -> StorageFailed:
+        """What to raise: StorageRefused where the disk is not at fault; else `fail`."""
+        if error_class(error) is ErrorClass.DISK:
+            return self.fail(what, error)
+        return StorageRefused(f"{what}: {error.strerror or error}")

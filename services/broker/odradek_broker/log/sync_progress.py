@@ -136,6 +136,13 @@ class SyncProgress:
         left = set(self._snapshot_offsets) - set(job.stale_snapshots)
         self._snapshot_offsets = sorted(left | written)
 
+    def was_refused(self, job: SyncJob) -> None:
+        """A job ended early, and not by the disk's fault: what it was to do is still due."""
+        self.is_directory_dirty |= job.sync_directory
+        self.is_full_wanted |= job.full
+        if job.since_ms is not None:
+            self.since_ms = job.since_ms
+
     def cut(self, log_end: Offset, epochs: LeaderEpochs, snapshot_offsets: list[Offset]) -> None:
         """The log was cut, synced, and its epochs written."""
         self.forget_segments()

@@ -19,7 +19,7 @@ from typing import Any, Final
 from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed as LogFailed
-from odradek_broker.log.storage import StorageFull
+from odradek_broker.log.storage import StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect, Role
@@ -340,7 +340,7 @@ class PartitionHost:
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
         except LogFailed as failure:  # the core waits for the answer, before any other event
-            if isinstance(failure, StorageFull) and self.log.is_intact:
+            if isinstance(failure, StorageRefused) and self.log.is_intact:
                 self._do(self.replica.step(ev.AppendRefused(), boottime_ms()))
                 return
             self._shared.storage_failed(failure)

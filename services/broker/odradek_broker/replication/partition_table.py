@@ -17,7 +17,7 @@ from typing import Final
 from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.log.log_config import Durability, LogConfig
 from odradek_broker.log.log_directory import LogDirectory
-from odradek_broker.log.storage import StorageFailed, StorageFull
+from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
@@ -267,9 +267,9 @@ class PartitionTable:
     def storage_failed(self, failure: Exception | str) -> None:
         """Take the directory offline, once; replicas hear of it in a later turn.
 
-        A full disk passes (full_disk.py).
+        What was only refused passes (full_disk.py).
         """
-        if self.offline_reason or isinstance(failure, StorageFull):
+        if self.offline_reason or isinstance(failure, StorageRefused):
             return
         self.offline_reason = reason = str(failure)
         _log.error("The data directory is offline until the broker restarts", reason=reason)

@@ -52,6 +52,8 @@ from odradek_protocol.metadata.records import (
 
 Assignments = list[tuple[BrokerId, ...]]
 NAME_CHARACTERS_MAX: Final = 249
+# A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
+TOPIC_PARTITIONS_MAX: Final = 100_000
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -76,9 +78,14 @@ class _Survey:
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
         self._by_metric_name: dict[str, str] | None = None  # made when a name needs it
 
-    def check_count(self, name: str, count: int) -> None:
-        """Refuse more partitions than one request may add, or a cluster have."""
+    def check_count(self, name: str, count: int, *, present: int = 0) -> None:
+        """Refuse more partitions than one request may add, a topic have, or a cluster have."""
         settings = self._work.settings
+        if present + count > TOPIC_PARTITIONS_MAX:
+            raise _Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name}: a topic may have {TOPIC_PARTITIONS_MAX} partitions, not {present + count}",
+            )
         if self._partitions_added + count > settings.partitions_per_request_max:
             raise _Refused(
                 ErrorCode.POLICY_VIOLATION,
@@ -325,7 +332,7 @@ def _grow(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {wanted.name} has {present} partitions, {wanted.total_count} are not more",
         )
-    survey.check_count(wanted.name, more)
+    survey.check_count(wanted.name, more, present=present)
     first = topic.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing)  # while it moves it has more
     if wanted.assignments:

@@ -37,11 +37,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from odradek_broker.log.error_classes import NO_ROOM
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import NO_ROOM, File, Storage
+from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset
 from odradek_protocol.records.attributes import (
     COMPRESSION_MASK,

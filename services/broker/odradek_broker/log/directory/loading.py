@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from odradek_broker.log.directory.checkpoints import OffsetCheckpoint
 from odradek_broker.log.directory.partition_files import (
@@ -17,10 +17,14 @@ from odradek_broker.log.directory.partition_files import (
     read_metadata,
 )
 from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.recovery import Recovery
+from odradek_broker.log.segments.segment import Suffix
 from odradek_broker.log.storage import DirectoryHealth, Storage
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
+
+_NAME_KEPT_MAX: Final = 200  # of a name that may have 255 bytes already
 
 
 class FoundPartition(NamedTuple):
@@ -74,7 +78,7 @@ class DirectoryLoad:
         try:
             partitions = self._find()
         except OSError as error:
-            raise self.health.fail(f"listing {self.path}", error) from error
+            raise self.health.fail_to_read(f"listing {self.path}", error) from error
         trusted: dict[TopicIdPartition, Offset] = {}
         kept_watermarks: dict[TopicIdPartition, Offset] = {}
         kept_ends: dict[TopicIdPartition, Offset] = {}
@@ -139,13 +143,36 @@ class DirectoryLoad:
             topic, index = parsed
             try:
                 topic_id = read_metadata(self.storage, path)
+            except NotADirectoryError:
+                continue
             except (FileNotFoundError, ValueError):
-                aside = path.with_name(f"{name}.{secrets.token_hex(16)}{STRAY_SUFFIX}")
-                self.storage.rename(path, aside)
-                self._stray.append(aside.name)
+                # Without data, the last life ended while it made the partition.
+                aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)
+                if aside.name.endswith(DELETE_SUFFIX):
+                    self.deleted.append(aside)
+                else:
+                    self._stray.append(aside.name)
                 continue
             found.append(FoundPartition(path, topic, TopicIdPartition(topic_id, index)))
         return found
+
+    def _has_data(self, path: Path) -> bool:
+        logs = [name for name in self.storage.names(path) if name.endswith(Suffix.LOG.value)]
+        return any(self.storage.size_bytes(path / name) for name in logs)
+
+    def _rename(self, path: Path, suffix: str) -> Path:
+        """Take a directory that says no topic id out of the way, under a name that begins as the old one.
+
+        Raises OSError if the disk fails. Whatever else the rename meets: the directory stays where it is.
+        """
+        aside = path.with_name(f"{path.name[:_NAME_KEPT_MAX]}.{secrets.token_hex(8)}{suffix}")
+        try:
+            self.storage.rename(path, aside)
+        except OSError as error:
+            if error_class(error) is ErrorClass.DISK:
+                raise
+            return path
+        return aside
 
     def _forget_recovery_points(
         self,

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import NO_ROOM, Storage
+from odradek_broker.log.storage import Storage
 
 CLOSED_OPEN_MAX: Final = 3
 
@@ -130,7 +131,7 @@ class SegmentList:
             try:
                 segment.rename_files(Suffix.DELETED.value)
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if error_class(error) is ErrorClass.DISK:
                     raise
                 segment.remove_files()  # a longer name takes room, too; who reads it has it open
                 continue

@@ -6,6 +6,10 @@
     room again    logs that were left half-way through a cut are opened anew, replicas that could not be made
                   are made, followers attach again, and the controller hears that too
 
+A write that is refused for another reason than the disk (no descriptor is left: log/error_classes.py) concerns
+its replica alone, and the controller does not hear of it. What such a write broke, or did not let begin, is
+tried again after a pause that doubles while refusals go on.
+
 Nothing that was acknowledged is in doubt meanwhile (log/storage.py), so that the broker keeps its epoch and its
 places in ISRs as far as it can keep up. A disk that fills again soon after is left alone for twice as long each
 time, so that leaderships do not go back and forth every second.
@@ -19,7 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek_broker.log.log_directory import LogDirectory
-from odradek_broker.log.storage import StorageFailed, StorageFull
+from odradek_broker.log.storage import StorageFailed, StorageFull, StorageRefused
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
@@ -27,6 +31,8 @@ from odradek_runtime.logs import event_log
 _LOOK_INTERVAL_S: Final = 0.5
 _HOLD_MS_MAX: Final = 60_000
 _SOON_MS: Final = 60_000
+_PAUSE_S_MIN: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
 _log = event_log(__name__)
 
 
@@ -45,32 +51,54 @@ class FullDisk:
         self._directory = directory
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._is_full = asyncio.Event()
+        self._is_wanted = asyncio.Event()
+        self._pause_s = _PAUSE_S_MIN
         self._hold_ms = 0
         self._healed_at_ms = -_SOON_MS
         directory.health.on_full = self._noticed
+        directory.health.on_refused = self._refused
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self._is_full.wait()
-            began_ms = monotonic_ms()
-            is_soon = began_ms - self._healed_at_ms < _SOON_MS
-            self._hold_ms = min(max(2 * self._hold_ms, 1_000), _HOLD_MS_MAX) if is_soon else 0
-            self._on_change(True)
-            await self._room(began_ms)
-            if self._directory.failure is not None:
-                return
-            self._is_full.clear()
-            self._directory.health.has_room_again()
-            try:
-                await self._table.remake_broken()
-            except StorageFailed as failure:
-                self._table.storage_failed(failure)
+        while self._directory.failure is None:
+            await self._is_wanted.wait()
             if self._directory.full is None:
-                self._healed_at_ms = monotonic_ms()
-                _log.info("The data directory has room again", full_ms=monotonic_ms() - began_ms)
-                self._on_change(False)
+                await self._try_again()
+            else:
+                await self._wait_for_room()
+
+    async def _try_again(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        if self._directory.full is not None:
+            return
+        self._is_wanted.clear()
+        await self._remake_broken()
+        is_over = not self._is_wanted.is_set()
+        self._pause_s = _PAUSE_S_MIN if is_over else min(2 * self._pause_s, _PAUSE_S_MAX)
+        if is_over:
+            _log.info("Writes are no longer refused")
+
+    async def _wait_for_room(self) -> None:
+        began_ms = monotonic_ms()
+        is_soon = began_ms - self._healed_at_ms < _SOON_MS
+        self._hold_ms = min(max(2 * self._hold_ms, 1_000), _HOLD_MS_MAX) if is_soon else 0
+        self._on_change(True)
+        await self._room(began_ms)
+        if self._directory.failure is not None:
+            return
+        self._is_wanted.clear()
+        self._directory.health.has_room_again()
+        await self._remake_broken()
+        if self._directory.full is None:
+            self._healed_at_ms = monotonic_ms()
+            _log.info("The data directory has room again", full_ms=monotonic_ms() - began_ms)
+            self._on_change(False)
+
+    async def _remake_broken(self) -> None:
+        try:
+            await self._table.remake_broken()
+        except StorageFailed as failure:
+            self._table.storage_failed(failure)
 
     async def _room(self, began_ms: int) -> None:
         while self._directory.failure is None:
@@ -85,5 +113,16 @@ class FullDisk:
         _log.error(
             "The data directory is full: nothing is written until there is room", reason=str(full)
         )
+        self._wake()
+
+    def _refused(self, refused: StorageRefused) -> None:
+        """In whatever thread met it."""
+        if not self._is_wanted.is_set():
+            _log.error(
+                "A write was refused, and not by the disk: it is tried again", reason=str(refused)
+            )
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(self._is_full.set)
+            self._loop.call_soon_threadsafe(self._is_wanted.set)

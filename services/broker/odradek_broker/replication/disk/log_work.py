@@ -6,19 +6,22 @@ shares it (group commit). Results come back to the replica as events, in a later
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
-from odradek_broker.log.storage import StorageFailed
+from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_protocol.identity import Offset
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost
+
+_AGAIN_S: Final = 0.1  # after a sync that was refused
 
 
 class LogWork:
@@ -80,7 +83,7 @@ class LogWork:
         try:
             job = log.begin_sync()
         except StorageFailed as failure:
-            self._shared.storage_failed(failure)
+            self._sync_failed(failure)
             return
         if job is not None:
             self._is_sync_wanted = False
@@ -94,10 +97,22 @@ class LogWork:
         try:
             self._log.finish(job)
         except StorageFailed as failure:
-            self._shared.storage_failed(failure)
+            self._sync_failed(failure)
             return
         if self._host.is_removed or self._host.is_failed:
             return
         self._host.step(ev.Synced(durable_end=self._log.durable_end_offset))
         if self._is_sync_wanted:
             self._begin_sync()
+
+    def _sync_failed(self, failure: StorageFailed) -> None:
+        """Take the directory offline, or try again if the disk is not at fault."""
+        self._shared.storage_failed(failure)
+        if isinstance(failure, StorageRefused):
+            self._is_sync_wanted = True
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._sync_again)
+
+    def _sync_again(self) -> None:
+        if self._is_sync_wanted and not (self._host.is_removed or self._host.is_failed):
+            with self._host.guard():
+                self._begin_sync()

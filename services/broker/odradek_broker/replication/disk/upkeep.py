@@ -58,7 +58,7 @@ class Upkeep:
                         job = log.begin_sync(full=True)
                 except StorageFailed as failure:
                     self._table.storage_failed(failure)
-                    return
+                    break  # offline, or out of descriptors: the next turn tells
                 if job is not None:
                     synced = asyncio.Event()
                     host.work.run_sync(job, synced.set)

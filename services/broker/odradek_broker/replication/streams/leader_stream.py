@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
-from odradek_broker.log.storage import StorageFailed
+from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
@@ -231,7 +231,7 @@ class LeaderStream:
             host.detached(self.session)
             return None
         except StorageFailed as failure:
-            self._shared.storage_failed(str(failure))
+            self._refused_read(host, failure)
             return None
         except Exception as error:  # the stream has other partitions too
             host.found_bug(error)
@@ -281,7 +281,7 @@ class LeaderStream:
             is_wanted = bool(found) and not self.is_closed and host in self.hosts
             self._count_cold(host, found[0].size_bytes if is_wanted else 0)
             if failures:
-                self._shared.storage_failed(str(failures[0]))
+                self._refused_read(host, failures[0])
             elif bugs:
                 host.found_bug(bugs[0])
             elif is_wanted and found[0].size_bytes:
@@ -292,6 +292,11 @@ class LeaderStream:
 
         self._shared.counters.fetch_reads_cold += 1
         self._shared.pool.run(work, done)
+
+    def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
+        self._shared.storage_failed(failure)
+        if isinstance(failure, StorageRefused):  # the disk is not at fault: read again
+            self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
     def _sent(self, host: PartitionHost, end_offset: Offset, due: DataDue) -> None:
         host.step(
