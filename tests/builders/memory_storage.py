@@ -202,6 +202,18 @@ class MemoryStorage:
         self.kill_process()
         self.root.lose_power(random, changes_kept)
 
+    def durable_files(self, path: Path) -> dict[str, bytes]:
+        """What a power cut leaves of a directory's files at least: all that was synced, by names that
+        were synced as well."""
+        node: Inode | MemoryDirectory | None = self.root
+        for part in path.parts[1:]:
+            node = node.durable.get(part) if isinstance(node, MemoryDirectory) else None
+        if not isinstance(node, MemoryDirectory):
+            return {}
+        return {
+            name: entry.durable for name, entry in node.durable.items() if isinstance(entry, Inode)
+        }
+
     def _unlock(self, directory: MemoryDirectory) -> None:
         for entry in directory.entries.values():
             if isinstance(entry, MemoryDirectory):

@@ -41,6 +41,7 @@ COVERAGE = (
     "log starts advanced",
     "logs begun anew",
     "production recoveries",
+    "deaths within disk work",
     "moves to the catch_up lane",
     "moves to the hot lane",
     "rebalances",

@@ -100,6 +100,12 @@ class BrokerProcess:
         self.network.process_ended(self.process)
         self.close()
 
+    def die_within(self) -> None:
+        """As `die`, from inside of what the process does: what is connected to it learns of it next."""
+        self.node.disk.killed()
+        self.process.kill()
+        self.scheduler.after(0, self.die)
+
     def close(self) -> None:
         """Unwind what runs here."""
         if self.groups is not None:

@@ -12,7 +12,7 @@ from tests.sim.disk import Disk
 from tests.sim.invariants import Invariants
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
-from tests.sim.scheduler import MS, SECOND, Process, Scheduler
+from tests.sim.scheduler import MS, SECOND, Process, ProcessKilled, Scheduler
 from tests.sim.stored_disk import StoredDisk
 
 FIRST_CONTROLLER = 101
@@ -45,7 +45,10 @@ class BrokerNode:
         if self.is_up:
             return
         self.is_disk_broken = False
-        self.disk.begin_life(self.cluster.scheduler)
+        try:
+            self.disk.begin_life(self.cluster.scheduler)
+        except ProcessKilled:
+            return
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:

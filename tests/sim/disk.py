@@ -260,6 +260,16 @@ class Disk:
     def killed(self) -> None:
         """The process that wrote here is dead."""
 
+    def doom(self, operations: int, on_death: Callable[[], None]) -> None:
+        """Kill the process within one of its next disk operations; only files have these."""
+        raise NotImplementedError
+
+    def spare(self) -> None:
+        """Take `doom` back."""
+
+    def check_vouched(self, log: SimLog) -> None:
+        """That what the log takes for durable is; a SimLog has one end for both."""
+
     def lose_power(self, scheduler: Scheduler) -> int:
         """Returns how many records were lost."""
         self.clean_epoch = None

@@ -49,6 +49,11 @@ class Nemesis:
             (2, "write a metadata snapshot", cluster.log.trim),
             (2, "jump a wall clock", self._jump_clock),
         ]
+        if cluster.has_files:
+            self._faults += [
+                (6, "kill a broker within its disk work", self._kill_within),
+                (3, "kill a broker, then cut its power", self._kill_then_power),
+            ]
         self.scheduler.after(self._pause(), self._strike)
 
     def stop(self) -> None:
@@ -57,6 +62,9 @@ class Nemesis:
     def heal(self) -> None:
         """The network is whole, machines run, disks work."""
         self.stop()
+        if self.cluster.has_files:
+            for node in self.cluster.brokers.values():
+                node.disk.spare()
         self.network.set_cut(())
         self.network.extra_delay_us.clear()
         self.network.loss = self.network.reset = self.network.doubling = 0.0
@@ -155,6 +163,29 @@ class Nemesis:
             lost = self.cluster.brokers[broker_id].lose_power()
             self.scheduler.counters["records lost with the power"] += lost
         self._restart_later(broker_id)
+
+    def _kill_within(self) -> None:
+        """Within one of its next disk operations, which may be of its next start."""
+        broker_id = self._broker()
+        disk = self.cluster.brokers[broker_id].disk
+        disk.doom(self.scheduler.between(1, 80), lambda: self._restart_later(broker_id))
+
+    def _kill_then_power(self) -> None:
+        """What the first life wrote and never synced, the second finds, and then it is gone."""
+        broker_id = self._broker()
+        node = self.cluster.brokers[broker_id]
+
+        def power() -> None:
+            if not self.is_stopped and not self.damaged - {broker_id}:
+                self.damaged.add(broker_id)
+                node.lose_power()
+            self._restart_later(broker_id)
+
+        def restart() -> None:
+            node.start()
+            self.scheduler.after(self.scheduler.between(0, 900 * MS), power)
+
+        node.disk.doom(self.scheduler.between(1, 40), restart)
 
     def _power_all(self) -> None:
         self._suspend_replicated()

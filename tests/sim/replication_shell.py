@@ -164,6 +164,7 @@ class ReplicationShell:
         if done is not None:
             self.broker.step(hosted, done)
             return
+        node.disk.check_vouched(hosted.log)
         self.broker.step(hosted, events.Synced(durable_end=hosted.log.durable_end))
         if hosted.is_sync_wanted:
             self._begin_sync(hosted)

@@ -66,6 +66,10 @@ class Scheduler:
         self.now_us = until_us
 
 
+class ProcessKilled(BaseException):
+    """A process was killed in the middle of what it did; nothing of its code may catch this."""
+
+
 class Process:
     """One life of a node: its timers and messages end with it, and wait while it is stopped."""
 
@@ -93,15 +97,21 @@ class Process:
                 self.scheduler.at(self.stalled_until_us, self._wake)
             self._waiting.append((action, args))  # in order, however often it is stopped again
             return
-        action(*args)
+        self._run(action, args)
+
+    def _run(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        try:
+            action(*args)
+        except ProcessKilled:
+            if self.is_alive:
+                raise
 
     def _wake(self) -> None:
         while self._waiting and self.is_alive:
             if self.scheduler.now_us < self.stalled_until_us:
                 self.scheduler.at(self.stalled_until_us, self._wake)
                 return
-            action, args = self._waiting[0]
-            action(*args)
+            self._run(*self._waiting[0])
             self._waiting.popleft()
 
     def stall(self, duration_us: int) -> None:

@@ -9,11 +9,14 @@ production's recovery says.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from unittest.mock import patch
 
 from odradek_broker.log import log_directory
+from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, decode_offsets
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
 from odradek_broker.log.log_jobs import StorageJob
@@ -29,13 +32,13 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.records import RestartClass
-from odradek_protocol.records import decode_batch, encode_batch, iter_headers
+from odradek_protocol.records import BatchHeader, decode_batch, encode_batch, iter_headers
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.errors import CorruptBatch
 from tests.builders.memory_storage import MemoryStorage
 from tests.sim.disk import Batch, Disk, Work
 from tests.sim.invariants import InvariantBroken
-from tests.sim.scheduler import Scheduler
+from tests.sim.scheduler import ProcessKilled, Scheduler
 
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 PATH = Path("/data")
 CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, file_delete_delay_ms=0)
 RECENT_BYTES_MAX = 4_000  # most reads are of files
+WRITTEN_BYTES_MAX = 300  # of a write that a death cuts short
+CHECKPOINT_AT_CUT_CHANCE = 0.3
 READ_BYTES_MAX = 1 << 20
 _CLUSTER = ClusterId("simulated")
 _CLASSES = {
@@ -58,9 +63,13 @@ class StoredLog:
     `value_at` tells what was read back, at opening or after an append: the oracle's view.
     """
 
-    def __init__(self, log: PartitionLog, *, synced_before: int = 0) -> None:
+    def __init__(
+        self, log: PartitionLog, *, on_cut: Callable[[], None], synced_before: int = 0
+    ) -> None:
         self.log = log
+        self.on_cut = on_cut  # called while a cut is done, and the log does not know it yet
         self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives, for ever
+        self.is_cutting = False
         self._values: dict[int, int] = {}
         self._note(self._read(log.log_start_offset, log.log_end_offset))
 
@@ -119,11 +128,19 @@ class StoredLog:
         return self._cut(self.log.begin_reset(Offset(start)))
 
     def _cut(self, job: StorageJob) -> Work:
+        self.is_cutting = True
+
+        def run() -> None:
+            job.run()
+            if job.error is None:
+                self.on_cut()
+
         def finish() -> None:
             self.log.finish(job)
+            self.is_cutting = False
             self._forget()
 
-        return Work(job.run, finish)
+        return Work(run, finish)
 
     def reset(self, start: int) -> None:
         self.log.reset_to(Offset(start))
@@ -190,7 +207,8 @@ class StoredDisk(Disk):
         self._node = node
         self._boots = 0
         self._lives = 0
-        self._lost_end = 0
+        self._operations_left: int | None = None
+        self._on_death: Callable[[], None] | None = None
         self._storage = MemoryStorage()
         self._directory: LogDirectory | None = None
         self._report: LoadReport | None = None
@@ -201,8 +219,8 @@ class StoredDisk(Disk):
 
     def begin_life(self, scheduler: Scheduler) -> None:
         """Open, judge the last life, recover."""
-        ends = {partition: log.log_end for partition, log in self.logs.items()}
-        synced = {p: log.on_disk_end for p, log in self.logs.items()}
+        before: dict[TopicIdPartition, Any] = self.logs
+        synced = {partition: log.on_disk_end for partition, log in before.items()}
         self._storage.fault = self._fault
         self._lives += 1
         self._directory = LogDirectory.open(
@@ -216,7 +234,9 @@ class StoredDisk(Disk):
         )
         self._report = self._directory.load(lambda *_: CONFIG, threads_max=1)
         self.logs = {
-            log.id: StoredLog(log, synced_before=synced.get(log.id, 0))  # type: ignore[misc]
+            log.id: StoredLog(  # type: ignore[misc]
+                log, on_cut=self._after_a_cut, synced_before=synced.get(log.id, 0)
+            )
             for log in self._directory.logs()
         }
         found = self._directory.restart_class
@@ -227,9 +247,19 @@ class StoredDisk(Disk):
         counters = scheduler.counters
         counters["production recoveries"] += 1
         counters["torn tails"] += self._report.cut_bytes > 0
-        for partition, end in ends.items():
+        for partition, log in before.items():
             now = self.logs[partition].log_end if partition in self.logs else 0
-            counters["records lost with the power"] += max(0, end - now) if is_power else 0
+            counters["records lost with the power"] += max(0, log.log_end - now) * is_power
+            kept = log.on_disk_end if is_power else log.log_end
+            if now < kept and kept > log.log_start and not log.is_cutting:
+                broker_id = self._node.broker_id
+                raise InvariantBroken(
+                    "P13",
+                    f"broker {broker_id} finds {now} of {partition} after a {found.value} restart,"
+                    f" {kept} were to outlive it",
+                )
+        for log in self.logs.values():
+            self.check_vouched(log)
 
     def last_life(self) -> tuple[RestartClass, int]:
         assert self._directory is not None
@@ -250,7 +280,8 @@ class StoredDisk(Disk):
             log = self._directory.create(
                 TopicName(topic), partition.topic_id, partition.partition, CONFIG
             )
-            self.logs[partition] = StoredLog(log)  # type: ignore[assignment]
+            stored = StoredLog(log, on_cut=self._after_a_cut)
+            self.logs[partition] = stored  # type: ignore[assignment]
         return self.logs[partition]
 
     def remove_log(self, partition: TopicIdPartition) -> None:
@@ -273,16 +304,30 @@ class StoredDisk(Disk):
             log.apply_retention(now_ms=0)
             for segment in log.take_retired(now_ms=1):
                 segment.remove_files()
-        job_of_all = directory.begin_checkpoint()
-        job_of_all.run()
-        directory.finish_checkpoint(job_of_all)
+        self._write_checkpoints()
         for path in directory.take_removals():
             directory.remove_tree(path)
+
+    def _write_checkpoints(self) -> None:
+        directory = self._directory
+        assert directory is not None
+        job = directory.begin_checkpoint()
+        job.run()
+        directory.finish_checkpoint(job)
+        self._check_checkpoint()
+
+    def _after_a_cut(self) -> None:
+        """The timer may be due between a cut and the moment when its log hears of it."""
+        life = self._node.life
+        is_timer_on = life is not None and life.broker_epoch >= 0
+        if is_timer_on and self._node.cluster.scheduler.chance(CHECKPOINT_AT_CUT_CHANCE):
+            self._write_checkpoints()
 
     def close_cleanly(self, broker_epoch: int) -> None:
         assert self._directory is not None
         if self._directory.failure is None:
-            self._directory.close(broker_epoch=BrokerEpoch(broker_epoch))
+            with patch.object(log_directory, "SYNCS_AT_CLOSE_MAX", 1):  # or the order is chance
+                self._directory.close(broker_epoch=BrokerEpoch(broker_epoch))
 
     def refuses(self, is_broken: bool) -> bool:
         return False
@@ -292,6 +337,45 @@ class StoredDisk(Disk):
 
     def killed(self) -> None:
         self._storage.kill_process()
+        self._storage.fault = _of_a_dead_process
+
+    def doom(self, operations: int, on_death: Callable[[], None]) -> None:
+        """Let the process die within one of its next disk operations, whatever it is part of: a
+        write is cut at any byte, of anything else nothing is done."""
+        self._operations_left = operations
+        self._on_death = on_death
+
+    def spare(self) -> None:
+        self._operations_left = self._on_death = None
+
+    def check_vouched(self, log: Any) -> None:
+        """What a log takes for durable outlives a power cut at this moment."""
+        if log.is_cutting:
+            return  # its files are cut before it knows
+        self._require_durable(log, log.durable_end)
+
+    def _check_checkpoint(self) -> None:
+        """The next life vouches for all below the recovery points without looking."""
+        points = decode_offsets(self._storage.read(PATH / RECOVERY_POINTS))
+        for partition, point in points.items():
+            log: Any = self.logs.get(partition)
+            if log is not None:
+                self._require_durable(log, point)
+
+    def _require_durable(self, log: Any, end: int) -> None:
+        files = self._storage.durable_files(log.log.directory)
+        reached: int | None = None
+        for name in sorted(name for name in files if name.endswith(".log")):
+            base = int(name.removesuffix(".log"))
+            if reached is not None and base != reached:
+                break  # a hole: what lies behind it is lost
+            reached = max((header.next_offset for header in _headers(files[name])), default=base)
+        if log.log_start < end and (reached is None or reached < end):
+            raise InvariantBroken(
+                "P13",
+                f"broker {self._node.broker_id} takes {log.log.id} for durable up to {end}: a power"
+                f" cut leaves {reached}",
+            )
 
     def lose_power(self, scheduler: Scheduler) -> int:
         self._boots += 1
@@ -299,11 +383,42 @@ class StoredDisk(Disk):
         return 0  # told at the next start
 
     def _fault(self, operation: str, path: Path) -> int | None:
-        """The logs' blocks are bad; the markers can be renamed."""
+        """The process dies here; or the logs' blocks are bad, while the markers can be renamed."""
+        if self._operations_left is not None and operation != "read":
+            self._operations_left -= 1
+            if self._operations_left == 0 and operation == "write":
+                return self._node.cluster.scheduler.between(0, WRITTEN_BYTES_MAX)
+            if self._operations_left <= 0:
+                self._die()
         is_of_a_log = path.parent not in (PATH, PATH.parent)
         if self._node.is_disk_broken and is_of_a_log and operation in ("write", "sync"):
             raise OSError(errno.EIO, "simulated")
         return None
+
+    def _die(self) -> NoReturn:
+        on_death, life = self._on_death, self._node.life
+        assert on_death is not None
+        self.spare()
+        if life is not None and life.process.is_alive:
+            life.die_within()
+        else:  # while it opened its logs
+            self.killed()
+        scheduler = self._node.cluster.scheduler
+        scheduler.counters["deaths within disk work"] += 1
+        scheduler.note(f"broker {self._node.broker_id} dies within its disk work")
+        scheduler.after(0, on_death)
+        raise ProcessKilled
+
+
+def _of_a_dead_process(operation: str, path: Path) -> int | None:
+    raise ProcessKilled
+
+
+def _headers(data: bytes) -> Iterator[BatchHeader]:
+    """As far as there are whole ones."""
+    with suppress(CorruptBatch):
+        for _, header in iter_headers(data):
+            yield header
 
 
 def _batches(data: Any) -> Iterator[Batch]:

@@ -7,8 +7,12 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from odradek_broker.log import recovery
+from odradek_broker.log.directory import checkpoint_job
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
+from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import DirectoryHealth, File, StorageFailed
+from odradek_broker.log.sync_progress import SyncProgress
+from odradek_protocol.identity import Offset
 from odradek_protocol.records.errors import CorruptBatch
 from tests.sim.planted.bug import Bug, replace_in
 
@@ -28,7 +32,36 @@ def _failed_sync_tried_again(stack: ExitStack) -> None:
     replace_in(stack, DirectoryHealth, "fail", fail)
 
 
+def _durable_to_its_end_when_opened(stack: ExitStack) -> None:
+    original = SyncProgress.__init__
+
+    def opened(self: SyncProgress, segments: SegmentList, *args: Any, **kwargs: Any) -> None:
+        original(self, segments, *args, **kwargs)
+        self.durable_end = Offset(segments.active.end_offset)
+
+    replace_in(stack, SyncProgress, "__init__", opened)
+
+
+def _old_recovery_point_written_during_a_cut(stack: ExitStack) -> None:
+    replace_in(stack, checkpoint_job, "_recovery_point", lambda log: log.recovery_point)
+
+
+def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:
+    replace_in(stack, SyncProgress, "is_directory_dirty", property(lambda self: False))
+
+
 DISK_BUGS = (
     Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked),
     Bug(number=18, name="retry after a failed fsync", plant=_failed_sync_tried_again),
+    Bug(
+        number=70,
+        name="what a start finds counts as synced",
+        plant=_durable_to_its_end_when_opened,
+    ),
+    Bug(
+        number=71,
+        name="old recovery point written during a cut",
+        plant=_old_recovery_point_written_during_a_cut,
+    ),
+    Bug(number=72, name="directory not synced at a roll", plant=_directory_not_synced_at_a_roll),
 )

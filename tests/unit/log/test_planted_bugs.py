@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek_broker.log import recovery
+from odradek_broker.log import log_directory, recovery
 from odradek_broker.log.segments.batch_walk import walk_headers
 from odradek_broker.log.storage import DirectoryHealth, StorageFailed
-from tests.unit.log import test_recovery, test_storage_faults
+from tests.sim.planted.bug import Bug
+from tests.sim.planted.disk_bugs import DISK_BUGS
+from tests.unit.log import test_lives, test_recovery, test_storage_faults
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -25,6 +27,10 @@ def sync_tried_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DirectoryHealth, "fail", fail)
 
 
+def name_of_the_data_directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_directory, "sync_name", lambda storage, path: None)
+
+
 def records_bits() -> None:
     test_recovery.test_the_log_ends_before_the_first_batch_with_a_wrong_bit(75)
 
@@ -34,6 +40,10 @@ NAMED: list[tuple[Patch, Callable[[], None]]] = [
     (
         sync_tried_again_after_a_failure,
         test_storage_faults.test_a_failed_sync_is_never_tried_again,
+    ),
+    (
+        name_of_the_data_directory_not_synced,
+        test_lives.test_a_directory_that_was_formatted_by_a_killed_process_is_there_after_a_power_cut,
     ),
 ]
 
@@ -45,4 +55,19 @@ def test_the_named_test_catches_the_bug(
     test()
     bug(monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test()
+
+
+OF_THE_SIMULATOR: dict[int, Callable[[], None]] = {
+    70: lambda: test_lives.test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(False),
+    71: test_lives.test_a_checkpoint_while_a_cut_is_under_way_does_not_write_the_old_recovery_point,
+    72: test_lives.test_a_stop_syncs_the_name_of_a_segment_that_an_unfinished_sync_was_to_sync,
+}
+
+
+@pytest.mark.parametrize("bug", [b for b in DISK_BUGS if b.number >= 70], ids=lambda bug: bug.name)
+def test_the_named_test_catches_the_bug_of_the_simulator(bug: Bug) -> None:
+    test = OF_THE_SIMULATOR[bug.number]
+    test()
+    with bug.planted(), pytest.raises(AssertionError):
         test()

@@ -31,6 +31,7 @@ from odradek_broker.log.directory.opening import (
     DirectoryRefused,
     checked_meta,
     format_directory,
+    sync_name,
     take_lock,
 )
 from odradek_broker.log.directory.partition_files import create_metadata
@@ -140,6 +141,7 @@ class LogDirectory:
         lock = take_lock(storage, path)
         try:
             meta = checked_meta(storage, path, cluster_id=cluster_id, node_id=node_id)
+            sync_name(storage, path)
             directory = cls(
                 path=path,
                 storage=storage,

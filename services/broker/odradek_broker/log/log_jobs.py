@@ -90,6 +90,7 @@ class SyncJob(StorageJob):
     size_bytes: int
     files: list[File]
     sync_directory: bool
+    directory_changes: int  # of which it takes the names
     is_new: bool  # the partition's own directory was never synced
     full: bool = False
     since_ms: int | None = None  # when the oldest append was made that a full one takes

@@ -59,6 +59,7 @@ class PartitionLog(ReadableLog):
         "_lower_recovery_point",
         "cleaned_offset",
         "config",
+        "cut_limit",
         "is_intact",
         "is_trusted",
     )
@@ -94,6 +95,9 @@ class PartitionLog(ReadableLog):
         self._jobs_lock = threading.Lock()  # one job of this log at a time
         self._generation = 0  # rises with each cut: jobs begun before are stale
         self._is_cutting = False
+        self.cut_limit: Offset | None = None
+        """While a cut is under way: no recovery point past this one may be written to the disk. The
+        files are cut some time before `recovery_point` is."""
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.is_intact = True  # false: a full disk stopped a cut half-way; it must be opened anew
@@ -218,21 +222,28 @@ class PartitionLog(ReadableLog):
             size_bytes=self._segments.active.size_bytes,
             files=files,
             sync_directory=progress.is_directory_dirty,
+            directory_changes=progress.directory_changes,
             is_new=progress.is_new,
         )
         if full:
             progress.add_companions(job, self.epochs, self.producers)
         progress.is_under_way = True
-        progress.is_full_wanted = progress.is_directory_dirty = False
+        progress.is_full_wanted = False
         return job
 
     def finish(self, job: StorageJob) -> None:
         """Apply a job that ran. Raises StorageFailed, or a bug, if it failed: then nothing is."""
+        if isinstance(job, SyncJob):
+            self._finish(job)
+            return
+        self._is_cutting = False
+        self._finish(job)
+        self.cut_limit = None  # last: a thread may gather the offsets for a checkpoint meanwhile
+
+    def _finish(self, job: StorageJob) -> None:
         is_sync = isinstance(job, SyncJob)
         if is_sync:
             self._progress.is_under_way = False
-        else:
-            self._is_cutting = False
         is_void = job.error is not None or not job.is_current()
         if is_void and isinstance(job, TruncateJob | ResetJob) and job.active is not None:
             job.active.close()
@@ -290,7 +301,7 @@ class PartitionLog(ReadableLog):
         """
         if offset < self._segments.first_offset:
             return self.begin_reset(offset)
-        self._begin_cut()
+        self._begin_cut(limit=Offset(self._segments.since(offset)[0].base_offset))
         return TruncateJob(
             **self._job_basics(),
             offset=min(offset, self.log_end_offset),
@@ -301,7 +312,7 @@ class PartitionLog(ReadableLog):
 
     def begin_reset(self, start_offset: Offset) -> StorageJob:
         """Drop the whole log and start again, empty, at `start_offset` (Snapshotless)."""
-        self._begin_cut()
+        self._begin_cut(limit=Offset(0))
         return ResetJob(
             **self._job_basics(),
             start_offset=start_offset,
@@ -309,10 +320,11 @@ class PartitionLog(ReadableLog):
             lower_recovery_point=partial(self._lower_recovery_point, self.id),
         )
 
-    def _begin_cut(self) -> None:
+    def _begin_cut(self, *, limit: Offset) -> None:
         self._health.check()
         assert not self._is_cutting, self.id
         self._is_cutting = True
+        self.cut_limit = limit
         self._generation += 1
 
     def truncate_to(self, offset: Offset) -> None:

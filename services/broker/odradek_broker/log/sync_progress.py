@@ -25,6 +25,7 @@ class SyncProgress:
     None = there is none, or only what a full sync under way takes."""
 
     __slots__ = (
+        "_directory_synced",
         "_epochs_written",
         "_mark",
         "_roll_snapshots",
@@ -32,8 +33,8 @@ class SyncProgress:
         "_snapshot_offsets",
         "_unindexed",
         "_unsynced",
+        "directory_changes",
         "durable_end",
-        "is_directory_dirty",
         "is_full_wanted",
         "is_new",
         "is_under_way",
@@ -60,10 +61,16 @@ class SyncProgress:
         self._unindexed = list(self._unsynced)
         self._epochs_written = -1 if epochs.changes else 0
         self.is_new = is_new  # the partition's directory itself may not be durable
-        self.is_directory_dirty = True
+        self.directory_changes = 1  # counts segments begun; at an opening nobody knows
+        self._directory_synced = 0
         self.is_under_way = False
         self.is_full_wanted = False
         self.since_ms: int | None = 0 if segments.active.end_offset > recovery_point else None
+
+    @property
+    def is_directory_dirty(self) -> bool:
+        """Whether no sync that ended well took the names of all segments."""
+        return self._directory_synced != self.directory_changes
 
     @property
     def unsynced_bytes(self) -> int:
@@ -79,7 +86,7 @@ class SyncProgress:
 
     def rolled(self, old: Segment, producers: ProducerStates) -> None:
         """A segment was closed and another one begun where it ends."""
-        self.is_directory_dirty = True
+        self.directory_changes += 1
         self._unsynced.append(old)
         self._unindexed.append(old)
         self._roll_snapshots.append((Offset(old.end_offset), producers.entries()))
@@ -120,6 +127,7 @@ class SyncProgress:
     def synced(self, job: SyncJob) -> None:
         """A job of this log as it is ended well."""
         self.is_new = False
+        self._directory_synced = job.directory_changes
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
         if not job.full:
@@ -138,7 +146,6 @@ class SyncProgress:
 
     def was_refused(self, job: SyncJob) -> None:
         """A job ended early, and not by the disk's fault: what it was to do is still due."""
-        self.is_directory_dirty |= job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:
             self.since_ms = job.since_ms

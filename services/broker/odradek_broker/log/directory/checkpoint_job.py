@@ -13,6 +13,7 @@ from odradek_broker.log.directory.checkpoints import (
 )
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import Storage
+from odradek_protocol.identity import Offset
 
 
 class Checkpoints:
@@ -35,7 +36,8 @@ class CheckpointJob:
     """Gathers and writes the checkpoints in a pool thread.
 
     Offsets are read while the loop may move them: each is right at some moment after the tickets
-    were taken, and a cut that falls into it makes the tickets void.
+    were taken, and a cut that begins later makes the tickets void. A cut that was under way when they
+    were taken may have lowered the file already: until the log hears of that, its limit counts.
     """
 
     __slots__ = ("_checkpoints", "_logs", "_tickets", "error")
@@ -55,7 +57,7 @@ class CheckpointJob:
         """Do it, once. An error is kept for `LogDirectory.finish_checkpoint`."""
         logs = [(log.id, log) for log in self._logs]
         gathered = (
-            {key: log.recovery_point for key, log in logs},
+            {key: _recovery_point(log) for key, log in logs},
             {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
             {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
             {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
@@ -67,3 +69,9 @@ class CheckpointJob:
                 checkpoint.write(offsets, ticket)
         except OSError as error:
             self.error = error
+
+
+def _recovery_point(log: PartitionLog) -> Offset:
+    limit = log.cut_limit  # read first: a cut that ends in between has moved the recovery point
+    point = log.recovery_point
+    return point if limit is None else min(point, limit)

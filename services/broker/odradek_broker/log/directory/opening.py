@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,15 @@ def format_directory(
         storage.sync_directory(path.parent)  # or the power takes it with all that is synced in it
     _require_identity(meta, path, cluster_id, node_id)
     return meta.directory_id
+
+
+def sync_name(storage: Storage, path: Path) -> None:
+    """Make the directory's own name durable: the process that formatted it may have been killed before.
+
+    A parent that this process may not read was made by somebody else, with all that is named in it.
+    """
+    with contextlib.suppress(PermissionError):
+        storage.sync_directory(path.parent)
 
 
 def checked_meta(

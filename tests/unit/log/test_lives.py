@@ -1,0 +1,176 @@
+"""What one life leaves, the next one finds: it vouches for no more of it than was synced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_protocol.identity import BrokerEpoch, Offset
+from tests.builders.memory_storage import MemoryStorage
+from tests.unit.log.material import PATH, TOPIC_ID, Broker, memory_broker
+
+
+class Killed(BaseException):
+    """The process is killed here."""
+
+
+def storage_of(broker: Broker) -> MemoryStorage:
+    assert isinstance(broker.storage, MemoryStorage)
+    return broker.storage
+
+
+def kill_within(broker: Broker, operations: int, work: Callable[[], object]) -> bool:
+    """Kill the process after so many disk operations of `work`, the last write cut in its middle.
+    Whether `work` was through before."""
+    storage = storage_of(broker)
+    last = storage.operations + operations
+
+    def stop(operation: str, path: Path) -> int | None:
+        if storage.operations > last + 1 or (storage.operations > last and operation != "write"):
+            raise Killed
+        return 30 if storage.operations == last + 1 else None
+
+    storage.fault = stop
+    try:
+        work()
+    except Killed:
+        return False
+    finally:
+        storage.fault = None
+    return True
+
+
+def lives(broker: Broker) -> Iterator[None]:
+    """All that a log does to its files, step by step."""
+    for number in range(6):
+        broker.append(3, value_bytes=200, leader_epoch=1 + number // 3)
+        yield
+        broker.sync(full=number == 3)
+        yield
+    broker.checkpoint()
+    yield
+    broker.append(3, value_bytes=200, leader_epoch=2)
+    broker.log.truncate_to(Offset(12))
+    yield
+    broker.append(4, value_bytes=200, leader_epoch=3)
+    broker.append(4, value_bytes=200, leader_epoch=3)
+    yield
+    broker.sync()
+    yield
+    broker.log.reset_to(Offset(100))
+    yield
+    for _ in range(3):
+        broker.append(3, value_bytes=200, leader_epoch=4)
+        yield
+    broker.checkpoint()
+    broker.directory.close(broker_epoch=BrokerEpoch(7))
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(syncs: bool) -> None:
+    """Killed within any operation, started, and then the power goes: with or without a sync."""
+    killed_at = 0
+    finished = False
+    while not finished:
+        killed_at += 1
+        broker = memory_broker()
+        finished = kill_within(broker, killed_at, lambda b=broker: list(lives(b)))  # type: ignore[misc]
+        broker.kill_and_start()
+        assert broker.report is not None
+        assert not broker.report.damage, killed_at
+        log = broker.directory.get(TOPIC_ID, broker.log.partition)
+        assert log is not None
+        if syncs:
+            broker.sync()
+            assert log.durable_end_offset == log.log_end_offset, killed_at
+        start, end = log.log_start_offset, log.durable_end_offset
+        expected = log.read(start, bytes_max=1 << 20, end_offset=end).slices if end > start else ()
+        broker.lose_power_and_start()
+        assert broker.restart_class in (RestartClass.POWER, RestartClass.CLEAN)
+        if end > start:
+            assert broker.log.log_end_offset >= end, killed_at
+            found = broker.log.read(start, bytes_max=1 << 20, end_offset=end).slices
+            assert b"".join(map(bytes, found)) == b"".join(map(bytes, expected)), killed_at
+    assert killed_at > 100
+
+
+def test_a_segment_that_left_unsynced_does_not_return_in_front_of_what_was_synced() -> None:
+    """Its name comes back with the power, and without its bytes it would be a hole."""
+    broker = memory_broker()
+    broker.append(2, value_bytes=300)
+    broker.checkpoint()
+    while broker.log.segment_count < 3:
+        broker.append(2, value_bytes=300)
+    log = broker.log
+    unfinished = log.begin_sync()
+    assert unfinished is not None
+    second = log._segments.all[1].base_offset
+    log.truncate_to(log.log_end_offset)  # the sync has nothing to say any more
+    unfinished.run()
+    log.finish(unfinished)
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(Offset(second))
+    assert log.apply_retention(now_ms=0) == 1
+    broker.append(2, value_bytes=300)
+    broker.sync()
+    end = log.log_end_offset
+    assert log.durable_end_offset == end
+    broker.lose_power_and_start()
+    assert broker.log.log_end_offset == end
+
+
+def test_a_stop_syncs_the_name_of_a_segment_that_an_unfinished_sync_was_to_sync() -> None:
+    """The pool drops the work that waits in it when a broker stops."""
+    broker = memory_broker()
+    broker.append(2, value_bytes=300)
+    broker.checkpoint()
+    while broker.log.segment_count < 2:
+        broker.append(2, value_bytes=300)
+    assert broker.log.begin_sync() is not None
+    end = broker.log.log_end_offset
+    broker.directory.close(broker_epoch=BrokerEpoch(2))
+    broker.lose_power_and_start()
+    assert broker.restart_class is RestartClass.CLEAN
+    assert broker.log.log_end_offset == end
+
+
+def test_a_checkpoint_while_a_cut_is_under_way_does_not_write_the_old_recovery_point() -> None:
+    broker = memory_broker()
+    for _ in range(6):
+        broker.append(5)
+    broker.checkpoint()
+    job = broker.log.begin_truncate(Offset(10))
+    job.run()
+    checkpoint = broker.directory.begin_checkpoint()
+    checkpoint.run()
+    broker.directory.finish_checkpoint(checkpoint)
+    broker.log.finish(job)
+    broker.append(5)
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert broker.report.power_loss == ()
+    assert broker.log.durable_end_offset <= 10
+    assert broker.log.log_end_offset == 15
+
+
+def test_a_directory_that_was_formatted_by_a_killed_process_is_there_after_a_power_cut() -> None:
+    storage = MemoryStorage()
+
+    def killed(operation: str, path: Path) -> None:
+        if operation == "sync" and path == PATH.parent:
+            raise Killed
+
+    storage.fault = killed
+    with pytest.raises(Killed):
+        Broker(storage)
+    storage.kill_process()
+    broker = Broker(storage)
+    broker.append(3)
+    broker.sync()
+    assert broker.log.durable_end_offset == 3
+    assert "meta.properties" in storage.durable_files(PATH)
+    broker.lose_power_and_start()
+    assert broker.log.log_end_offset == 3
