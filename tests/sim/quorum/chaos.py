@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
+from tests.sim.quorum.oracle import check_dirty_disk_vouches, check_opened
 from tests.sim.quorum.world import World
 
 
@@ -34,6 +34,7 @@ class Chaos:
 
     def run(self) -> ChaosResult:
         world = self.world
+        world.on_send = check_dirty_disk_vouches
         world.start_all()
         self._propose()
         world.after(2.0, self._fault)
@@ -87,24 +88,23 @@ class Chaos:
         world.after(rng.uniform(0.2, 1.5), self._fault)
         up = sorted(world.nodes)
         kind = rng.random()
-        if kind < 0.22 and up:
+        if kind < 0.18 and up:
             self._power_cut(rng.choice(up))
-        elif kind < 0.30:
+        elif kind < 0.25:
             self._count("all crash")
             for node_id in up:
                 self._power_cut(node_id)
-        elif kind < 0.36 and up:
-            self._count("kill")
-            world.kill(rng.choice(up))
-        elif kind < 0.50:
+        elif kind < 0.42 and up:
+            self._stop_in_job(rng.choice(up))
+        elif kind < 0.53:
             self._count("cut")
             first, second = rng.sample(world.voters, 2)
             world.cut |= {(first, second), (second, first)}
-        elif kind < 0.58:
+        elif kind < 0.60:
             self._count("one-way cut")
             first, second = rng.sample(world.voters, 2)
             world.cut.add((first, second))
-        elif kind < 0.68:
+        elif kind < 0.69:
             self._count("isolated")
             world.isolate(rng.choice(world.voters))
         elif kind < 0.80:
@@ -130,6 +130,17 @@ class Chaos:
         self._count("power cut")
         self.world.power_cut(node_id)
 
+    def _stop_in_job(self, node_id: int) -> None:
+        """Its next write of the log, or of a snapshot, is interrupted: a kill, mostly."""
+        world, rng = self.world, self.random
+        node = world.nodes[node_id]
+        queue = node.snapshot_queue if rng.random() < 0.3 else node.queue
+        if rng.random() < 0.8:
+            self._count("kill")
+            queue.at_next_job = lambda: world.kill(node_id)
+        else:
+            queue.at_next_job = lambda: self._power_cut(node_id)
+
     def _break_disk(self, node_id: int) -> None:
         """One of its next calls fails; the process must end itself, and nothing else may end it."""
         skip = self.random.randint(0, 5)
@@ -142,7 +153,7 @@ class Chaos:
                 return False
             disk.fail = None
             self._count("failed disk call")
-            self._broken += node_id in self.world.nodes  # a power cut may come first
+            self._broken += node_id in self.world.nodes  # a stop may come first
             return True
 
         disk.fail = fail
@@ -168,13 +179,28 @@ class Chaos:
                 world.disks[node_id].fail = None
                 if node is not None:
                     node.frozen_until = 0.0
+                    node.queue.at_next_job = node.snapshot_queue.at_next_job = None
             if node is not None and node.dead is not None:
-                world.power_cut(node_id)  # what the failed call left behind is in doubt
+                self._end_broken(node_id)
             if node_id not in world.nodes and (certainly or self.random.random() < 0.6):
-                disk = world.disks[node_id]
-                before = disk.calls["truncate"]
-                recover_log(disk)
-                if disk.calls["truncate"] > before:
-                    self._count("torn tail")
-                self._count("restart")
-                world.start(node_id)
+                self._restart(node_id)
+
+    def _end_broken(self, node_id: int) -> None:
+        """A disk call failed: the next life may still read what it left, whatever the disk holds."""
+        if self.random.random() < 0.5:
+            self.world.power_cut(node_id)
+        else:
+            self._count("restart on lost pages")
+            self.world.kill(node_id)
+
+    def _restart(self, node_id: int) -> None:
+        disk = self.world.disks[node_id]
+        truncated = disk.calls["truncate"]
+        try:
+            check_opened(self.world.start(node_id))
+        except OSError:  # the disk fails while it is opened: the process ends, and is started again
+            self._count("failed start")
+        else:
+            self._count("restart")
+        if disk.calls["truncate"] > truncated:
+            self._count("torn tail")

@@ -7,7 +7,23 @@ acknowledged must be in it, for ever, and a term has one leader.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.storage.disk import read_file
+from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage_format import IDENTITY_NAME
+
+if TYPE_CHECKING:
+    from tests.sim.quorum.simulated_node import SimulatedNode
+
+_DURABLE_FILES = ("log-", "vote", "snapshot-", "identity")
 
 
 class OracleError(AssertionError):
@@ -38,6 +54,55 @@ class Oracle:
     def leads(self, node_id: int, term: int) -> None:
         if self.leaders.setdefault(term, node_id) != node_id:
             raise OracleError(f"nodes {self.leaders[term]} and {node_id} both lead term {term}")
+
+
+def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
+    """What the disk would hold if the power went now must cover what the message claims."""
+    kind = message["type"]
+    claimed = 0
+    if kind == wire.APPEND_ENTRIES:
+        claimed = message["prevLogIdx"] + len(message["entries"])
+    elif kind == wire.NEXT_NODE_IDX and message["success"]:
+        claimed = message["next_node_idx"] - 1
+    elif kind == wire.SNAPSHOT_REPLY and message["installed"]:
+        claimed = message["offset"]
+    term = message["term"] if "term" in message and kind != wire.PRE_VOTE else 0
+    vote = {wire.RESPONSE_VOTE: target, wire.REQUEST_VOTE: source.node_id}.get(kind)
+    _check_durable(source, claimed, term, vote, said=repr(message))
+
+
+def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
+    """`check_disk_vouches`, where a power cut would lose anything: between disk jobs none does."""
+    if source.disk.unsynced(_DURABLE_FILES):
+        check_disk_vouches(source, target, message)
+
+
+def check_opened(node: SimulatedNode) -> None:
+    """What a new life believes of its log and vote, and may say at once, survives a power cut."""
+    log, votes = node.barrier.log, node.barrier._vote_file
+    claimed = max(log.synced_index, node.raft.applied)
+    _check_durable(node, claimed, votes.term, votes.vote, said="it opened")
+    joined = json.loads(read_file(node.disk.after_power_cut(), IDENTITY_NAME))["joined"]
+    if node.raft.may_vote() and not joined:
+        raise OracleError(f"node {node.node_id} votes, a power cut makes it join again")
+
+
+def _check_durable(
+    node: SimulatedNode, claimed: int, term: int, vote: int | None, *, said: str
+) -> None:
+    disk = node.disk.after_power_cut()
+    try:
+        votes = VoteFile(disk)
+        entries = recover_log(disk).entries
+        snapshot = SnapshotStore(disk).current
+    except (CorruptStorage, FileNotFoundError) as error:
+        raise OracleError(f"node {node.node_id}: {said}; a power cut leaves {error!r}") from None
+    covered = max(entries[-1][1], snapshot.offset if snapshot else 0)
+    if votes.term < term or covered < claimed or vote not in (None, votes.vote):
+        raise OracleError(
+            f"node {node.node_id}: {said}; its disk holds term {votes.term}, vote {votes.vote},"
+            f" entries to {covered} of {claimed}"
+        )
 
 
 class DigestMachine:

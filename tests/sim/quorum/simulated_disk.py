@@ -3,7 +3,11 @@
 Bytes are kept per file with the old content of every page written since the last sync; a crash puts
 a random subset of those back. Names (created, renamed, removed) are durable after `sync_directory`;
 a crash keeps a random prefix of the changes since. A sync that fails drops the dirty state without
-making it durable, as Linux does: a later sync that succeeds says nothing about those pages.
+making it durable, as Linux does: a later sync that succeeds says nothing about those pages, until they
+are written again.
+
+The process may stop within a call (`interrupt_after`): of a write any part is done, of another call
+nothing. Without a `crash` that is a kill: the next life reads what was written, synced or not.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from errno import EIO
 
 PAGE_BYTES = 4096
 
 
 class PowerCut(BaseException):
-    """The machine stopped in the middle of a call."""
+    """The process, or its machine, stopped in the middle of a call."""
 
 
 class SimulatedInode:
@@ -37,7 +42,10 @@ class SimulatedInode:
         for page in range(position // size, (position + len(data) - 1) // size + 1):
             if page not in self.dirty:
                 end = min((page + 1) * size, self.durable_size)
-                self.dirty[page] = bytes(self.content[page * size : end])
+                durable = self.lost.pop(page, None)
+                if durable is None:
+                    durable = bytes(self.content[page * size : end])
+                self.dirty[page] = durable
         self.content[position : position + len(data)] = data
 
     def truncate(self, size: int) -> None:
@@ -48,6 +56,11 @@ class SimulatedInode:
         self.dirty.clear()
         self.uncut = None
         self.durable_size = len(self.content)
+
+    @property
+    def synced(self) -> bool:
+        """Whether a crash at this moment would change nothing."""
+        return not (self.dirty or self.lost or self.uncut is not None)
 
     def sync_failed(self) -> None:
         for page, old in self.dirty.items():
@@ -67,8 +80,9 @@ class SimulatedInode:
             else:
                 gone.setdefault(page, old)
         for page, old in gone.items():
-            stop = min((page + 1) * size, len(self.content))
-            self.content[page * size : stop] = old.ljust(max(0, stop - page * size), b"\0")
+            start, stop = page * size, min((page + 1) * size, len(self.content))
+            if start < stop:
+                self.content[start:stop] = old[: stop - start].ljust(stop - start, b"\0")
         if not keep_page():  # the length did not make it either
             del self.content[end:]
         self.dirty.clear()
@@ -92,11 +106,15 @@ class SimulatedFile:
         return bytes(self._inode.content[position : position + size])
 
     def write(self, data: bytes, position: int) -> None:
-        self._disk.enter("write", self._name, lambda: self._inode.write(data[:3], position))
+        self._disk.enter("write", self._name, lambda part: self._write_part(data, position, part))
         self._inode.write(data, position)
 
+    def _write_part(self, data: bytes, position: int, part: float) -> None:
+        if written := data[: int(len(data) * part)]:
+            self._inode.write(written, position)
+
     def sync(self) -> None:
-        self._disk.enter("sync", self._name, self._inode.sync_failed)
+        self._disk.enter("sync", self._name, failed=self._inode.sync_failed)
         self._inode.sync()
 
     def truncate(self, size: int) -> None:
@@ -118,21 +136,34 @@ class SimulatedDisk:
         self._changes: list[tuple[str, SimulatedInode | None]] = []
         self.calls: Counter[str] = Counter()
         self.call_names: list[str] = []
-        self.fail: Callable[[str, str], bool] | None = None  # (call, name) -> whether it fails
-        self.power_cut_after: int | None = None  # calls from now
+        # (call, name) -> whether it fails: with EIO, or with the errno that is returned
+        self.fail: Callable[[str, str], bool | int] | None = None
+        self.interrupt_after: int | None = None  # calls from now
 
-    def enter(self, call: str, name: str, half_done: Callable[[], None] = lambda: None) -> None:
-        """Every call that changes something comes through here, and may end here."""
+    def enter(
+        self,
+        call: str,
+        name: str,
+        in_part: Callable[[float], None] = lambda part: None,
+        *,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Every call that changes something comes through here, and may end here.
+
+        `in_part` does a share (0 to 1) of the call before it is interrupted or fails; `failed` is what
+        only a failure does.
+        """
         self.calls[call] += 1
         self.call_names.append(f"{call} {name}")
-        if self.power_cut_after is not None:
-            if self.power_cut_after == 0:
-                half_done()
+        if self.interrupt_after is not None:
+            if self.interrupt_after == 0:
+                in_part(self._random.random())
                 raise PowerCut
-            self.power_cut_after -= 1
-        if self.fail is not None and self.fail(call, name):
-            half_done()
-            raise OSError(5, f"injected: {call} {name}")
+            self.interrupt_after -= 1
+        if self.fail is not None and (errno := self.fail(call, name)):
+            in_part(self._random.random())
+            failed()
+            raise OSError(int(errno) if errno is not True else EIO, f"injected: {call} {name}")
 
     def names(self) -> list[str]:
         return sorted(self._inodes)
@@ -189,7 +220,16 @@ class SimulatedDisk:
         self._durable_names = dict(names)
         self._changes.clear()
         self.fail = None
-        self.power_cut_after = None
+        self.interrupt_after = None
+
+    def unsynced(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Names with these beginnings that a crash would take, or whose bytes it would change."""
+        return [
+            name
+            for name, inode in self._inodes.items()
+            if name.startswith(prefixes)
+            and (self._durable_names.get(name) is not inode or not inode.synced)
+        ]
 
     def after_power_cut(self) -> SimulatedDisk:
         """Another disk with only what is durable at this very moment; this one goes on."""

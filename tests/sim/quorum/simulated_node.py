@@ -36,6 +36,7 @@ class SimulatedQueue:
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.at_next_job: Callable[[], None] | None = None  # ends this life within the job
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.jobs.append((job, done))
@@ -47,6 +48,10 @@ class SimulatedQueue:
         world.after(world.disk_delay_s(), self._node.alive(self._run))
 
     def _run(self) -> None:
+        at_next_job, self.at_next_job = self.at_next_job, None
+        if at_next_job is not None:
+            at_next_job()
+            return
         job, done = self.jobs[0]
         try:
             result = job()

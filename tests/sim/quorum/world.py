@@ -3,14 +3,13 @@
 Everything random comes from one seed, everything that happens is an event in one heap, so a seed is
 a history: the trace's hash is the proof. Links are FIFO, as TCP is, with delays; they can be cut
 (messages vanish) or held (messages wait, then come all at once). Disk writes take time, in order,
-and a crash may come in the middle of one.
+and a kill or a power cut may come in the middle of one; only the second takes what was not synced.
 
 The oracle (`oracle.py`) knows what was committed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import heapq
 import random
@@ -152,20 +151,29 @@ class World:
                 self.start(node_id)
 
     def kill(self, node_id: int) -> None:
-        """kill -9: the page cache survives."""
-        self._end(node_id)
+        """kill -9, maybe in the middle of a disk job: the page cache survives, synced or not."""
+        self._interrupt(node_id)
 
     def power_cut(self, node_id: int) -> None:
         """The machine goes: maybe in the middle of a disk job, and unsynced bytes are in doubt."""
-        node = self._end(node_id)
-        if node is not None:
-            for queue in (node.queue, node.snapshot_queue):
-                if queue.jobs and node.dead is None and self.random.random() < 0.7:
-                    node.disk.power_cut_after = self.random.randint(0, 6)
-                    with contextlib.suppress(PowerCut, OSError):  # or the disk fails first
-                        queue.jobs[0][0]()
-                    node.disk.power_cut_after = None
+        self._interrupt(node_id)
         self.disks[node_id].crash()
+
+    def _interrupt(self, node_id: int) -> None:
+        """End a life. Jobs under way are done up to some call, or whole with nobody told of it."""
+        node = self._end(node_id)
+        if node is None or node.dead is not None:
+            return
+        for queue in (node.queue, node.snapshot_queue):
+            if queue.jobs and self.random.random() < 0.7:
+                node.disk.interrupt_after = self.random.choice((0, 1, 1, 2, 3, 3, 4, 5, 6, 7))
+                try:
+                    queue.jobs[0][0]()
+                except PowerCut:
+                    self.counts["interrupted job"] = self.counts.get("interrupted job", 0) + 1
+                except OSError:
+                    pass  # the disk failed first
+                node.disk.interrupt_after = None
 
     def wipe(self, node_id: int) -> None:
         """The disk is replaced, the new one formatted."""

@@ -58,7 +58,6 @@ def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: st
         world = World(7 + skip, segment_bytes_max=1024)
         victim_id = 2
         fault = _FailOnce(call, prefix, skip)
-        world.disks[victim_id].fail = fault
         sent_after: list[Message] = []
 
         def watch(
@@ -74,6 +73,7 @@ def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: st
 
         world.on_send = watch
         world.start_all()
+        world.disks[victim_id].fail = fault
         if prefix == "receiving-snapshot":
             world.run(2.0)
             world.isolate(victim_id)
@@ -105,7 +105,7 @@ def test_votes_and_entries_survive_a_crash_at_any_step_of_rolling_and_removing()
         VoteFile.create(disk)
         disk.sync_directory()
         log, votes = WriteAheadLog(disk, segment_bytes_max=300), VoteFile(disk)
-        disk.power_cut_after = cut_after
+        disk.interrupt_after = cut_after
         synced, vote = 1, (0, None)
         try:
             for index in range(2, 40):

@@ -67,7 +67,7 @@ def test_a_crash_at_any_step_leaves_the_old_snapshot_or_the_new_one_whole() -> N
             store = SnapshotStore(disk)
             store.write(20, 2, b"old" * 100)
             disk.sync_directory()
-            disk.power_cut_after = cut_after
+            disk.interrupt_after = cut_after
             new = b"new" * 150
             try:
                 if seed % 2:

@@ -33,7 +33,7 @@ def test_a_torn_save_leaves_the_old_vote_or_the_new_one() -> None:
         disk = new_disk(seed, page_bytes=16)
         votes = VoteFile(disk)
         votes.save(5, 1)
-        disk.power_cut_after = seed % 2  # in the write, or between it and its sync
+        disk.interrupt_after = seed % 2  # in the write, or between it and its sync
         with pytest.raises(PowerCut):
             votes.save(6, 2)
         disk.crash()

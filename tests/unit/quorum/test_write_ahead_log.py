@@ -164,7 +164,7 @@ def test_a_segment_that_a_crash_left_half_started_is_taken_away() -> None:
         log = open_log(disk, segment_bytes_max=300)
         append(log, size=150)
         synced = log.last_index
-        disk.power_cut_after = seed % 4
+        disk.interrupt_after = seed % 4
         with pytest.raises(PowerCut):
             append(log, size=250)
         disk.crash()

@@ -3,33 +3,9 @@
 from __future__ import annotations
 
 from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from tests.sim.quorum.simulated_node import SimulatedNode
+from tests.sim.quorum.oracle import check_disk_vouches
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
-
-
-def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """What the disk would hold if the power went now must cover what the message claims."""
-    disk = source.disk.after_power_cut()
-    votes = VoteFile(disk)
-    kind = message["type"]
-    if "term" in message and kind != wire.PRE_VOTE:
-        assert votes.term >= message["term"], message
-    if kind == wire.RESPONSE_VOTE:
-        assert (votes.term, votes.vote) == (message["term"], target)
-    if kind == wire.REQUEST_VOTE:
-        assert (votes.term, votes.vote) == (message["term"], source.node_id)
-    if kind in (wire.NEXT_NODE_IDX, wire.APPEND_ENTRIES):
-        snapshot = SnapshotStore(disk).current
-        covered = max(recover_log(disk).entries[-1][1], snapshot.offset if snapshot else 0)
-        if kind == wire.APPEND_ENTRIES:
-            assert covered >= message["prevLogIdx"] + len(message["entries"]), message
-        elif message["success"]:
-            assert covered >= message["next_node_idx"] - 1, message
 
 
 def test_at_every_message_the_disk_vouches_for_what_it_says() -> None:

@@ -62,12 +62,21 @@ def format_storage(
         identity = format_disk(disk, wanted, str(data_dir))
     finally:
         disk.close()
-    parent = os.open(data_dir.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    for parent in data_dir.resolve().parents:
+        _sync_directory(parent)
     return identity
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory durable; one that we may not read was not made by us."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def check_storage(
@@ -88,7 +97,9 @@ def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdent
     """`format_storage` on an open directory; the identity comes last, so a crash leaves none."""
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
-        return check_disk(disk, wanted, place)
+        identity = check_disk(disk, wanted, place)
+        disk.sync_directory()  # the format before may have been killed ahead of it
+        return identity
     strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
     if strangers:
         more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""

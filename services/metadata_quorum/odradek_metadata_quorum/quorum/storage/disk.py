@@ -6,7 +6,9 @@ Names are plain file names in the quorum's own directory.
 
 What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name
 (created, renamed, removed) survives once `sync_directory` has returned; a failed call leaves both
-in doubt, so that whoever gets an exception must not go on (`DiskQueue` ends the process).
+in doubt, so that whoever gets an exception must not go on (`DiskQueue` ends the process). What a file
+reads as is not what is durable: an earlier process may have been killed before its sync, or have
+failed at it. Whoever opens a file and acts on what it says makes that durable first.
 """
 
 from __future__ import annotations
@@ -154,6 +156,15 @@ def write_file(disk: Disk, name: str, data: bytes) -> None:
         file.close()
     disk.rename(temporary, name)
     disk.sync_directory()
+
+
+def sync_file(disk: Disk, name: str) -> None:
+    """Make a file's bytes durable, whoever wrote them."""
+    file = disk.open(name)
+    try:
+        file.sync()
+    finally:
+        file.close()
 
 
 def read_file(disk: Disk, name: str) -> bytes:

@@ -25,19 +25,26 @@ Entry = tuple[bytes, int, int]  # (command, index, term): the shape that the eng
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The log as its files tell it: `entries[0]` is the boundary."""
+    """The log as its files tell it: `entries[0]` is the boundary.
+
+    `last_write_offset` is where the last write began, in the last segment: a frame, or a header and the
+    first frame behind it.
+    """
 
     entries: list[Entry]
     segments: list[SegmentHeader]
     end_position: int
-    cut_bytes: int
+    last_write_offset: int
 
 
 def recover_log(disk: Disk) -> RecoveredLog:
-    """Replay every segment; cut a torn tail, durably. Raises `CorruptStorage`."""
+    """Replay every segment; cut a torn tail. Raises `CorruptStorage`.
+
+    What is read may be in the page cache only: an earlier life may have been killed before its sync.
+    """
     segments = _read_segments(disk)
     entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
-    cut_bytes = 0
+    last_write_offset = 0
     position = segments[0][0].base_position
     for number, (header, data) in enumerate(segments):
         if header.base_position != position:
@@ -46,6 +53,7 @@ def recover_log(disk: Disk) -> RecoveredLog:
             )
         view = memoryview(data)
         offset = SEGMENT_HEADER.size
+        last_write_offset = 0
         while offset < len(data):
             frame = decode_frame(view, offset, position)
             if frame is None:
@@ -53,12 +61,12 @@ def recover_log(disk: Disk) -> RecoveredLog:
             for record in decode_records(frame.body):
                 _replay(entries, record)
             position += frame.end - offset
+            last_write_offset = offset if offset > SEGMENT_HEADER.size else 0
             offset = frame.end
         if offset < len(data):
             _refuse_damage(segments[number:], offset, position)
-            cut_bytes = len(data) - offset
             _cut(disk, segment_name(header.base_position), offset)
-    return RecoveredLog(entries, [header for header, _ in segments], position, cut_bytes)
+    return RecoveredLog(entries, [header for header, _ in segments], position, last_write_offset)
 
 
 def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
@@ -90,7 +98,9 @@ def _holds_frames(name: str, data: bytes) -> bool:
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
     """A torn tail is what nothing durable follows; anything else is damage."""
     name = segment_name(segments[0][0].base_position)
-    if len(segments) > 1:  # a segment is synced to its end before the next one is started
+    if (
+        len(segments) > 1
+    ):  # a segment is synced to its end before the next one is started, see there
         raise CorruptStorage(
             f"{name}: damaged at byte {offset}, but the log goes on in another segment"
         )

@@ -83,6 +83,9 @@ class SnapshotStore:
         leftovers = [name for name in names if name in (_WRITING, _RECEIVING)]
         for name in leftovers + found[:-1]:
             disk.remove(name)
+        # A snapshot is synced before it gets its name; the name itself may not be, if the life that gave
+        # it was killed. The log is trimmed on the strength of it.
+        disk.sync_directory()
 
     def read_current(self) -> bytes | None:
         """The newest snapshot's data, None without one. Raises `CorruptStorage`."""

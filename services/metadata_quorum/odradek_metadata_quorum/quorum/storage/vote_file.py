@@ -5,6 +5,9 @@ live in the log, whose tail may legally be cut after a crash. Each save goes to 
 not hold the newest record, on another page, and is synced before anything is told to anybody; a
 crash can only tear a record that nobody was told of. Both slots unreadable is damage, never a
 crash, and refuses to start.
+
+Opening writes the newest record again as it is, and syncs it: an earlier life may have been killed
+before its sync, or have failed at it, and then only the page cache holds the vote.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class VoteFile:
                 " rejoin from the other voters"
             )
         self._sequence, self.term, self.vote = max(slots, key=lambda slot: slot[0])
+        self._make_durable()
 
     @staticmethod
     def create(disk: Disk) -> None:
@@ -52,9 +56,16 @@ class VoteFile:
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.vote in (None, vote), (term, self.vote, vote)
         sequence = self._sequence + 1
+        self._write(sequence, term, vote)
+        self._sequence, self.term, self.vote = sequence, term, vote
+
+    def _make_durable(self) -> None:
+        """Vouch for what an earlier life left; see the module."""
+        self._write(self._sequence, self.term, self.vote)
+
+    def _write(self, sequence: int, term: int, vote: int | None) -> None:
         self._file.write(_encode(sequence, term, vote), sequence % 2 * _SLOT_BYTES)
         self._file.sync()
-        self._sequence, self.term, self.vote = sequence, term, vote
 
     def close(self) -> None:
         """Release the descriptor."""

@@ -9,9 +9,15 @@ durable: `synced_index` then says up to which entry this node may vouch for its 
 `entries[0]` is the *boundary*: the last entry that is not served any more. Its index and term are
 what log matching needs; its command may be gone. An empty log has the boundary (1, 0), genesis.
 
-Old segments are removed whole, the oldest first, and nothing is ever rewritten: there is no moment
+Old segments are removed whole, the oldest first, and nothing is ever replaced: there is no moment
 at which a vote or an entry could go to a file that is about to be replaced. Changes of the log's
 end are records (`TRUNCATE`, `RESET`), so the order of the file is the order of events.
+
+Opening makes durable what it read, before anybody hears of it. A life that was killed between a write
+and its sync leaves bytes, or a segment's name, that only the page cache holds: the next life reads
+them as if they were on disk. Nor is a sync enough. A sync that failed has left its pages clean, so that
+the next one returns at once and proves nothing; only writing them again does. At most one write is
+under way at a time, so the last one is all that can be in that state: opening writes it again as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.storage.disk import Disk
+from odradek_metadata_quorum.quorum.storage.disk import Disk, sync_file
 from odradek_metadata_quorum.quorum.storage.log_frame import (
     ENTRY,
     RECORD_HEADER,
@@ -68,6 +74,7 @@ class WriteAheadLog:
         self._file_bytes = self._file.size()
         self._position = recovered.end_position
         self._last = self.entries[-1][1:]
+        self._make_durable(recovered.last_write_offset)
 
     @staticmethod
     def create(disk: Disk) -> None:
@@ -150,6 +157,15 @@ class WriteAheadLog:
         """The write under way is durable (but for what was truncated meanwhile)."""
         self.synced_index = self._in_flight_index
 
+    def _make_durable(self, last_write_offset: int) -> None:
+        """Vouch for what an earlier life left; see the module."""
+        for header in self._segments[:-1]:
+            sync_file(self._disk, segment_name(header.base_position))
+        last_write = self._file.read(self._file_bytes - last_write_offset, last_write_offset)
+        self._file.write(last_write, last_write_offset)
+        self._file.sync()
+        self._disk.sync_directory()
+
     # The disk's half.
 
     def write(self, write: LogWrite) -> int:
@@ -181,7 +197,7 @@ class WriteAheadLog:
         self._file.close()
 
     def _roll(self, frame: bytes) -> None:
-        """Start a segment with this frame; the old one is durable to its end already."""
+        """Start a segment with this frame; the old one is durable to its end since it was opened."""
         header = SegmentHeader(self._position, *self._last)
         self._file.close()
         self._file = self._disk.open(segment_name(self._position), create=True)

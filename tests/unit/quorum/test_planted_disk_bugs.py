@@ -1,0 +1,180 @@
+"""Each sync that the quorum's storage owes, left out by a patch: the named test, or chance, must miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.quorum.errors import QuorumError
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from tests.sim.quorum.chaos import Chaos
+from tests.sim.quorum.simulated_disk import SimulatedDisk, SimulatedFile
+from tests.unit.quorum import test_interrupted_writes, test_write_barrier
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def log_not_made_durable_at_opening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteAheadLog, "_make_durable", lambda self, last_write_offset: None)
+
+
+def log_only_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
+    """A sync after one that failed has nothing to write."""
+
+    def make_durable(self: Any, last_write_offset: int) -> None:
+        self._file.sync()
+        self._disk.sync_directory()
+
+    patch.setattr(WriteAheadLog, "_make_durable", make_durable)
+
+
+def directory_not_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
+    sync_directory = SimulatedDisk.sync_directory
+    opening = False
+
+    def sync_unless_opening(self: SimulatedDisk) -> None:
+        if not opening:
+            sync_directory(self)
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        def opened(*arguments: Any, **named: Any) -> None:
+            nonlocal opening
+            opening = True
+            try:
+                original(*arguments, **named)
+            finally:
+                opening = False
+
+        return opened
+
+    patch.setattr(SimulatedDisk, "sync_directory", sync_unless_opening)
+    patch.setattr(WriteAheadLog, "_make_durable", wrap(WriteAheadLog._make_durable))
+    patch.setattr(SnapshotStore, "__init__", wrap(SnapshotStore.__init__))
+
+
+def vote_not_made_durable_at_opening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(VoteFile, "_make_durable", lambda self: None)
+
+
+def vote_only_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(VoteFile, "_make_durable", lambda self: self._file.sync())
+
+
+def _without_sync_of(patch: pytest.MonkeyPatch, prefix: str) -> None:
+    sync = SimulatedFile.sync
+
+    def sync_others(self: SimulatedFile) -> None:
+        if not self._name.startswith(prefix):
+            sync(self)
+
+    patch.setattr(SimulatedFile, "sync", sync_others)
+
+
+def vote_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, "vote")
+
+
+def snapshot_named_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, "writing-snapshot")
+
+
+def received_snapshot_named_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, "receiving-snapshot")
+
+
+def _without_directory_sync_after(patch: pytest.MonkeyPatch, call: str) -> None:
+    sync_directory = SimulatedDisk.sync_directory
+
+    def sync_after_others(self: SimulatedDisk) -> None:
+        if not self.call_names[-1].startswith(call):
+            sync_directory(self)
+
+    patch.setattr(SimulatedDisk, "sync_directory", sync_after_others)
+
+
+def segments_name_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_directory_sync_after(patch, "sync log-")
+
+
+def _killed(begin: Callable[[], Any]) -> Callable[[], None]:
+    def test() -> None:
+        test_interrupted_writes.test_a_life_after_a_kill_within_a_disk_job_vouches_for_durable_bytes_only(
+            begin
+        )
+
+    test.__name__ = f"killed_while_{begin.__name__}"
+    return test
+
+
+def _failed(begin: Callable[[], Any], prefix: str) -> Callable[[], None]:
+    def test() -> None:
+        test_interrupted_writes.test_what_a_failed_sync_left_in_the_page_cache_is_written_again(
+            begin, prefix
+        )
+
+    test.__name__ = f"sync_failed_while_{begin.__name__}"
+    return test
+
+
+DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
+    (log_not_made_durable_at_opening, _killed(test_interrupted_writes.appending)),
+    (log_not_made_durable_at_opening, _killed(test_interrupted_writes.rolling)),
+    (
+        log_not_made_durable_at_opening,
+        test_interrupted_writes.test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut,
+    ),
+    (log_only_synced_at_opening, _failed(test_interrupted_writes.appending, "log-")),
+    (log_only_synced_at_opening, _failed(test_interrupted_writes.rolling, "log-")),
+    (directory_not_synced_at_opening, _killed(test_interrupted_writes.rolling)),
+    (directory_not_synced_at_opening, _killed(test_interrupted_writes.receiving_a_snapshot)),
+    (directory_not_synced_at_opening, _killed(test_interrupted_writes.joining)),
+    (vote_not_made_durable_at_opening, _killed(test_interrupted_writes.voting)),
+    (vote_only_synced_at_opening, _failed(test_interrupted_writes.voting, "vote")),
+    (vote_not_synced, test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says),
+    (
+        vote_not_synced,
+        test_write_barrier.test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves,
+    ),
+    (
+        segments_name_not_synced,
+        test_interrupted_writes.test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("bug", "test"), DIRECTED, ids=[f"{bug.__name__}-{test.__name__}" for bug, test in DIRECTED]
+)
+def test_the_named_test_catches_the_bug(
+    monkeypatch: pytest.MonkeyPatch, bug: Patch, test: Callable[[], None]
+) -> None:
+    test()
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, QuorumError, FileNotFoundError)):
+        test()
+
+
+CHAOS: list[Patch] = [
+    log_not_made_durable_at_opening,
+    log_only_synced_at_opening,
+    vote_not_made_durable_at_opening,
+    vote_not_synced,
+    snapshot_named_before_it_is_synced,
+    received_snapshot_named_before_it_is_synced,
+    segments_name_not_synced,
+]
+
+
+@pytest.mark.parametrize("bug", CHAOS)
+def test_chaos_finds_the_bug_within_ten_seeds(monkeypatch: pytest.MonkeyPatch, bug: Patch) -> None:
+    bug(monkeypatch)
+    for seed in range(10):
+        try:
+            Chaos(seed).run()
+        except (AssertionError, QuorumError, FileNotFoundError):
+            return
+    pytest.fail(f"{bug.__name__} went unnoticed for 10 seeds")
