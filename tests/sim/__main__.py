@@ -26,6 +26,7 @@ COVERAGE = (
     "fencings",
     "ISR shrinks",
     "ISR expansions",
+    "rejoins under load",
     "truncations",
     "torn tails",
     "records lost with the power",

@@ -157,6 +157,11 @@ class Producer:
         delay = self.scheduler.between(self.pace_us // 4, self.pace_us * 2)
         self._process.after(delay, self._produce)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch has no outcome yet."""
+        return bool(self._window)
+
     def _has_room(self) -> bool:
         """The broker remembers five batches: the oldest unanswered one must stay among them."""
         return not self._window or self._made - self._window[0].number < IN_FLIGHT_MAX

@@ -313,6 +313,8 @@ class Nemesis:
         self.scheduler.after(self.scheduler.between(1, 4) * SECOND, self._calm)
 
     def _calm(self) -> None:
+        if self.is_stopped:
+            return  # `heal` has done it
         self.network.loss = self.network.doubling = self.network.reset = 0.0
         self.network.delay_max_us = 3 * MS
         self.network.extra_delay_us.clear()

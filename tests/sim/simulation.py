@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from odradek_metadata_quorum.controller.requests import NewTopic
@@ -17,6 +18,7 @@ from tests.sim.groups.population import GROUPS_TOPIC, Population
 from tests.sim.history import History, Violation, check
 from tests.sim.invariants import LEASE_US_MAX, InvariantBroken
 from tests.sim.nemesis import Nemesis
+from tests.sim.rejoining import PRESSED, Rejoining
 from tests.sim.scheduler import MS, SECOND, Scheduler
 
 STORM_US = 24 * SECOND
@@ -66,6 +68,7 @@ class Simulation:
         self.scheduler.is_verbose = is_verbose
         self.storm_us = storm_us
         has_groups = seed % 3 != 2
+        self.has_rejoin = seed % 5 == 2
         self.cluster = Cluster(
             self.scheduler,
             broker_count=3 + seed % 2,
@@ -73,6 +76,7 @@ class Simulation:
             has_files=seed % 9 == 5,
         )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
+        self.values = itertools.count(1)
         for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
             node.drift = 0.95 + self.scheduler.random.random() * 0.1
         self.history: History[TopicIdPartition] = History()
@@ -113,7 +117,6 @@ class Simulation:
         self.cluster.start()
         self.cluster.create_topics(*self.topics)
         self._run_until(self._is_whole, START_US_MAX, "the cluster does not start")
-        values = itertools.count(1)
         client = FIRST_CLIENT
         for partition in self._partitions(TOPICS):
             for acks in (-1, -1 if self.scheduler.chance(0.6) else 1):
@@ -124,7 +127,7 @@ class Simulation:
                         self.history,
                         client,
                         partition,
-                        values,
+                        self.values,
                         acks=acks,
                         pace_us=pace,
                     )
@@ -167,6 +170,10 @@ class Simulation:
             "a partition takes no writes",
         )
         self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
+        if self.has_rejoin:
+            Rejoining(self.cluster, self.history, self._run_until).play(self.values)
+            self.topics = (*self.topics, PRESSED)
+            self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         population = self.population
         if population is not None:
             what = "a group is not stable"
@@ -179,9 +186,9 @@ class Simulation:
             client.is_stopped = True
         self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
 
-    def _run_until(self, condition: object, limit_us: int, what: str) -> None:
+    def _run_until(self, condition: Callable[[], bool], limit_us: int, what: str) -> None:
         deadline_us = self.scheduler.now_us + limit_us
-        while not condition():  # type: ignore[operator]
+        while not condition():
             if self.scheduler.now_us >= deadline_us:
                 raise InvariantBroken("P15", f"{what} within {limit_us // SECOND} s")
             self.scheduler.run(self.scheduler.now_us + 100 * MS)
@@ -201,13 +208,17 @@ class Simulation:
 
     def _is_whole(self) -> bool:
         image = self.cluster.log.image
-        partitions = self._partitions()
-        return bool(partitions) and all(
-            state is not None
-            and len(state.isr) == len(state.replicas) == 3
+        states = [
+            (wanted.replication_factor, state)
+            for wanted in self.topics
+            if (topic := image.topic(wanted.name)) is not None
+            for state in topic.partitions
+        ]
+        return bool(states) and all(
+            len(state.isr) == len(state.replicas) == replication_factor
             and state.leader >= 0
             and not state.recovering
-            for state in (image.partition(p.topic_id, p.partition) for p in partitions)
+            for replication_factor, state in states
         )
 
     def _is_quiet(self) -> bool:

@@ -14,10 +14,12 @@ from odradek_broker.partition.events import IsrChangeAnswered
 from odradek_broker.partition.leading import leader
 from odradek_broker.partition.leading.follower_progress import FollowerProgress
 from odradek_broker.partition.leading.isr import Isr
+from odradek_broker.partition.leading.join_wait import JoinWait
 from odradek_broker.partition.leading.leader import Leader
 from odradek_broker.partition.leading.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
+from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -235,6 +237,20 @@ def _written_counts_as_synced(stack: ExitStack) -> None:
     replace_in(stack, FollowerProgress, "acknowledged", acknowledged)
 
 
+def _watermark_waits_for_nobody(stack: ExitStack) -> None:
+    replace_in(stack, JoinWait, "round_ended", lambda self, round_ms, now_ms: False)
+
+
+def _judged_when_back_in_the_hot_lane(stack: ExitStack) -> None:
+    original = FollowerLinks._distance
+
+    def distance(self: FollowerLinks, stream: Any, host: Any, records: int) -> None:
+        self._returning.clear()
+        original(self, stream, host, records)
+
+    replace_in(stack, FollowerLinks, "_distance", distance)
+
+
 BUGS = {
     bug.number: bug
     for bug in (
@@ -306,6 +322,16 @@ BUGS = {
             name="written counts as synced after a change of durability",
             plant=_written_counts_as_synced,
             is_rare=True,
+        ),
+        Bug(
+            number=40,
+            name="a follower joins only while producers pause",
+            plant=_watermark_waits_for_nobody,
+        ),
+        Bug(
+            number=41,
+            name="a partition back in the hot lane is judged at once",
+            plant=_judged_when_back_in_the_hot_lane,
         ),
         *DISK_BUGS,
         *GROUP_BUGS,

@@ -7,6 +7,7 @@ from typing import Final
 
 from odradek_broker.partition.events import BrokerView, FollowerSession
 from odradek_broker.partition.leading.data_due import DataDue
+from odradek_broker.partition.leading.join_wait import JoinWait
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
@@ -17,6 +18,7 @@ from odradek_protocol.identity import (
 )
 
 UNKNOWN: Final = Offset(-1)
+NO_ROUND: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class FollowerProgress:
 
     broker_id: BrokerId
     caught_up_at_ms: int
+    join_wait: JoinWait
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
     is_live: bool = False  # unfenced, by the image
     is_eligible: bool = False  # that, and in no shutdown
@@ -42,6 +45,7 @@ class FollowerProgress:
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
+    round_ms: int = NO_ROUND  # of the round that ended last (join_wait.py), until it is judged
     _sampled_end: Offset = UNKNOWN  # our log end when a Data was sent, until acknowledged
     _sampled_at_ms: int = 0
     _written_to: Offset = UNKNOWN
@@ -51,6 +55,8 @@ class FollowerProgress:
         """The image moved. A newer registration may have lost bytes: forget what the older told."""
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
+        if not self.is_eligible:
+            self.join_wait.end()
         self.broker_epoch = broker.broker_epoch
         if self.life < broker.broker_epoch:
             self._forget()
@@ -97,6 +103,8 @@ class FollowerProgress:
         """Push no longer. What it acknowledged it still has."""
         self.session = None
         self._sampled_end = UNKNOWN
+        self.round_ms = NO_ROUND
+        self.join_wait.end()
 
     def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
         """What it has not been sent in this session."""
@@ -142,9 +150,11 @@ class FollowerProgress:
             self._sampled_end = UNKNOWN
         elif self._sampled_end != UNKNOWN and ack_to >= self._sampled_end:
             self.caught_up_at_ms = max(self.caught_up_at_ms, self._sampled_at_ms)
+            self.round_ms = now_ms - self._sampled_at_ms
             self._sampled_end = UNKNOWN
         return True
 
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
         """The leader itself stood still: that time is not the follower's lag."""
         self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
+        self.join_wait.excuse(stall_ms)

@@ -1,7 +1,8 @@
 """The followers of one leader in one epoch, and which of them bound its watermark.
 
 They are those replicas that the image lists, the leader left out. Sets of them: *attached* are
-pushed to, *counted* are in the maximal ISR (isr.py), *lagging* were not caught up for too long.
+pushed to, *counted* bound the watermark: the maximal ISR (isr.py), and those outside it that the
+watermark waits for (join_wait.py); *lagging* were not caught up for too long.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from collections.abc import Collection, Iterator, Mapping, Set
 
 from odradek_broker.partition.events import BrokerView, FollowerSession
 from odradek_broker.partition.leading.follower_progress import FollowerProgress
+from odradek_broker.partition.leading.join_wait import JoinWait
 from odradek_protocol.identity import BrokerId, Offset
 
 
 class Followers:
     """All of them, by broker."""
 
-    __slots__ = ("_by_broker", "counted")
+    __slots__ = ("_by_broker", "_lag_max_ms", "counted", "is_any_waited_for")
 
-    def __init__(self) -> None:
+    def __init__(self, *, lag_max_ms: int) -> None:
+        """`lag_max_ms`: a follower that was not caught up for longer is out of sync (R10)."""
+        self._lag_max_ms = lag_max_ms
+        self.is_any_waited_for = False
         self._by_broker: dict[BrokerId, FollowerProgress] = {}
         self.counted: tuple[FollowerProgress, ...] = ()
 
@@ -51,7 +56,11 @@ class Followers:
         for broker_id in replicas:
             follower = self._by_broker.get(broker_id)
             if follower is None:
-                follower = FollowerProgress(broker_id=broker_id, caught_up_at_ms=now_ms)
+                follower = FollowerProgress(
+                    broker_id=broker_id,
+                    caught_up_at_ms=now_ms,
+                    join_wait=JoinWait(lag_max_ms=self._lag_max_ms),
+                )
                 self._by_broker[broker_id] = follower
             broker = brokers.get(broker_id)
             if broker is not None:
@@ -60,8 +69,10 @@ class Followers:
                 follower.count_by(is_fsync)
 
     def count(self, maximal: Set[BrokerId]) -> None:
-        """From now on the positions of these bound the watermark."""
-        self.counted = tuple(f for f in self._by_broker.values() if f.broker_id in maximal)
+        """From now on the positions of these, and of whom it waits for, bound the watermark."""
+        followers = self._by_broker.values()
+        self.is_any_waited_for = any(f.join_wait.is_on for f in followers)
+        self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
         """The log grew: who had all of it until now lags from now on."""
@@ -79,12 +90,12 @@ class Followers:
         ]
         return min([own_start, *starts])
 
-    def lagging(self, log_end: Offset, now_ms: int, *, lag_max_ms: int) -> set[BrokerId]:
-        """Who was not caught up for longer than `lag_max_ms` (R10)."""
+    def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
+        """Who was not caught up for too long (R10)."""
         lagging: set[BrokerId] = set()
         for follower in self._by_broker.values():
             if follower.ack_to >= log_end:  # it has all we have, however long ago it said so
                 follower.caught_up_at_ms = now_ms
-            elif now_ms - follower.caught_up_at_ms > lag_max_ms:
+            elif now_ms - follower.caught_up_at_ms > self._lag_max_ms:
                 lagging.add(follower.broker_id)
         return lagging

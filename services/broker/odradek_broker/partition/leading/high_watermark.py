@@ -5,6 +5,9 @@ would add. The controller may already have accepted the change and elected the n
 answer is still on its way; a watermark that did not wait for it would acknowledge records that the
 newcomer lacks. A member about to leave still counts, for the mirror reason.
 
+A follower outside it that keeps up is waited for, for a bounded time: else it could not join while
+producers do not pause (join_wait.py).
+
 It stands still while the committed ISR is smaller than min.insync.replicas: replicas that left
 below that size are eligible leaders (ELR, KIP-966) and hold all below the watermark only because
 it has not moved since.

@@ -50,7 +50,7 @@ from odradek_broker.partition.events import (
 from odradek_broker.partition.leading.attach_answer import attach_answer
 from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.partition.leading.deletes import Deletes
-from odradek_broker.partition.leading.follower_progress import FollowerProgress
+from odradek_broker.partition.leading.follower_progress import NO_ROUND, FollowerProgress
 from odradek_broker.partition.leading.followers import Followers
 from odradek_broker.partition.leading.high_watermark import next_high_watermark
 from odradek_broker.partition.leading.isr import Isr
@@ -104,7 +104,7 @@ class Leader:
         self._settings = settings
         self._produces = Produces(view.leader_epoch, log=log, producers=producers)
         self._deletes = Deletes(view.leader_epoch, log=log)
-        self._followers = Followers()
+        self._followers = Followers(lag_max_ms=settings.replica_lag_time_max_ms)
         self._see_replicas(view, brokers, now_ms)
 
     # --- the epoch begins, the image moves, the epoch ends ---------------------------------------
@@ -144,6 +144,7 @@ class Leader:
             return []
         follower.see(broker)
         effects: list[Effect] = []
+        self._stop_waiting(effects)
         self._expand(effects, (follower,), now_ms)
         return effects
 
@@ -230,7 +231,9 @@ class Leader:
                 high_watermark=log.high_watermark,
                 log_start=log.log_start,
             )
-        return [attach_answer(verdict, event, log, self.leader_epoch)]
+        effects: list[Effect] = [attach_answer(verdict, event, log, self.leader_epoch)]
+        self._stop_waiting(effects)
+        return effects
 
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
         """A follower's position rose: perhaps the watermark, perhaps the ISR follows."""
@@ -262,16 +265,19 @@ class Leader:
             self._advance(effects)
         else:
             self._expand(effects, (follower,), now_ms)
+            self._wait_for(follower, now_ms)
         return effects
 
     def on_detached(
         self, event: DetachReceived | FollowerSessionClosed, now_ms: int
     ) -> list[Effect]:
         """Push no longer; what was acknowledged stays so."""
+        effects: list[Effect] = []
         follower = self._followers.attached(event.session)
         if follower is not None:
             follower.detach()
-        return []
+            self._stop_waiting(effects)
+        return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
         """Remember what the follower was told."""
@@ -292,6 +298,7 @@ class Leader:
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH
                 effects.append(self._refusal(follower.session, 0, code))
                 follower.detach()
+        self._stop_waiting(effects)
         return effects
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
@@ -328,6 +335,10 @@ class Leader:
         again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
         if again is not None:
             effects.append(again)
+        if self._followers.is_any_waited_for:
+            for follower in self._followers:
+                follower.join_wait.expire(now_ms)
+            self._stop_waiting(effects)
         self._shrink(effects, now_ms)
         if len(self.isr.committed) <= len(self._followers):  # somebody is out of it
             self._expand(effects, self._followers, now_ms)
@@ -349,9 +360,7 @@ class Leader:
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
         """Propose to leave out who lags (R10); the last copy, ourselves, always stays."""
-        lagging = self.isr.committed & self._followers.lagging(
-            self._log.log_end, now_ms, lag_max_ms=self._settings.replica_lag_time_max_ms
-        )
+        lagging = self.isr.committed & self._followers.lagging(self._log.log_end, now_ms)
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
 
@@ -361,22 +370,47 @@ class Leader:
         """Propose whoever has caught up (R16)."""
         if self.isr.is_pending or self.isr.is_recovering:
             return
-        joining = {f.broker_id for f in candidates if self._may_join(f)}
+        joining = [f for f in candidates if self._has_reached(f) and self._may_join(f)]
         if joining:
-            effects.append(self._propose(self.isr.committed | joining, now_ms))
+            added = {follower.broker_id for follower in joining}
+            effects.append(self._propose(self.isr.committed | added, now_ms))
+            for follower in joining:
+                follower.join_wait.end()
             self._followers.count(self.isr.maximal)
 
-    def _may_join(self, follower: FollowerProgress) -> bool:
+    def _has_reached(self, follower: FollowerProgress) -> bool:
         """At least the watermark, because an ISR member may be elected; at least the epoch's start,
         because the watermark that we inherited may be behind what the last leader exposed."""
+        return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
+
+    def _may_join(self, follower: FollowerProgress) -> bool:
+        """Whether only its position may keep a follower from joining the ISR."""
         session = follower.session
         return (
             session is not None
             and session.broker_epoch == follower.broker_epoch
             and follower.is_eligible
-            and follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
             and follower.broker_id not in self.isr.committed
         )
+
+    def _wait_for(self, follower: FollowerProgress, now_ms: int) -> None:
+        """Let the watermark wait for a follower outside the ISR that keeps up (join_wait.py)."""
+        round_ms, follower.round_ms = follower.round_ms, NO_ROUND
+        if (
+            round_ms != NO_ROUND
+            and follower.join_wait.round_ended(round_ms, now_ms)
+            and not self.isr.is_pending
+            and not self.isr.is_recovering
+            and self._may_join(follower)
+        ):
+            follower.join_wait.begin(round_ms, now_ms)
+            self._followers.count(self.isr.maximal)
+
+    def _stop_waiting(self, effects: list[Effect]) -> None:
+        """Let the watermark go on if a follower that it waited for is not waited for any more."""
+        if self._followers.is_any_waited_for:
+            self._followers.count(self.isr.maximal)
+            self._advance(effects)
 
     def _propose(
         self, isr: Iterable[BrokerId], now_ms: int, *, is_withdrawal: bool = False

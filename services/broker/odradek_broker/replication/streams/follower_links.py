@@ -5,6 +5,10 @@ catch-up lane, another connection with less credit, until it is near the end aga
 comes back after an hour does not slow down the partitions that are in sync. It stays attached in
 the lane it leaves until the other one is open. What comes in over all catch-up lanes together may
 be held to a rate (`follower.replication.throttled.rate`).
+
+A change of lane takes a round trip without data. Under load that alone may put a partition further
+behind than the limit, so the first Attached after it came back to the hot lane is not judged: it
+would change lanes for ever and never join the ISR.
 """
 
 from __future__ import annotations
@@ -58,6 +62,7 @@ class FollowerLinks:
         self._tls = tls
         self._streams: dict[tuple[BrokerId, Lane], FollowerStream] = {}
         self._leader_of: dict[HostKey, BrokerId] = {}
+        self._returning: set[HostKey] = set()  # to the hot lane, and not attached there yet
         self._session_ids = itertools.count(1)
         self._throttle: TokenBucket | None = None
         if catch_up_bytes_per_s:
@@ -105,6 +110,9 @@ class FollowerLinks:
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
         """A partition is so far behind: perhaps it wants the other lane."""
         key = host_key(host)
+        if stream.lane is Lane.HOT and key in self._returning:
+            self._returning.discard(key)
+            return
         wanted = stream.lane
         if records > self._behind_records:
             wanted = Lane.CATCH_UP
@@ -114,6 +122,8 @@ class FollowerLinks:
             other = self._open(stream.leader, wanted)
             if not other.has(key):
                 other.add(key, host)
+                if wanted is Lane.HOT:
+                    self._returning.add(key)
 
     def _ready(self, stream: FollowerStream, key: HostKey) -> None:
         """A partition attaches in this stream now: the other lane is rid of it."""
@@ -142,6 +152,7 @@ class FollowerLinks:
 
     def _leave(self, key: HostKey, leader: BrokerId) -> None:
         del self._leader_of[key]
+        self._returning.discard(key)
         for lane in Lane:
             stream = self._streams.get((leader, lane))
             if stream is not None and stream.has(key):

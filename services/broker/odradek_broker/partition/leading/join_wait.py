@@ -1,0 +1,75 @@
+"""How long the high watermark waits for a follower that is about to join the ISR.
+
+A follower joins at the high watermark (R16), and is always a round trip behind the leader's log end.
+With the leader alone in the ISR the watermark is the log end, so a follower that keeps up would join
+only in a pause of the producers; a follower with a longer round trip than the slowest ISR member,
+only by luck. So the watermark waits for it: it stays where it is until the follower has reached it,
+which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for caught-up
+replicas that are eligible to join.) A watermark that waits is a lower one, so this is always safe.
+
+What it costs is latency of acks=all, so only a follower that would remain in the ISR is waited for.
+The measure is the *round*: from a Data to the acknowledgement of all that the log held when it left.
+- A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass
+  between two proofs that a follower is caught up (R10), so it would leave the ISR again.
+- After a round of at most ROUND_FAST_MS the watermark waits at once.
+- Rounds in between mostly belong to a follower that is still catching up: they become shorter by
+  themselves, and waiting now would cost seconds. After SLOW_ROUNDS_MAX of them in succession they
+  are taken for its normal pace. (Ongaro's thesis, section 4.2.1, adds Raft servers by rounds.)
+
+A wait ends when the follower is proposed, detaches or may no longer join, and at the latest after
+twice the round, or ROUND_FAST_MS. After a wait that was in vain there is none for
+`replica.lag.time.max.ms`: a follower that stops whenever it is waited for delays acks=all for a
+small part of the time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ROUND_FAST_MS: Final = 500
+SLOW_ROUNDS_MAX: Final = 10
+
+
+class JoinWait:
+    """Whether the watermark waits for one follower outside the ISR, and until when."""
+
+    __slots__ = ("_lag_max_ms", "_not_before_ms", "_slow_rounds", "_until_ms")
+
+    def __init__(self, *, lag_max_ms: int) -> None:
+        self._lag_max_ms = lag_max_ms
+        self._slow_rounds = 0
+        self._not_before_ms = 0
+        self._until_ms: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self._until_ms is not None
+
+    def round_ended(self, round_ms: int, now_ms: int) -> bool:
+        """Return whether the watermark may wait from now on for a follower with this round."""
+        if 2 * round_ms > self._lag_max_ms:
+            self._slow_rounds = 0
+            return False
+        self._slow_rounds = 0 if round_ms <= ROUND_FAST_MS else self._slow_rounds + 1
+        keeps_up = round_ms <= ROUND_FAST_MS or self._slow_rounds >= SLOW_ROUNDS_MAX
+        return keeps_up and self._until_ms is None and now_ms >= self._not_before_ms
+
+    def begin(self, round_ms: int, now_ms: int) -> None:
+        self._until_ms = now_ms + max(ROUND_FAST_MS, 2 * round_ms)
+
+    def end(self) -> None:
+        """The follower joins, or cannot any more."""
+        self._until_ms = None
+
+    def expire(self, now_ms: int) -> bool:
+        """Give up a wait whose time is over; return whether there was one."""
+        if self._until_ms is None or now_ms < self._until_ms:
+            return False
+        self._until_ms = None
+        self._not_before_ms = now_ms + self._lag_max_ms
+        return True
+
+    def excuse(self, stall_ms: int) -> None:
+        """The leader itself stood still: the follower could not be heard meanwhile."""
+        if self._until_ms is not None:
+            self._until_ms += stall_ms

@@ -1,0 +1,96 @@
+"""The lanes of a follower: when a partition changes to the other one, and that it comes to rest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.replication.streams.follower_stream import HostKey, Lane
+
+KEY: HostKey = (b"t" * 16, 0)
+HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition=KEY[1]))
+
+
+class RecordedStream:
+    """A stream that opens nothing: which partitions follow in it is all that there is."""
+
+    def __init__(self, leader: int, lane: Lane, **_: object) -> None:
+        self.leader, self.lane = leader, lane
+        self.hosts: dict[HostKey, object] = {}
+
+    def add(self, key: HostKey, host: object) -> None:
+        self.hosts[key] = host
+
+    def has(self, key: HostKey) -> bool:
+        return key in self.hosts
+
+    def remove(self, key: HostKey) -> None:
+        self.hosts.pop(key, None)
+
+    give_up = remove
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.hosts
+
+    def end(self) -> None: ...
+
+
+class Lanes:
+    """The links of one partition, which follows broker 1, and what its streams tell them."""
+
+    def __init__(self) -> None:
+        self.links = FollowerLinks(
+            identity=None,  # type: ignore[arg-type]  # only the streams use it
+            endpoint_of=lambda _: None,
+            tls=None,
+            make_stream=RecordedStream,  # type: ignore[arg-type]
+            behind_records=100,
+            near_records=10,
+        )
+        self.links.follow(HOST, 1)
+
+    @property
+    def lane(self) -> Lane:
+        (lane,) = (s.lane for s in self.links._streams.values() if s.has(KEY))
+        return lane
+
+    def is_behind(self, records: int) -> None:
+        """The partition is told this distance; if it changes lanes it attaches in the new one."""
+        self.links._distance(self.links._streams[1, self.lane], HOST, records)
+        followed = [s for s in self.links._streams.values() if s.has(KEY)]
+        if len(followed) == 2:
+            self.links._ready(followed[1], KEY)
+
+
+def test_a_partition_far_behind_changes_to_the_catch_up_lane_and_back_near_the_end() -> None:
+    lanes = Lanes()
+    lanes.is_behind(100)
+    assert lanes.lane is Lane.HOT
+    lanes.is_behind(101)
+    assert lanes.lane is Lane.CATCH_UP
+    lanes.is_behind(10)
+    assert lanes.lane is Lane.CATCH_UP
+    lanes.is_behind(9)
+    assert lanes.lane is Lane.HOT
+
+
+def test_what_is_appended_while_a_partition_returns_to_the_hot_lane_does_not_send_it_back() -> None:
+    lanes = Lanes()
+    lanes.is_behind(1_000)
+    lanes.is_behind(0)
+    lanes.is_behind(500)  # the first Attached in the hot lane
+    assert lanes.lane is Lane.HOT
+    lanes.is_behind(500)  # a later one: the stream broke, and it missed something
+    assert lanes.lane is Lane.CATCH_UP
+
+
+def test_a_partition_that_follows_another_leader_is_judged_at_once() -> None:
+    lanes = Lanes()
+    lanes.is_behind(1_000)
+    lanes.is_behind(0)
+    lanes.links.follow(HOST, 2)
+    lanes.links.follow(HOST, 1)
+    lanes.is_behind(500)
+    assert lanes.lane is Lane.CATCH_UP
