@@ -1,4 +1,7 @@
-"""Each sync that the quorum's storage owes, left out by a patch: the named test, or chance, must miss it."""
+"""What the quorum's storage owes, left out by a patch: the named test, or chance, must miss it.
+
+Each sync, and each look at a format's version.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from typing import Any
 import pytest
 
 from odradek_metadata_quorum.quorum.errors import QuorumError
+from odradek_metadata_quorum.quorum.raft import replicating_engine
+from odradek_metadata_quorum.quorum.storage import log_recovery
+from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.chaos import Chaos
 from tests.sim.quorum.simulated_disk import SimulatedDisk, SimulatedFile
-from tests.unit.quorum import test_interrupted_writes, test_write_barrier
+from tests.unit.quorum import test_interrupted_writes, test_later_formats, test_write_barrier
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -100,6 +106,18 @@ def segments_name_not_synced(patch: pytest.MonkeyPatch) -> None:
     _without_directory_sync_after(patch, "sync log-")
 
 
+def last_segment_not_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LastSegment, "save", lambda self, position: None)
+
+
+def later_segment_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_recovery, "segment_version", lambda data: None)
+
+
+def unknown_entry_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replicating_engine, "COMMAND_NO_OP", b"\2")
+
+
 def _killed(begin: Callable[[], Any]) -> Callable[[], None]:
     def test() -> None:
         test_interrupted_writes.test_a_life_after_a_kill_within_a_disk_job_vouches_for_durable_bytes_only(
@@ -118,6 +136,10 @@ def _failed(begin: Callable[[], Any], prefix: str) -> Callable[[], None]:
 
     test.__name__ = f"sync_failed_while_{begin.__name__}"
     return test
+
+
+def _later_segment() -> None:
+    test_later_formats.test_a_segment_of_a_later_format_is_refused_as_that_and_stays(-1, b"ODF2")
 
 
 DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
@@ -139,6 +161,16 @@ DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
         vote_not_synced,
         test_write_barrier.test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves,
     ),
+    (last_segment_not_noted, test_later_formats.test_a_missing_last_segment_is_noticed),
+    (
+        last_segment_not_noted,
+        test_later_formats.test_a_last_segment_that_was_durable_is_not_removed_as_half_started,
+    ),
+    (later_segment_taken_for_damage, _later_segment),
+    (
+        unknown_entry_passed_over,
+        test_later_formats.test_an_entry_of_an_unknown_kind_ends_the_process_and_is_not_passed_over,
+    ),
     (
         segments_name_not_synced,
         test_interrupted_writes.test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut,
@@ -154,7 +186,7 @@ def test_the_named_test_catches_the_bug(
 ) -> None:
     test()
     bug(monkeypatch)
-    with pytest.raises((AssertionError, QuorumError, FileNotFoundError)):
+    with pytest.raises((AssertionError, QuorumError, FileNotFoundError, pytest.fail.Exception)):
         test()
 
 

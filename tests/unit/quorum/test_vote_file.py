@@ -49,7 +49,7 @@ def test_one_damaged_slot_is_survived_both_are_not() -> None:
     disk.corrupt(VOTE_FILE_NAME, 20)
     assert VoteFile(disk).term == 3
     disk.corrupt(VOTE_FILE_NAME, 4096 + 20)
-    with pytest.raises(CorruptStorage, match="format"):
+    with pytest.raises(CorruptStorage, match="Keep this directory"):
         VoteFile(disk)
 
 

@@ -28,11 +28,31 @@ class QuorumOverloaded(QuorumError):
 
 
 class StorageMismatch(QuorumError):
-    """The data directory belongs to another cluster or node, or is not formatted, or is in use."""
+    """The data directory belongs to another cluster, node or release, or is not formatted, or in use."""
 
 
 class CorruptStorage(QuorumError):
     """A file of the quorum is damaged in a way that no crash explains; starting would lose data."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. Keep this directory, it may hold the only copy of the cluster's metadata. If a"
+            " majority of the other controllers is healthy, move it aside and replace this controller"
+            " as the README says of one that lost its disk"
+        )
+
+
+def is_newer(version: int, known: int) -> bool:
+    """Whether a file's format is one of a later program; a number beyond reach is damage."""
+    return known < version < 100
+
+
+def newer_format(what: str, version: int, known: int) -> StorageMismatch:
+    """The error for a file in a format above `known`, which is no damage."""
+    return StorageMismatch(
+        f"{what} has format {version}, this program reads up to {known}: a newer program wrote it."
+        " Start this controller with that program; nothing in the directory was changed"
+    )
 
 
 class InsecureListener(QuorumError):

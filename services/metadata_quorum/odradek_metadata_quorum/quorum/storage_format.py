@@ -20,13 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage, StorageMismatch
+from odradek_metadata_quorum.quorum.errors import CorruptStorage, StorageMismatch, newer_format
 from odradek_metadata_quorum.quorum.storage.disk import (
     DirectoryDisk,
     Disk,
     read_file,
     write_file,
 )
+from odradek_metadata_quorum.quorum.storage.last_segment import LAST_SEGMENT_NAME
+from odradek_metadata_quorum.quorum.storage.log_frame import SEGMENT_HEADER, is_segment
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 
@@ -106,13 +108,25 @@ def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdent
         raise StorageMismatch(
             f"{place} is not empty ({strangers[0]}{more}): format an empty directory"
         )
-    for name in names:  # of a format that was cut short: without an identity nobody used them
-        disk.remove(name)
+    _remove_unfinished_format(disk, names, place)
     VoteFile.create(disk)
     WriteAheadLog.create(disk)
     disk.sync_directory()
     save_identity(disk, wanted)
     return wanted
+
+
+def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
+    """Remove what a format left that was cut short: a log without entries, no vote, no identity."""
+    for name in names:
+        used = is_segment(name) and len(read_file(disk, name)) > SEGMENT_HEADER.size
+        if used or name.startswith(LAST_SEGMENT_NAME):
+            raise StorageMismatch(
+                f"{place} has the log of a controller ({name}), but no {IDENTITY_NAME}: put that file"
+                " back, or move the directory aside; a format would remove the log"
+            )
+    for name in names:
+        disk.remove(name)
 
 
 def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
@@ -158,11 +172,8 @@ def _checked(node_id: int, voters: Iterable[int]) -> tuple[int, ...]:
 def _decode(data: bytes, place: str) -> StorageIdentity:
     try:
         document = json.loads(data)
-        if document["version"] != _VERSION:
-            raise StorageMismatch(
-                f"{place} has format {document['version']}, this program reads {_VERSION}: use"
-                " the program that wrote it"
-            )
+        if document["version"] > _VERSION:
+            raise newer_format(place, document["version"], _VERSION)
         identity = StorageIdentity(
             cluster_id=document["cluster_id"],
             node_id=document["node_id"],

@@ -25,7 +25,7 @@ from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.engine import COMMAND_REGULAR, ENGINE_CLOCK
+from odradek_metadata_quorum.quorum.raft.engine import COMMAND_NO_OP, COMMAND_REGULAR, ENGINE_CLOCK
 from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
 from odradek_metadata_quorum.quorum.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from odradek_metadata_quorum.quorum.state_machine import StateMachine
@@ -192,6 +192,12 @@ class ReplicatingEngine(HardenedEngine):
                 except Exception as error:
                     self._apply_failed(index, error)
                     return
+            elif command[:1] != COMMAND_NO_OP:
+                self.halt(
+                    f"entry {index} is of kind {command[0]}, which a newer program wrote: start this"
+                    " controller with that program"
+                )
+                return
             self._SyncObj__raftLastApplied = index
             self._applied_term = term
             applied_bytes += len(command)

@@ -33,9 +33,10 @@ SEGMENT_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc, base, 
 FRAME_HEADER: Final = struct.Struct("<4sIIQQ")  # magic, crc, body length, position, synced_upto
 RECORD_HEADER: Final = struct.Struct("<BIQQ")  # kind, payload length, index, term
 
+SEGMENT_VERSION: Final = 1  # of the header and of all that follows it: frames and records
+
 _SEGMENT_MAGIC: Final = b"ODSG"
 _FRAME_MAGIC: Final = b"ODFR"
-_VERSION: Final = 1
 _PREFIX: Final = "log-"
 
 
@@ -65,7 +66,7 @@ class SegmentHeader:
     def encode(self) -> bytes:
         """Its bytes, `SEGMENT_HEADER.size` of them."""
         rest = struct.pack("<QQQ", self.base_position, self.previous_index, self.previous_term)
-        return struct.pack("<4sII", _SEGMENT_MAGIC, _VERSION, zlib.crc32(rest)) + rest
+        return struct.pack("<4sII", _SEGMENT_MAGIC, SEGMENT_VERSION, zlib.crc32(rest)) + rest
 
     @staticmethod
     def decode(data: bytes) -> SegmentHeader | None:
@@ -73,11 +74,18 @@ class SegmentHeader:
         if len(data) < SEGMENT_HEADER.size:
             return None
         magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)
-        if magic != _SEGMENT_MAGIC or version != _VERSION:
+        if magic != _SEGMENT_MAGIC or version != SEGMENT_VERSION:
             return None
         if crc != zlib.crc32(data[12 : SEGMENT_HEADER.size]):
             return None
         return SegmentHeader(base, index, term)
+
+
+def segment_version(data: bytes) -> int | None:
+    """The format that a segment's header names; None when the bytes are no header of any format."""
+    if len(data) < SEGMENT_HEADER.size or not data.startswith(_SEGMENT_MAGIC):
+        return None
+    return int(SEGMENT_HEADER.unpack_from(data)[1])
 
 
 def encode_record(kind: int, index: int, term: int, payload: bytes = b"") -> bytes:

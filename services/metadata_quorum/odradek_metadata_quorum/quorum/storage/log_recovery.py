@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.errors import CorruptStorage, is_newer, newer_format
 from odradek_metadata_quorum.quorum.storage.disk import Disk, read_file
+from odradek_metadata_quorum.quorum.storage.last_segment import read_last_segment
 from odradek_metadata_quorum.quorum.storage.log_frame import (
     ENTRY,
     RESET,
     SEGMENT_HEADER,
+    SEGMENT_VERSION,
     TRUNCATE,
     SegmentHeader,
     base_position_of,
@@ -18,6 +20,7 @@ from odradek_metadata_quorum.quorum.storage.log_frame import (
     is_segment,
     later_frames,
     segment_name,
+    segment_version,
 )
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that the engine wants
@@ -38,7 +41,7 @@ class RecoveredLog:
 
 
 def recover_log(disk: Disk) -> RecoveredLog:
-    """Replay every segment; cut a torn tail. Raises `CorruptStorage`.
+    """Replay every segment; cut a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
 
     What is read may be in the page cache only: an earlier life may have been killed before its sync.
     """
@@ -70,23 +73,31 @@ def recover_log(disk: Disk) -> RecoveredLog:
 
 
 def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
+    noted_position = read_last_segment(disk)
     names = [name for name in disk.names() if is_segment(name)]
     segments: list[tuple[SegmentHeader, bytes]] = []
     for name in names:
         data = read_file(disk, name)
+        version = segment_version(data)
+        if version is not None and is_newer(version, SEGMENT_VERSION):
+            raise newer_format(name, version, SEGMENT_VERSION)
         header = SegmentHeader.decode(data)
         if header is not None and segment_name(header.base_position) == name:
             segments.append((header, data))
-        elif name == names[-1] and segments and not _holds_frames(name, data):
+        elif (
+            name == names[-1]
+            and segments
+            and base_position_of(name) > noted_position
+            and not _holds_frames(name, data)
+        ):
             disk.remove(name)  # the crash came while it was being started
             disk.sync_directory()
         else:
-            raise CorruptStorage(
-                f"{name}: the header is damaged, and no crash explains it. Empty the directory and"
-                " run `odradek storage format` again: the voter will rejoin from the others"
-            )
+            raise CorruptStorage(f"{name}: the header is damaged, and no crash explains it")
     if not segments:
         raise CorruptStorage("the log has no segment although the directory is formatted")
+    if segments[-1][0].base_position < noted_position:
+        raise CorruptStorage(f"{segment_name(noted_position)}: the log's last segment is missing")
     return segments
 
 
@@ -107,9 +118,7 @@ def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, pos
     for frame in later_frames(segments[0][1], offset + 1, segments[0][0].base_position):
         if frame.synced_upto > position:
             raise CorruptStorage(
-                f"{name}: damaged at byte {offset}, but what follows it was durable. Empty the"
-                " directory and run `odradek storage format` again: the voter will rejoin from"
-                " the others"
+                f"{name}: damaged at byte {offset}, but what follows it was durable"
             )
 
 
@@ -135,4 +144,4 @@ def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
     elif kind == RESET:
         entries[:] = [(b"", index, term)]
     else:
-        raise CorruptStorage(f"the log has a record of unknown kind {kind}")
+        raise newer_format("the log, in a record that is whole,", kind, RESET)

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.errors import CorruptStorage, is_newer, newer_format
 from odradek_metadata_quorum.quorum.storage.disk import Disk, DiskFile
 
 _HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc of the data, offset, epoch, length
@@ -72,7 +72,10 @@ class SnapshotStore:
     """The snapshots of one directory."""
 
     def __init__(self, disk: Disk) -> None:
-        """Find the newest; remove what a crash left half-done. Raises `CorruptStorage`."""
+        """Find the newest; remove what a crash left half-done.
+
+        Raises `CorruptStorage`, and `StorageMismatch` for a snapshot of a later format.
+        """
         self._disk = disk
         self._incoming: DiskFile | None = None
         self.current: SnapshotId | None = None
@@ -174,6 +177,10 @@ class SnapshotStore:
             data = file.read(_DATA_START, 0)
         finally:
             file.close()
+        if len(data) >= _HEADER.size and data.startswith(_MAGIC):
+            written_version = _HEADER.unpack_from(data)[1]
+            if is_newer(written_version, _VERSION):
+                raise newer_format(name, written_version, _VERSION)
         if len(data) < _DATA_START or _SEAL.unpack_from(data, _HEADER.size)[0] != zlib.crc32(
             data[: _HEADER.size]
         ):
@@ -188,8 +195,5 @@ class SnapshotStore:
 def _read_checked(file: DiskFile, snapshot: SnapshotId) -> bytes:
     data = file.read(snapshot.size, _DATA_START)
     if len(data) != snapshot.size or zlib.crc32(data) != snapshot.crc:
-        raise CorruptStorage(
-            f"{snapshot.name}: the snapshot is damaged. Empty the directory and run `odradek"
-            " storage format` again: the voter will rejoin from the others"
-        )
+        raise CorruptStorage(f"{snapshot.name}: the snapshot is damaged")
     return data

@@ -16,14 +16,14 @@ import struct
 import zlib
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.errors import CorruptStorage, newer_format
 from odradek_metadata_quorum.quorum.storage.disk import Disk
 
 VOTE_FILE_NAME: Final = "vote"
 _SLOT_BYTES: Final = 4096  # a page each: a torn write cannot reach the other
 _RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
 _REST: Final = struct.Struct("<QQq")
-_MAGIC: Final = b"ODVT"
+_MAGIC: Final = b"ODVT"  # format 1; a later one ends in its number
 _NO_VOTE: Final = -1
 
 
@@ -31,14 +31,12 @@ class VoteFile:
     """The durable (term, vote). `save` waits for the disk."""
 
     def __init__(self, disk: Disk) -> None:
-        """Open an existing one. Raises `CorruptStorage`."""
+        """Open an existing one. Raises `CorruptStorage`, `StorageMismatch`."""
         self._file = disk.open(VOTE_FILE_NAME)
         slots = [slot for number in (0, 1) if (slot := self._load(number)) is not None]
         if not slots:
             raise CorruptStorage(
-                f"{VOTE_FILE_NAME}: both slots are damaged, so this voter may have forgotten a"
-                " vote. Empty the directory and run `odradek storage format` again: it will"
-                " rejoin from the other voters"
+                f"{VOTE_FILE_NAME}: both slots are damaged, so this voter may have forgotten a vote"
             )
         self._sequence, self.term, self.vote = max(slots, key=lambda slot: slot[0])
         self._make_durable()
@@ -76,6 +74,8 @@ class VoteFile:
         if len(data) < _RECORD.size:
             return None
         magic, crc, sequence, term, vote = _RECORD.unpack(data)
+        if magic[:3] == _MAGIC[:3] and magic[3:].isdigit():  # a later format: ODV2, ODV3, ...
+            raise newer_format(VOTE_FILE_NAME, int(magic[3:]), 1)
         if magic != _MAGIC or crc != zlib.crc32(data[8:]) or sequence % 2 != number:
             return None
         return sequence, term, None if vote == _NO_VOTE else vote

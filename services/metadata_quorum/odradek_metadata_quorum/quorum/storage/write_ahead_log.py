@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_metadata_quorum.quorum.storage.disk import Disk, sync_file
+from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
 from odradek_metadata_quorum.quorum.storage.log_frame import (
     ENTRY,
     RECORD_HEADER,
@@ -54,7 +55,10 @@ class LogWrite:
 
 
 class WriteAheadLog:
-    """See the module. Raises `CorruptStorage` when its files cannot be a crash's work."""
+    """See the module. Raises `CorruptStorage` when its files cannot be a crash's work.
+
+    Raises `StorageMismatch` for files of a later format.
+    """
 
     def __init__(self, disk: Disk, *, segment_bytes_max: int) -> None:
         self._disk = disk
@@ -75,6 +79,7 @@ class WriteAheadLog:
         self._position = recovered.end_position
         self._last = self.entries[-1][1:]
         self._make_durable(recovered.last_write_offset)
+        self._last_segment = LastSegment(disk, self._segments[-1].base_position)
 
     @staticmethod
     def create(disk: Disk) -> None:
@@ -193,8 +198,9 @@ class WriteAheadLog:
         self._remove_segments(count)
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Release the descriptors."""
         self._file.close()
+        self._last_segment.close()
 
     def _roll(self, frame: bytes) -> None:
         """Start a segment with this frame; the old one is durable to its end since it was opened."""
@@ -204,6 +210,7 @@ class WriteAheadLog:
         self._file.write(header.encode() + frame, 0)
         self._file.sync()
         self._disk.sync_directory()
+        self._last_segment.save(self._position)
         self._file_bytes = SEGMENT_HEADER.size + len(frame)
         self._segments.append(header)
 
