@@ -44,6 +44,12 @@ class BrokerUnreachable(OdradekError):
         super().__init__(f"broker at {endpoint} is unreachable: {reason}", hint=hint)
 
 
+class WrongListener(BrokerUnreachable):
+    """Something listens at the address, but not gRPC: a Kafka listener, or an HTTP server."""
+
+    default_hint = "use the gRPC address of a broker (listener GRPC, port 9090 by default)"
+
+
 class NameUnresolvable(BrokerUnreachable):
     """The name of a broker has no address on this machine."""
 

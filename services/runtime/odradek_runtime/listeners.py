@@ -7,6 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 
 class ListenRefused(RuntimeError):
@@ -136,13 +137,17 @@ def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socke
     return opened
 
 
+_SETTING_OF: Final = {"METRICS": "metrics.port", "HTTP": "listen"}
+"""Where the port of a listener is set that is not among `listeners`."""
+
+
 def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:
     """What to raise when `listener` could not be opened."""
     if error is None or error.errno == errno.EADDRINUSE:
         return ListenRefused(
             f"port {listener.port} on {listener.host or 'all addresses'} is in use (listener"
             f" {listener.name}): stop what listens there (ss -ltnp 'sport = :{listener.port}'"
-            f" names it), or set another port in listeners"
+            f" names it), or set another port in {_SETTING_OF.get(listener.name, 'listeners')}"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return ListenRefused(

@@ -13,6 +13,9 @@ from odradek_runtime.logs import configure_logs
 from odradek_runtime.open_files import raise_open_files_limit
 from odradek_runtime.settings import SettingsError, load_settings
 
+# gRPC's C core writes lines of its own to stderr, between the JSON events. Read when grpc is first imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 
 class ProcessSettings(Protocol):
     """Those of any service."""

@@ -32,6 +32,8 @@ def dev() -> Iterator[dict[str, Any]]:
             "1",
             "--gateways",
             "0",
+            "--base-port",
+            "0",
             "--json",
             "--exit-with-parent",
         ],
@@ -84,16 +86,16 @@ def test_the_readmes_tour(dev: dict[str, Any]) -> None:
     """As it stands, but for the address and the number of brokers."""
     tour = readme(r"# in another terminal[^\n]*\n(.*?)```")
     assert "--replicas 3" in tour
-    tour = tour.replace("127.0.0.1:...", dev["grpc"]).replace("--replicas 3", "--replicas 1")
+    tour = tour.replace("--replicas 3", "--replicas 1")
+    env = os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]}
     odradek = f'odradek() {{ {sys.executable} -m odradek.cli.main "$@"; }}\n'
     done = subprocess.run(
-        ["sh", "-e"], input=odradek + tour, capture_output=True, text=True, timeout=120
+        ["sh", "-e"], input=odradek + tour, capture_output=True, text=True, timeout=120, env=env
     )
     assert done.returncode == 0, done.stderr
     assert "\nhello\n" in done.stdout
     assert re.search(r"healthy +yes", done.stdout)
     program = readme(r"From Python:\n+```python\n(.*?)```")
-    env = os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]}
     read = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env
     )

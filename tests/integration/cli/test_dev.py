@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
+
+from odradek.embedded.free_ports import free_ports, hold_if_all_free
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
@@ -19,7 +23,7 @@ CLI = [sys.executable, "-m", "odradek.cli.main"]
 @contextmanager
 def dev(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     process = subprocess.Popen(
-        [*CLI, "dev", "--json", "--gateways", "0", *options],
+        [*CLI, "dev", "--json", "--gateways", "0", "--base-port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,7 +54,7 @@ def run(told: dict[str, Any], *words: str, stdin: str = "") -> str:
 
 def how_to_start_again(errors: IO[str] | None, name: str) -> list[str]:
     assert errors is not None
-    line = next(line for line in errors if f"{name} ended with status -9" in line)
+    line = next(line for line in errors if f"{name} was killed by SIGKILL" in line)
     found = re.search(r"to start it again: (.*)", line)
     assert found is not None, line
     return shlex.split(found[1])
@@ -73,6 +77,38 @@ def test_the_cluster_goes_on_without_a_killed_broker_which_may_come_back() -> No
         assert process.poll() is None
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:
+    with subprocess.Popen(
+        [*CLI, "dev", "--brokers", "2", "--controllers", "1", "--base-port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.startswith("Starting 1 controllers, 2 brokers and 1 gateways; data in /")
+        assert "removed at the end; --data-dir DIR keeps it" in first
+        lines = iter(process.stdout.readline, "")
+        shown = "".join(itertools.takewhile(lambda line: "Kafka clients" not in line, lines))
+        pids = dict(re.findall(r"^([a-z]+-\d)\s+(\d+)", shown, re.MULTILINE))
+        assert set(pids) == {"controller-1", "broker-1", "broker-2", "gateway-1"}
+        bootstrap = re.search(r"export ODRADEK_BOOTSTRAP=(\S+)", shown)
+        assert bootstrap is not None
+        run({"grpc": bootstrap[1]}, "topic", "create", "kept-twice")
+        told = run({"grpc": bootstrap[1]}, "topic", "describe", "kept-twice", "-o", "json")
+        assert len(json.loads(told)["partitions"][0]["replicas"]) == 2
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_the_usual_ports_are_held_by_one_program_at_a_time() -> None:
+    (holder, first, second) = free_ports(3)
+    assert hold_if_all_free([first, second], holder)
+    assert not hold_if_all_free([first, second], holder)
+    (other,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", first)):
+        assert not hold_if_all_free([first, second], other)
 
 
 def test_it_ends_when_nothing_of_the_cluster_is_left() -> None:

@@ -69,7 +69,7 @@ def cluster(environment: CleanEnvironment, wheel: Path) -> Iterator[dict[str, ob
     environment.install(f"odradek[server] @ file://{wheel}")
     command = [
         str(environment.bin / "odradek"), "dev", "--json", "--brokers", "1", "--controllers", "1",
-        "--data-dir", str(environment.folder / "data"), "--exit-with-parent",
+        "--data-dir", str(environment.folder / "data"), "--base-port", "0", "--exit-with-parent",
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=environment.folder

@@ -41,9 +41,11 @@ def test_a_bad_address_is_named_with_what_is_wrong(bootstrap: str, reason: str) 
     assert "HOST:PORT" in str(caught.value)
 
 
-def test_without_an_address_the_variable_is_named() -> None:
-    with pytest.raises(InvalidConfig, match="ODRADEK_BOOTSTRAP"):
-        parse_bootstrap(None, {})
+@pytest.mark.parametrize("environment", [{}, {"ODRADEK_BOOTSTRAP": " "}])
+def test_without_an_address_it_is_the_one_that_a_local_cluster_has(
+    environment: dict[str, str],
+) -> None:
+    assert parse_bootstrap(None, environment) == ("127.0.0.1:9090",)
 
 
 @pytest.mark.parametrize("code", [c for c in ErrorCode if c is not ErrorCode.NONE])

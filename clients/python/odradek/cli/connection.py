@@ -118,9 +118,13 @@ def connect_s_max() -> float:
 
 def open_client(bootstrap: str) -> Client:
     """A client for what is configured; `bootstrap` is the command's own option."""
+    import logging
+
     from odradek.client import Client
     from odradek.transports.security import SaslCredentials, TlsOptions
 
+    # The SDK warns of connections that come and go; a command says itself what it waits for, and what failed.
+    logging.getLogger("odradek").setLevel(logging.ERROR)
     found = settings(_options, os.environ, _from_file)
     protocol = found.get("security.protocol", "").upper()
     if protocol and protocol not in _PROTOCOLS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -13,6 +14,9 @@ from odradek.cli.cluster import cluster, group, quorum, topic
 from odradek.cli.output import fail
 from odradek.cli.processes import demo, dev, services, storage
 from odradek.cli.records import bench, consume, produce
+
+# gRPC's own log lines stand between a command's words; what they say is in our errors. Read when grpc is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 app = typer.Typer(
     name="odradek",

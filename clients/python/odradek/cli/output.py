@@ -11,6 +11,23 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from odradek.cluster.endpoints import DEFAULT_BOOTSTRAP
+
+__all__ = [
+    "DEFAULT_BOOTSTRAP",
+    "EXIT_ERROR",
+    "EXIT_TERMINATED",
+    "EXIT_UNHEALTHY",
+    "EXIT_USAGE",
+    "Bootstrap",
+    "Output",
+    "OutputFormat",
+    "console",
+    "fail",
+    "print_facts",
+    "print_rows",
+]
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_UNHEALTHY = 3
@@ -36,7 +53,6 @@ Bootstrap = Annotated[
 Output = Annotated[
     OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")
 ]
-DEFAULT_BOOTSTRAP = "127.0.0.1:9090"
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:

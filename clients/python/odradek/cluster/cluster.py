@@ -33,6 +33,7 @@ from odradek.errors import (
     OdradekError,
     RequestTimedOut,
     UnknownTopic,
+    WrongListener,
     WrongLoop,
     error_of,
 )
@@ -135,7 +136,12 @@ class Cluster:
     # --- what others ask --------------------------------------------------------------------------
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until a broker has told its metadata. Raises BrokersUnavailable."""
+        """Wait until a broker has told its metadata.
+
+        Raises:
+            BrokersUnavailable: none did in time.
+            AuthenticationFailed, WrongListener: at once, since waiting would not help.
+        """
         self.start()
         deadline_s = time.monotonic() + timeout_s
         while self.state is not LinkState.CONNECTED:
@@ -143,6 +149,10 @@ class Cluster:
                 raise ClientClosed("the client is closed")
             if isinstance(self.last_error, AuthenticationFailed):
                 raise self.last_error
+            if isinstance(self.last_error, WrongListener) and (
+                self._endpoints() <= set(self.tried)
+            ):
+                raise self.last_error  # it stays what it is: waiting does not help
             await self._wait_news(deadline_s, lambda: self.unavailable(timeout_s))
 
     async def topic(
@@ -246,6 +256,8 @@ class Cluster:
                     ):  # the last attempt may have had no time left to learn the reason
                         last_error = explained
                     tried.append(endpoint)
+            if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):
+                raise last_error
             rounds += 1
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
@@ -351,6 +363,10 @@ class Cluster:
                     )
                     self._take(self.cache.apply(response))
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
+
+    def _endpoints(self) -> set[str]:
+        """Every endpoint that may be tried."""
+        return {*self.cache.endpoints(), *self.bootstrap}
 
     def _candidates(self) -> list[str]:
         """Endpoints to try, another one first each time; bootstrap ones that are no broker's come last."""

@@ -9,23 +9,23 @@ from typing import Final
 from odradek.errors import InvalidConfig
 
 BOOTSTRAP_VARIABLE: Final = "ODRADEK_BOOTSTRAP"
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9090"
+"""Where `odradek dev` listens unless something else does."""
 
 
 def parse_bootstrap(
     bootstrap: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The endpoints `host:port` in "a:1,b:2" or a sequence; None: those in ODRADEK_BOOTSTRAP.
+    """The endpoints `host:port` in "a:1,b:2" or a sequence.
+
+    None: those in ODRADEK_BOOTSTRAP, or DEFAULT_BOOTSTRAP where that is not set.
 
     Raises:
         InvalidConfig: there are none, or one of them is no host:port.
     """
     if bootstrap is None:
-        bootstrap = (os.environ if environment is None else environment).get(BOOTSTRAP_VARIABLE, "")
-        if not bootstrap.strip():
-            raise InvalidConfig(
-                "no bootstrap address",
-                hint=f"give HOST:PORT,... of some brokers' gRPC listeners, or set {BOOTSTRAP_VARIABLE}",
-            )
+        environment = os.environ if environment is None else environment
+        bootstrap = environment.get(BOOTSTRAP_VARIABLE, "").strip() or DEFAULT_BOOTSTRAP
     items = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     endpoints = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
     if not endpoints:

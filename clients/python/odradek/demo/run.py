@@ -109,7 +109,9 @@ class Outcome:
             f"the group did not share the partitions: {self.group}": self.group.is_well,
             f"the Spark pipeline: {self.pipeline.complaint}": self.pipeline.is_well,
             "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
-            "a partition has fewer than 3 segments": all(r.segments >= 3 for r in self.replicas),
+            "a partition has fewer segments than its bytes fill": all(
+                r.segments >= min(3, r.bytes_compared // SEGMENT_BYTES) for r in self.replicas
+            ),
         }
         return [fault for fault, is_well in checks.items() if not is_well]
 

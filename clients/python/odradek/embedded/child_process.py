@@ -107,7 +107,7 @@ class ChildProcess:
             waited_s += step_s
             if not self.is_running:
                 raise ChildProcessFailed(
-                    f"{self.name} ended with status {self.exit_status()} before it served; "
+                    f"{self.name} {self.describe_exit()} before it served; "
                     f"the end of {self.log_path}:\n{self.log_tail()}"
                 )
             if waited_s >= timeout_s:
@@ -128,6 +128,16 @@ class ChildProcess:
     def exit_status(self) -> int | None:
         """Of the last process; None while it runs."""
         return None if self._process is None else self._process.poll()
+
+    def describe_exit(self) -> str:
+        """How the last process ended, in words."""
+        status = self.exit_status()
+        if status is None or status >= 0:
+            return f"ended with status {status}"
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""

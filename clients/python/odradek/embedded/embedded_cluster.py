@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from odradek.embedded.child_process import ChildProcess, ChildProcessFailed
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded.free_ports import free_ports, hold_if_all_free
 from odradek.extras import what_is_missing
 
 READY_TIMEOUT_S = 60.0
@@ -47,6 +47,7 @@ _ONLY_OF_CONTROLLERS = frozenset(
 )
 _PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
+_PORTS_HOLDER = 9089
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ class ClusterPlan:
     gateways: int = 0
     data_dir: Path | None = None  # None: a temporary directory, removed at the end
     base_port: int = 0  # 0: free ports
+    prefers_usual_ports: bool = False
+    """Whether to listen where clients look first (9090, 9092, 8082), if all of these ports are free."""
     settings: tuple[str, ...] = ()  # NAME=VALUE of any broker setting
 
 
@@ -68,15 +71,19 @@ class EmbeddedCluster:
         if missing := what_is_missing("a cluster", "server"):
             raise ChildProcessFailed(missing)
         self.plan = plan
+        usual = _usual_ports(plan)
+        self.has_usual_ports = plan.prefers_usual_ports and hold_if_all_free(usual, _PORTS_HOLDER)
         ports = iter(
-            free_ports(
+            usual
+            if self.has_usual_ports
+            else free_ports(
                 plan.controllers * _PORTS_A_CONTROLLER
                 + plan.brokers * _PORTS_A_BROKER
                 + plan.gateways,
                 base_port=plan.base_port,
             )
         )
-        self._is_temporary = plan.data_dir is None
+        self.is_temporary = plan.data_dir is None
         self.data_dir = (
             Path(tempfile.mkdtemp(prefix="odradek-")) if plan.data_dir is None else plan.data_dir
         )
@@ -129,7 +136,7 @@ class EmbeddedCluster:
             for child in running:
                 if not child.wait(max(0.1, deadline - time.monotonic())):
                     child.kill()
-        if self._is_temporary:
+        if self.is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def describe(self) -> dict[str, Any]:
@@ -232,6 +239,13 @@ class EmbeddedCluster:
             arguments += ["--set", setting]
         log_path = self.data_dir / f"{name}.log"
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
+
+
+def _usual_ports(plan: ClusterPlan) -> list[int]:
+    """The ports that clients know, in the order in which the processes take theirs."""
+    controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
+    brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
+    return controllers + brokers + [8082 + i for i in range(plan.gateways)]
 
 
 def _take(ports: Iterator[int], count: int) -> tuple[int, ...]:

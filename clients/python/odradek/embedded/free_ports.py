@@ -41,6 +41,23 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
         return _free_of_our_blocks(count)
 
 
+def hold_if_all_free(ports: list[int], holder: int) -> bool:
+    """Whether all of `ports` are free; then they are this program's, until it ends.
+
+    Nothing listens on the port `holder`: who has bound it owns the others, so that two programs that
+    start at once do not both find them free.
+    """
+    with socket.socket() as lock:
+        try:
+            lock.bind(("127.0.0.1", holder))
+        except OSError:
+            return False
+        if not all(_is_free(port) for port in ports):
+            return False
+        lock.detach()  # open until this program ends
+    return True
+
+
 def _free_of_our_blocks(count: int) -> list[int]:
     found: list[int] = []
     seen = 0

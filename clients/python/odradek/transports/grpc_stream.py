@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,9 +21,14 @@ from odradek.errors import (
     RequestTimedOut,
     ServerFault,
     UnsupportedOperation,
+    WrongListener,
 )
 
 RESOLVE_S_MAX: Final = 0.5
+_FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*?)\)?$")
+"""What a Kafka listener says to a gRPC client before it closes the connection."""
+_HTTP_1: Final = "http1.x server"
+"""In gRPC's own words, where an HTTP/1 server answers."""
 _NO_CONTROLLER: Final = "no active controller"
 """How brokers begin the details of the status UNAVAILABLE when they could not pass a call on to a controller."""
 
@@ -106,6 +112,11 @@ async def translated(
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its name does not resolve on this machine")
+        if farewell := _FAREWELL.search(told):
+            return WrongListener(endpoint, farewell[1])
+        if _HTTP_1 in told:
+            reason = "this is an HTTP/1 server, such as a gateway or a port for metrics"
+            return WrongListener(endpoint, reason)
         if told.startswith(_NO_CONTROLLER):
             return NoActiveController(f"the broker at {endpoint} responds, but {told}")
         return BrokerUnreachable(endpoint, told)

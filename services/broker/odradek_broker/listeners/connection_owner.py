@@ -41,6 +41,9 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
         """Count it and say who is there; raises CloseConnection when there are too many."""
 
+    def advice_for(self, protocol: str) -> str:
+        """What to tell a client of another protocol: what this listener is, and where its own would be."""
+
     def closed(self, connection: Connection) -> None: ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

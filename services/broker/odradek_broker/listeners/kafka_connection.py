@@ -49,6 +49,7 @@ from odradek_protocol.kafka.messages import encode_message
 from odradek_protocol.primitives.varint import Malformed
 from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.foreign_protocols import KAFKA, farewell, recognize
 from odradek_runtime.logs import event_log
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
@@ -145,7 +146,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if not self._is_closing:
                 self._frames.settle()
         except FrameRefused as refused:
-            self._close(str(refused))
+            self._refuse_frame(refused)
         finally:
             self._is_advancing = False
         if not self._is_closing:
@@ -240,6 +241,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.work = self._owner.spawn(self._finish(slot, reply))
         else:
             self._answer(slot, reply)
+
+    def _refuse_frame(self, refused: FrameRefused) -> None:
+        protocol = None if self._has_spoken else recognize(refused.head)
+        if protocol is None or protocol == KAFKA:
+            self._close(str(refused))
+            return
+        advice = self._owner.advice_for(protocol)
+        assert self._transport is not None
+        if words := farewell(protocol, advice):
+            self._transport.write(words)
+        self._close(f"a {protocol} client: {advice}")
 
     def _refuse_version(self, header: RequestHeader) -> None:
         if header.api_key != ApiKey.API_VERSIONS:

@@ -24,6 +24,11 @@ _EMPTY: Final = memoryview(b"")
 class FrameRefused(Exception):
     """The length is negative or beyond the limit: nothing that follows can be understood."""
 
+    def __init__(self, message: str, head: bytes) -> None:
+        super().__init__(message)
+        self.head = head
+        """The four bytes that were read as a length: another protocol's beginning, maybe."""
+
 
 class FrameAssembler:
     """The receiving end of one connection. `frame_bytes_max` may be raised at any time."""
@@ -120,7 +125,8 @@ class FrameAssembler:
     def _size_of(self, rest: memoryview) -> int:
         size: int = FRAME_SIZE.unpack_from(rest)[0]
         if not 0 < size <= self.frame_bytes_max:
-            raise FrameRefused(f"a frame of {size} bytes, at most {self.frame_bytes_max}")
+            message = f"a frame of {size} bytes, at most {self.frame_bytes_max}"
+            raise FrameRefused(message, bytes(rest[:SIZE_BYTES]))
         return size
 
 

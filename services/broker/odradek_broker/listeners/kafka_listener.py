@@ -20,9 +20,15 @@ from odradek_broker.listeners.kafka_connection import KafkaConnection
 from odradek_broker.listeners.kafka_counters import KafkaCounters
 from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.security.sasl import SaslExchange
-from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_broker.settings import (
+    REPLICATION,
+    BrokerSettings,
+    is_grpc_listener,
+    is_kafka_listener,
+)
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.certificate_principals import principal_of_certificate
+from odradek_runtime.foreign_protocols import HTTP, TLS
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
 from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
@@ -196,6 +202,19 @@ class _Listener:
             shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             session.principal = principal_of_certificate(shown)
         return session
+
+    def advice_for(self, protocol: str) -> str:
+        """What this listener is, and where a client of that protocol should go."""
+        services = self.registry.services
+        here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
+        if protocol == TLS:
+            return f"{here}, without TLS: set security.protocol to {self._protocol}"
+        if protocol == HTTP:
+            return f"{here}: HTTP is served by a gateway (odradek gateway)"
+        broker = services.image.brokers.get(services.broker_id)
+        grpc = [x for x in broker.endpoints if is_grpc_listener(x.name)] if broker else []
+        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in grpc)
+        return f"{here}: the SDK and `odradek` use its gRPC address{f', {where}' if where else ''}"
 
     def _limit(self, name: str, own: int) -> int:
         """What is set at run time for this broker, or for all; else what the process was told."""

@@ -24,6 +24,8 @@ from odradek_gateway.admin import health
 from odradek_gateway.auth.authentication import CERTIFICATE
 from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.foreign_protocols import GRPC, HTTP, KAFKA, TLS, farewell, recognize
+from odradek_runtime.logs import event_log
 from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
 
@@ -35,6 +37,14 @@ GOODBYE_S_MAX: Final = 0.5
 
 
 _PROBES: Final = frozenset(path.encode() for path in health.PATHS)
+
+
+_ADVICE: Final = {
+    GRPC: "the SDK and `odradek` use the gRPC address of a broker (listener GRPC, port 9090 by default)",
+    KAFKA: "Kafka clients use the address of a broker's Kafka listener (port 9092 by default)",
+    TLS: "it speaks HTTP without TLS",
+}
+_log = event_log(__name__)
 
 
 class _HeadTooLarge(Exception):
@@ -49,6 +59,7 @@ class _Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        self._is_new = True  # nothing was received yet
         self._head_bytes = 0  # of this message, trailers too
         self._unparsed_bytes = 0  # since the parser made anything of them
         self._is_in_head = False
@@ -78,12 +89,32 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        if self._is_new:
+            self._is_new = False
+            if self._is_foreign(data[:4]):
+                return
         self._unparsed_bytes += len(data)
         super().data_received(data)
         if self._is_in_head:  # seldom: most come as a whole
             self._expect_head()
         if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
+
+    def _is_foreign(self, first: bytes) -> bool:
+        """Whether a client of another protocol is there; it is told so, and the connection closed."""
+        protocol = recognize(first)
+        if protocol is None or protocol == HTTP:
+            return False
+        advice = f"this is the listener HTTP of a gateway: {_ADVICE[protocol]}"
+        peer = self.transport.get_extra_info("peername")
+        _log.info(
+            "Closed a connection",
+            reason=f"a {protocol} client: {advice}",
+            host=str(peer[0]) if peer else "",
+        )
+        self.transport.write(farewell(protocol, advice))
+        self.transport.close()
+        return True
 
     def on_message_begin(self) -> None:
         """Its first byte."""

@@ -26,8 +26,14 @@ def dev(
         Path | None, typer.Option(help="Where data is kept; none: a temporary directory.")
     ] = None,
     base_port: Annotated[
-        int, typer.Option(help="First of the ports to use; 0: free ports.", min=0, max=65_000)
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="First of the ports to use; 0: any free ports."
+            " Without it 9090 (gRPC), 9092 (Kafka), 8082 (HTTP) and so on, if they are free.",
+            min=0,
+            max=65_000,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE of any broker setting, by Kafka's name."),
@@ -50,8 +56,9 @@ def dev(
         controllers=controllers,
         gateways=gateways,
         data_dir=data_dir,
-        base_port=base_port,
-        settings=tuple(settings or ()),
+        base_port=base_port or 0,
+        prefers_usual_ports=base_port is None,
+        settings=_with_replication(settings or [], brokers),
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -59,6 +66,8 @@ def dev(
     if exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     with EmbeddedCluster(plan) as cluster:
+        if not as_json:
+            _announce(cluster)
         cluster.start()
         cluster.wait_ready()
         if as_json:
@@ -77,10 +86,10 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
     """
     left = cluster.children()
     while not stop.wait(0.2):
-        for child in [one for one in left if not one.is_running]:
+        for child in [child for child in left if not child.is_running]:
             left.remove(child)
             print(
-                f"odradek: {child.name} ended with status {child.exit_status()}, the others go on;"
+                f"odradek: {child.name} {child.describe_exit()}, the others go on;"
                 f" its log: {child.log_path}; to start it again: {shlex.join(child.command)}",
                 file=sys.stderr,
                 flush=True,
@@ -98,18 +107,57 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
     stop.set()
 
 
-def _tell(cluster: EmbeddedCluster) -> None:
-    from odradek.cli.output import console
+def _with_replication(settings: list[str], brokers: int) -> tuple[str, ...]:
+    """The settings, with a replication factor for topics that name none: any broker may be killed then."""
+    name = "default.replication.factor="
+    if brokers == 1 or any(setting.startswith(name) for setting in settings):
+        return tuple(settings)
+    return (*settings, f"{name}{min(3, brokers)}")
 
-    told = cluster.describe()
+
+def _announce(cluster: EmbeddedCluster) -> None:
+    """Say at once what is being started, and where its data goes."""
+    plan = cluster.plan
+    kept = "removed at the end; --data-dir DIR keeps it" if cluster.is_temporary else "kept"
+    print(
+        f"Starting {plan.controllers} controllers, {plan.brokers} brokers and {plan.gateways} gateways;"
+        f" data in {cluster.data_dir} ({kept})",
+        flush=True,
+    )
+    if plan.prefers_usual_ports and not cluster.has_usual_ports:
+        print("The usual ports (9090, 9092, 8082, ...) are in use; taking free ones", flush=True)
+
+
+def _tell(cluster: EmbeddedCluster) -> None:
+    from odradek.cli.output import OutputFormat, console, print_rows
+
+    addresses = cluster.describe()
     out = console()
-    out.print("[bold]The cluster accepts writes.[/bold] Ctrl-C stops it.")
-    out.print(f"  gRPC (SDK, CLI)  {told['grpc']}")
-    out.print(f"  Kafka clients    {told['kafka'] or '-'}")
-    out.print(f"  REST gateway     {told['gateway'] or '-'}")
-    out.print(f"  data             {told['data_dir']}")
+    out.print("[bold]The cluster accepts writes.[/bold] Ctrl-C stops it.\n")
+    rows = [
+        {"process": name, "pid": pid, **_listeners_of(name, cluster)}
+        for name, pid in addresses["pids"].items()
+    ]
+    print_rows(rows, OutputFormat.TABLE, empty="")
     out.print("\nIn another terminal:")
-    out.print(f"  export ODRADEK_BOOTSTRAP={told['grpc']}")
-    out.print("  odradek topic create greetings --partitions 3 --replicas 3")
+    if not cluster.has_usual_ports:
+        out.print(f"  export ODRADEK_BOOTSTRAP={addresses['grpc']}")
+    replicas = min(3, cluster.plan.brokers)
+    out.print(f"  odradek topic create greetings --partitions 3 --replicas {replicas}")
     out.print("  echo hello | odradek produce greetings")
     out.print("  odradek consume greetings --from-beginning --exit-at-end")
+    out.print(f"Kafka clients: bootstrap.servers={addresses['kafka']}")
+
+
+def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
+    """Where a process listens, by protocol."""
+    addresses = cluster.describe()
+    kind, _, number = name.rpartition("-")
+    index = int(number) - 1
+    is_broker = kind == "broker"
+    return {
+        "gRPC (SDK, CLI)": addresses["grpc"].split(",")[index] if is_broker else None,
+        "Kafka": addresses["kafka"].split(",")[index] if is_broker else None,
+        "HTTP": addresses["gateways"][index] if kind == "gateway" else None,
+        "metrics": addresses["metrics"].get(name),
+    }

@@ -1,0 +1,102 @@
+"""Clients at the wrong port are told which listener it is, and where theirs is; so is the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import odradek
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek.errors import WrongListener
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+
+
+def log_of(cluster: EmbeddedCluster, name: str) -> str:
+    return (Path(cluster.describe()["data_dir"]) / f"{name}.log").read_text()
+
+
+def address(cluster: EmbeddedCluster, name: str) -> str:
+    return str(cluster.describe()[name]).removeprefix("http://")
+
+
+def connect(endpoint: str) -> WrongListener:
+    async def work() -> None:
+        async with odradek.Client(endpoint) as client:
+            await client.connect(60)
+
+    with pytest.raises(WrongListener) as refused:
+        asyncio.run(work())
+    return refused.value
+
+
+def wait_for_log(cluster: EmbeddedCluster, name: str, words: str) -> None:
+    deadline_s = time.monotonic() + 30
+    while words not in log_of(cluster, name):
+        assert time.monotonic() < deadline_s, log_of(cluster, name)
+        time.sleep(0.05)
+
+
+def test_the_sdk_at_the_kafka_listener_learns_the_grpc_address(cluster: EmbeddedCluster) -> None:
+    error = connect(address(cluster, "kafka"))
+    assert "this is the listener KAFKA of broker 1, for Kafka clients" in str(error)
+    assert f"its gRPC address, {address(cluster, 'grpc')}" in str(error)
+    wait_for_log(cluster, "broker-1", "a gRPC client: this is the listener KAFKA")
+
+
+def test_the_sdk_at_a_gateway_is_told_so(cluster: EmbeddedCluster) -> None:
+    assert "this is the listener HTTP of a gateway" in str(connect(address(cluster, "gateway")))
+    wait_for_log(cluster, "gateway-1", "a gRPC client: this is the listener HTTP")
+
+
+def test_the_sdk_at_another_http_server_is_told_so(cluster: EmbeddedCluster) -> None:
+    error = connect(cluster.describe()["metrics"]["broker-1"])
+    assert "this is an HTTP/1 server" in str(error)
+
+
+def test_one_wrong_address_of_two_does_no_harm(cluster: EmbeddedCluster) -> None:
+    async def work() -> None:
+        endpoints = f"{address(cluster, 'kafka')},{address(cluster, 'grpc')}"
+        async with odradek.Client(endpoints) as client:
+            await client.connect(60)
+
+    asyncio.run(work())
+
+
+def test_http_at_the_kafka_listener_is_answered_in_http(cluster: EmbeddedCluster) -> None:
+    connection = http.client.HTTPConnection(address(cluster, "kafka"), timeout=30)
+    connection.request("GET", "/topics")
+    response = connection.getresponse()
+    assert response.status == 400
+    assert b"HTTP is served by a gateway" in response.read()
+    connection.close()
+    wait_for_log(cluster, "broker-1", "a HTTP client: this is the listener KAFKA")
+
+
+def test_a_kafka_client_at_a_gateway_is_named_in_its_log(cluster: EmbeddedCluster) -> None:
+    host, _, port = address(cluster, "gateway").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert client.recv(1) == b""
+    wait_for_log(cluster, "gateway-1", "a Kafka client: this is the listener HTTP")
+
+
+def test_tls_at_the_plaintext_kafka_listener_is_named_in_the_log(cluster: EmbeddedCluster) -> None:
+    host, _, port = address(cluster, "kafka").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00" + b"\x01" * 64)
+        assert client.recv(1) == b""
+    wait_for_log(cluster, "broker-1", "without TLS: set security.protocol to PLAINTEXT")
