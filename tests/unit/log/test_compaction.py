@@ -192,7 +192,7 @@ def test_a_marker_stays_while_records_of_its_transaction_do() -> None:
     kept = mark(broker, 7, ControlType.COMMIT)
     put(broker, (b"b", b"2"), producer_id=8, base_sequence=0, transactional=True)
     outdated = mark(broker, 8, ControlType.COMMIT)
-    put(broker, (b"b", b"3"))
+    put(broker, (b"b", b"3"), producer_id=8, base_sequence=1)  # or the last one stays as a header
     fill(broker)
     compact(broker, now_ms=DAY_MS)
     counts = {base: count for base, _, count in headers(broker)}

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
-from odradek_broker.log import log_directory, recovery
+from odradek_broker.log import log_directory, log_jobs, recovery
+from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.segments.batch_walk import walk_headers
+from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, StorageFailed
+from odradek_protocol.identity import Offset
+from odradek_protocol.records.control import ControlType
 from tests.sim.planted.bug import Bug
 from tests.sim.planted.disk_bugs import DISK_BUGS
-from tests.unit.log import test_lives, test_recovery, test_storage_faults
+from tests.unit.log import test_lives, test_recovery, test_storage_faults, test_transactions
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -31,6 +38,51 @@ def name_of_the_data_directory_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_directory, "sync_name", lambda storage, path: None)
 
 
+def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+
+
+def marker_goes_with_the_last_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CompactJob, "_note_kept", lambda job, header: None)
+
+
+def transaction_index_not_synced(patch: pytest.MonkeyPatch) -> None:
+    original = Segment._write_tail
+
+    def write(self: Segment, suffix: Suffix, *args: Any, sync: bool) -> None:
+        original(self, suffix, *args, sync=sync and suffix is not Suffix.TXN_INDEX)
+
+    patch.setattr(Segment, "_write_tail", write)
+
+
+def name_of_a_transaction_index_not_synced(patch: pytest.MonkeyPatch) -> None:
+    original = Segment.write_indexes
+
+    def write(self: Segment, *, sync: bool) -> bool:
+        original(self, sync=sync)
+        return False
+
+    patch.setattr(Segment, "write_indexes", write)
+
+
+def transaction_index_believed_after_a_power_cut(patch: pytest.MonkeyPatch) -> None:
+    original = recovery.Recovery._check_transaction_index
+
+    def check(self: Any, *args: Any, is_doubtful: bool) -> None:
+        original(self, *args, is_doubtful=False)
+
+    patch.setattr(recovery.Recovery, "_check_transaction_index", check)
+
+
+def cut_restores_producers_from_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    original = log_jobs.read_newest_snapshot
+
+    def read(*args: Any, offset_max: Offset) -> Any:
+        return original(*args, offset_max=Offset(1 << 62))
+
+    patch.setattr(log_jobs, "read_newest_snapshot", read)
+
+
 def records_bits() -> None:
     test_recovery.test_the_log_ends_before_the_first_batch_with_a_wrong_bit(75)
 
@@ -44,6 +96,39 @@ NAMED: list[tuple[Patch, Callable[[], None]]] = [
     (
         name_of_the_data_directory_not_synced,
         test_lives.test_a_directory_that_was_formatted_by_a_killed_process_is_there_after_a_power_cut,
+    ),
+]
+
+NAMED += [
+    (
+        compaction_up_to_the_high_watermark,
+        partial(
+            test_transactions.test_a_transaction_whose_marker_is_not_replicated_is_not_compacted,
+            ControlType.COMMIT,
+        ),
+    ),
+    (
+        marker_goes_with_the_last_record,
+        partial(
+            test_transactions.test_a_marker_stays_while_an_emptied_batch_of_its_transaction_does,
+            ControlType.ABORT,
+        ),
+    ),
+    (
+        transaction_index_not_synced,
+        test_transactions.test_an_abort_of_a_segment_that_was_closed_since_is_known_after_a_power_cut,
+    ),
+    (
+        name_of_a_transaction_index_not_synced,
+        test_transactions.test_an_abort_of_a_segment_that_was_closed_since_is_known_after_a_power_cut,
+    ),
+    (
+        transaction_index_believed_after_a_power_cut,
+        test_transactions.test_a_transaction_index_that_was_not_synced_is_made_again_after_a_power_cut,
+    ),
+    (
+        cut_restores_producers_from_above_the_high_watermark,
+        test_transactions.test_a_cut_forgets_no_marker_that_is_not_replicated,
     ),
 ]
 

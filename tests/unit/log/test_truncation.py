@@ -105,16 +105,16 @@ def test_producers_are_rolled_back_with_the_log() -> None:
     assert log.segment_count > 2
     broker.sync(full=True)
     log.truncate_to(Offset(16))
-    assert log.producers.first_undecided_offset() == 14
+    assert next(iter(log.producers.ongoing().values())) == 14
     assert log.producers.check(ProducerId(5), 0, 16, 17) is ErrorCode.NONE  # type: ignore[arg-type]
     log.truncate_to(Offset(14))
-    assert log.producers.first_undecided_offset() is None
+    assert not log.producers.ongoing()
     entry = log.producers.entry(ProducerId(5))
     assert entry is not None
     assert [stored.base_sequence for stored in entry.batches][-2:] == [10, 12]
     broker.kill_and_start()
     assert broker.log.producers.entry(ProducerId(5)) is not None
-    assert broker.log.producers.first_undecided_offset() is None
+    assert not broker.log.producers.ongoing()
 
 
 def test_a_cut_below_the_first_segment_begins_the_log_there() -> None:

@@ -82,8 +82,9 @@ class SyncJob(StorageJob):
     """Make everything below `end_offset` durable; `full`: with all that a restart needs.
 
     `files` are duplicates and belong to the job. `closed` are segments whose indexes were never
-    synced, `active` the one whose index files only get what is new: they may be lost with the
-    power, and are made again then. `refused`: why it was no full sync after all (the disk is full).
+    synced, `active` the one whose index files only get what is new: but for its aborted transactions
+    they may be lost with the power, and are made again then. `refused`: why it was no full sync after
+    all (the disk is full).
     """
 
     end_offset: Offset
@@ -125,9 +126,9 @@ class SyncJob(StorageJob):
 
     def _write_companions(self) -> None:
         for segment in self.closed:
-            segment.write_indexes(sync=True)
+            self.sync_directory |= segment.write_indexes(sync=True)
         if self.active is not None:
-            self.active.write_indexes(sync=False)
+            self.sync_directory |= self.active.write_indexes(sync=False)
         if self.epochs_text is not None:
             self.require_current()
             write_epochs(self.storage, self.directory, self.epochs_text)
@@ -147,6 +148,7 @@ class TruncateJob(StorageJob):
     """
 
     offset: Offset
+    high_watermark: Offset
     segments: list[Segment]  # those of the log, oldest first
     epochs: LeaderEpochs  # a copy, to be cut
     lower_recovery_point: Callable[[Offset], None]
@@ -190,7 +192,11 @@ class TruncateJob(StorageJob):
         self.storage.sync_directory(self.directory)
         kept = [s for s in self.segments if s.base_offset < victim.base_offset]
         self.producers = restore_producers(
-            self.storage, self.directory, self.snapshots, [*kept, self.active]
+            self.storage,
+            self.directory,
+            self.snapshots,
+            [*kept, self.active],
+            high_watermark=self.high_watermark,
         )
 
 
@@ -221,11 +227,17 @@ class ResetJob(StorageJob):
 
 
 def restore_producers(
-    storage: Storage, directory: Path, snapshots: list[Offset], segments: list[Segment]
+    storage: Storage,
+    directory: Path,
+    snapshots: list[Offset],
+    segments: list[Segment],
+    *,
+    high_watermark: Offset,
 ) -> ProducerStates:
-    """The producers at the end of `segments`: the newest snapshot below it, and a replay."""
+    """The producers at the end of `segments`: a snapshot and a replay. The snapshot is the newest below
+    the high watermark, as none says which markers are not replicated yet."""
     start, states = Offset(segments[0].base_offset), ProducerStates()
-    end = Offset(segments[-1].end_offset)
+    end = min(Offset(segments[-1].end_offset), high_watermark)
     found = read_newest_snapshot(storage, directory, snapshots, offset_max=end)
     if found is not None:
         start, states = found

@@ -305,6 +305,7 @@ class PartitionLog(ReadableLog):
         return TruncateJob(
             **self._job_basics(),
             offset=min(offset, self.log_end_offset),
+            high_watermark=self.high_watermark,
             segments=self._segments.all,
             epochs=LeaderEpochs.from_entries(self.epochs.entries()),
             lower_recovery_point=partial(self._lower_recovery_point, self.id),
@@ -405,6 +406,7 @@ class PartitionLog(ReadableLog):
                 self.config,
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,
+                last_stable_offset=self.last_stable_offset,
                 high_watermark=self.high_watermark,
             )
         if roll_first:

@@ -113,9 +113,11 @@ class ReadableLog:
     @property
     def last_stable_offset(self) -> Offset:
         """The first offset of the oldest transaction that is open, or was closed by a marker not
-        below the high watermark yet; without one, the high watermark."""
+        below the high watermark yet; without one, the high watermark. Never below the log start."""
         first = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if first is None else min(first, self.high_watermark)
+        if first is None or first >= self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log_start_offset)
 
     @property
     def stored_end_offset(self) -> Offset:

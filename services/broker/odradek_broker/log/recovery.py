@@ -68,6 +68,7 @@ class Recovery:
     _segments: list[Segment] = field(default_factory=list)
     _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
     _scan_start: int = 0
+    _reindexed: list[Segment] = field(default_factory=list)
 
     def run(self) -> LoadedLog:
         """Open the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
@@ -77,7 +78,7 @@ class Recovery:
             for segment in self._segments:
                 segment.close()
             self._is_trusting = False
-            self._segments, self._scanned = [], []
+            self._segments, self._scanned, self._reindexed = [], [], []
             self.scanned_bytes = self.cut_bytes = 0
             self.damage = ""
             return self._run()
@@ -138,6 +139,7 @@ class Recovery:
             if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
                     self.storage.remove(segment.path(suffix))
+                self._reindexed.append(segment)
             self._segments.append(segment)
             is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             is_hole = not is_last and segment.end_offset != bases[number + 1]
@@ -324,7 +326,8 @@ class Recovery:
         if found is not None:
             start, states = found
         for segment in self._segments:
-            self._check_transaction_index(segment, kept, trusted)
+            is_doubtful = segment in self._reindexed and segment.has_markers
+            self._check_transaction_index(segment, kept, trusted, is_doubtful=is_doubtful)
 
         def note_aborted(segment: Segment, transaction: AbortedTransaction) -> None:
             if transaction.last_offset >= trusted:
@@ -334,11 +337,14 @@ class Recovery:
         return states, kept
 
     def _check_transaction_index(
-        self, segment: Segment, snapshots: list[Offset], trusted: Offset
+        self, segment: Segment, snapshots: list[Offset], trusted: Offset, *, is_doubtful: bool
     ) -> None:
-        """Keep what lies below `trusted` of one; if it is damaged, make it again from the batches:
-        the producers as they were where the segment begins, and a replay of it."""
+        """Keep what lies below `trusted` of one; if it is damaged, or doubtful as the power was lost
+        while the segment was active, make it again from the batches: the producers as they were where
+        the segment begins, and a replay of it."""
         try:
+            if is_doubtful:
+                raise CorruptIndex("the power was lost")
             aborted = segment.aborted()
         except CorruptIndex:
             aborted = []
@@ -357,6 +363,8 @@ class Recovery:
                 from_offset=start,
                 on_aborted=lambda at, entry: aborted.append(entry) if at is segment else None,
             )
-        if aborted and aborted[-1].last_offset >= trusted:
-            aborted = [entry for entry in aborted if entry.last_offset < trusted]
-        segment.replace_aborted(aborted)
+        else:
+            if not aborted or aborted[-1].last_offset < trusted:
+                segment.trust_aborted()
+                return
+        segment.replace_aborted([entry for entry in aborted if entry.last_offset < trusted])

@@ -146,6 +146,7 @@ class SyncProgress:
 
     def was_refused(self, job: SyncJob) -> None:
         """A job ended early, and not by the disk's fault: what it was to do is still due."""
+        self.directory_changes += job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:
             self.since_ms = job.since_ms

@@ -13,7 +13,8 @@ What is kept, with its offset, and with its timestamp:
                    one without a key
     a tombstone    (null value) like a record, until its batch's delete horizon: the batch gets one,
                    now + `delete.retention.ms`, when it is compacted first (KIP-534)
-    a marker       as long as records of its transaction are left; then until its delete horizon
+    a marker       as long as batches of its transaction are left, if only as headers: without it a
+                   replay would take the transaction for open; then until its delete horizon
     a batch        that nobody can read: its CRC is right, so its producer wrote it so; or one
                    of more records than are held at once
                    that is empty, as a mere header, if it is its producer's last (its sequence
@@ -108,7 +109,7 @@ class CompactJob:
     _steps: Iterator[None] | None = None
     _map: dict[bytes, int] = field(default_factory=dict)
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    _open_transactions: set[int] = field(default_factory=set)  # ids with records kept
+    _open_transactions: set[int] = field(default_factory=set)  # ids with batches kept
 
     def run_slice(self, slice_ms: int = SLICE_MS) -> None:
         """Work for about `slice_ms`, or until a run is ready (pool). Errors are kept."""
@@ -292,16 +293,14 @@ class CompactJob:
         else:
             records = _records(data)
             if records is None:
-                if header.is_transactional and not header.is_control:
-                    self._open_transactions.add(header.producer_id)
+                self._note_kept(header)
                 return data, header
             self.records_read += len(records)
             kept_records, horizon_ms = self._kept(header, records)
             self.records_kept += len(kept_records)
-            if header.is_transactional and not header.is_control and kept_records:
-                self._open_transactions.add(header.producer_id)
             has_horizon = bool(header.attributes & DELETE_HORIZON_MASK)
             if len(kept_records) == len(records) and (horizon_ms is None or has_horizon):
+                self._note_kept(header)
                 return data, header
         if not kept_records:
             is_needed = is_last or (
@@ -309,6 +308,7 @@ class CompactJob:
             )
             if not is_needed:
                 return b"", None
+            self._note_kept(header)
             if header.record_count == 0:
                 return data, header
             return _emptied(data), header._replace(
@@ -316,7 +316,13 @@ class CompactJob:
                 attributes=header.attributes & ~COMPRESSION_MASK,
                 record_count=0,
             )
+        self._note_kept(header)
         return self._encoded(header, kept_records, horizon_ms)
+
+    def _note_kept(self, header: Header) -> None:
+        """Something of a batch stays: so does the marker of its transaction."""
+        if header.is_transactional and not header.is_control:
+            self._open_transactions.add(header.producer_id)
 
     def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
         """The records that stay, and the delete horizon of their batch if it needs one."""
@@ -326,9 +332,9 @@ class CompactJob:
         is_past = horizon_ms is not None and horizon_ms <= self.now_ms
         later_ms = horizon_ms if horizon_ms is not None else self.now_ms + self.delete_retention_ms
         if header.is_control:
-            had_records = header.producer_id in self._open_transactions
+            is_needed = header.producer_id in self._open_transactions
             self._open_transactions.discard(header.producer_id)
-            if had_records:
+            if is_needed:
                 return records, horizon_ms
             return ([], None) if is_past else (records, later_ms)
         if self._is_aborted(header):

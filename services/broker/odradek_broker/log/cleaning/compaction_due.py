@@ -48,11 +48,12 @@ def begin_compaction(
 
 
 def _covered(log: PartitionLog, segments: Sequence[Segment], *, now_ms: int) -> list[Segment]:
-    """The closed segments below the limit: durable, replicated, decided, and not too young."""
-    limit = min(log.high_watermark, log.recovery_point)
-    undecided = log.producers.first_undecided_offset()
-    if undecided is not None:
-        limit = min(limit, undecided)
+    """The closed segments below the limit: durable, below the last stable offset, and not too young.
+
+    A transaction whose marker is not below the high watermark counts as open: a cut may take the marker,
+    and another one may say the opposite.
+    """
+    limit = min(log.last_stable_offset, log.recovery_point)
     young_ms = now_ms - log.config.min_compaction_lag_ms
     covered: list[Segment] = []
     for segment in segments[:-1]:

@@ -15,13 +15,15 @@ def expired_segments(
     *,
     now_ms: int,
     log_start_offset: int,
+    last_stable_offset: int,
     high_watermark: int,
 ) -> tuple[int, bool]:
     """(how many of the oldest segments may go, whether to roll first so that all of these may).
 
     Nothing at or above the high watermark goes, and nothing whose successor may not go either: a
     log has no holes. Segments below the log start offset go whatever `cleanup.policy` says; age and
-    size count with `delete` only. The active segment goes only by age, when nothing in it is young.
+    size count with `delete` only, and below the last stable offset: nobody who reads committed records
+    could see the rest yet. The active segment goes only by age, when nothing in it is young.
     Raises OSError, if a segment without timestamps cannot be asked for its file's.
     """
     sizes_bytes = sum(segment.size_bytes for segment in segments)
@@ -32,7 +34,11 @@ def expired_segments(
             return count, False
         is_below = successor.base_offset <= log_start_offset
         is_excess = excess_bytes >= segment.size_bytes > 0
-        is_deletable = config.cleanup_delete and (is_excess or _is_old(segment, config, now_ms))
+        is_deletable = (
+            config.cleanup_delete
+            and successor.base_offset <= last_stable_offset
+            and (is_excess or _is_old(segment, config, now_ms))
+        )
         if not is_below and not is_deletable:
             return count, False
         excess_bytes -= segment.size_bytes
@@ -41,7 +47,7 @@ def expired_segments(
     if (
         config.cleanup_delete
         and active.size_bytes
-        and active.end_offset <= high_watermark
+        and active.end_offset <= last_stable_offset
         and _is_old(active, config, now_ms)
     ):
         return count + 1, True

@@ -187,10 +187,6 @@ class ProducerStates:
                 first = decided
         return first
 
-    def first_undecided_offset(self) -> Offset | None:
-        """The first offset of the oldest ongoing transaction: compaction stops there."""
-        return next(iter(self._ongoing.values()), None)
-
     def ongoing(self) -> dict[ProducerId, Offset]:
         """First offset of each ongoing transaction, oldest first."""
         return self._ongoing.copy()

@@ -78,6 +78,7 @@ class Segment:
 
     __slots__ = (
         "_aborted",
+        "_aborted_synced",
         "_directory",
         "_file",
         "_index_lock",
@@ -90,6 +91,7 @@ class Segment:
         "base_offset",
         "end_offset",
         "first_timestamp_ms",
+        "has_markers",
         "is_retired",
         "max_timestamp_ms",
         "max_timestamp_offset",
@@ -107,6 +109,7 @@ class Segment:
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
+        self._aborted_synced = -1  # entries that its file has, synced; -1: nobody knows
         self._indexes_written = (0, 0)  # entries that the files of the first two have
         self._since_entry_bytes = 0
         self.base_offset = base_offset
@@ -115,6 +118,7 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
+        self.has_markers = False  # among the batches that a walk noted: `note_all`
         self.is_retired = False
 
     def path(self, suffix: Suffix) -> Path:
@@ -137,6 +141,7 @@ class Segment:
         for suffix in INDEX_SUFFIXES:
             self._storage.remove(self.path(suffix))
         self._offsets, self._times, self._aborted = OffsetIndex(), TimeIndex(), []
+        self._aborted_synced = 0
 
     def file(self) -> File:
         """The open `.log` file; opened if it was not."""
@@ -158,8 +163,10 @@ class Segment:
 
     def drop_indexes(self) -> None:
         """Free a closed segment's indexes, if their files have all of them."""
-        offsets, times = self._offsets, self._times
+        offsets, times, aborted = self._offsets, self._times, self._aborted
         if offsets is None or times is None:
+            return
+        if aborted is not None and len(aborted) != self._aborted_synced:
             return
         if self._indexes_written == (len(offsets), len(times)):
             self._offsets = self._times = self._aborted = None
@@ -202,6 +209,7 @@ class Segment:
             assert position == self.size_bytes, (position, self.size_bytes)
             if not self.may_follow(header):
                 return
+            self.has_markers |= header.is_control
             self.note(header, interval_bytes)
 
     def may_follow(self, header: Header) -> bool:
@@ -267,9 +275,14 @@ class Segment:
                 self._aborted = aborted
         return aborted
 
+    def trust_aborted(self) -> None:
+        """All that the transaction index's file has is durable: a recovery point vouches for it."""
+        self._aborted_synced = len(self.aborted())
+
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
         """Recovery's or compaction's result."""
         self._aborted = aborted
+        self._aborted_synced = -1
 
     def _read(self, suffix: Suffix) -> bytes:
         try:
@@ -324,14 +337,19 @@ class Segment:
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
         with contextlib.suppress(CorruptBatch):  # who needs what lies behind it meets it again
             fresh.note_all(walk_headers(file, 0, self.size_bytes))
+        self.has_markers |= fresh.has_markers
         fresh.seal()
         return offsets, times
 
-    def write_indexes(self, *, sync: bool) -> None:
-        """Bring the index files up to what is in memory (pool)."""
+    def write_indexes(self, *, sync: bool) -> bool:
+        """Bring the index files up to what is in memory (pool).
+
+        The transaction index is synced in any case, as only a replay of the log could make it again;
+        true: it was written, and the directory is to be synced, too.
+        """
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if self.is_retired or offsets is None or times is None:
-            return
+            return False
         offsets_written, times_written = self._indexes_written
         data = offsets.to_bytes(offsets_written)
         self._write_tail(Suffix.INDEX, offsets_written * ENTRY_BYTES, data, sync=sync)
@@ -339,9 +357,19 @@ class Segment:
         data = times.to_bytes(times_written)
         self._write_tail(Suffix.TIME_INDEX, times_written * TIME_ENTRY_BYTES, data, sync=sync)
         times_written += len(data) // TIME_ENTRY_BYTES
-        if aborted or (aborted is not None and self._storage.exists(self.path(Suffix.TXN_INDEX))):
-            self._write_tail(Suffix.TXN_INDEX, 0, encode_transactions(aborted), sync=sync)
+        is_written = aborted is not None and self._write_aborted(aborted)
         self._indexes_written = (offsets_written, times_written)
+        return is_written
+
+    def _write_aborted(self, aborted: list[AbortedTransaction]) -> bool:
+        count = len(aborted)
+        if count == self._aborted_synced:
+            return False
+        is_there = count or self._storage.exists(self.path(Suffix.TXN_INDEX))
+        if is_there:
+            self._write_tail(Suffix.TXN_INDEX, 0, encode_transactions(aborted[:count]), sync=True)
+        self._aborted_synced = count
+        return bool(is_there)
 
     def _write_tail(self, suffix: Suffix, position: int, data: bytes, *, sync: bool) -> None:
         file = self._storage.open(self.path(suffix), create=True)
