@@ -123,6 +123,8 @@ class BrokerMetrics:
             ("event_loop_lag_seconds", "Latest lateness of a timer", self._loop_lag_seconds()),
             ("disk_pool_pending", "Jobs waiting for the disk", self._table.pool.pending),
             ("log_bytes", "Size of all logs", self._directory.size_bytes),
+            ("stray_logs", "Logs that nobody claims, put aside", len(self._directory.strays)),
+            ("stray_log_bytes", "Size of these logs", self._directory.strays.size_bytes),
             ("disk_free_bytes", "Free space of the directory", self._directory.free_bytes()),
             ("log_directory_offline", "1: a disk error", int(bool(self._table.offline_reason))),
             ("log_directory_full", "1: no room to write", int(self._directory.full is not None)),

@@ -167,6 +167,7 @@ class BrokerProcess:
             checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
             retention_interval_ms=settings.log_retention_check_interval_ms,
             compact_interval_ms=settings.log_cleaner_backoff_ms,
+            stray_retention_ms=settings.log_dir_stray_retention_ms,
         )
         self._full_disk = FullDisk(
             table=self._table, directory=self._directory, on_change=self._membership.directory_full

@@ -24,11 +24,13 @@ from odradek_protocol.identity import (
     BrokerId,
     DirectoryId,
     IncarnationId,
+    MetadataOffset,
     PartitionIndex,
     TopicId,
     TopicIdPartition,
     TopicName,
 )
+from odradek_protocol.metadata.codec import decode_batch
 from odradek_protocol.metadata.records import ConfigResourceType, Endpoint, RestartClass
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as admin_grpc
@@ -42,11 +44,14 @@ _TICK_S = 0.05
 class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServiceServicer):
     """Active from `start` to `stop`; `port` is where it listens."""
 
-    def __init__(self, *, cluster_id: str, controller_id: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, *, cluster_id: str, controller_id: int = 1, seed: int = 7, **settings: Any
+    ) -> None:
+        """`seed` chooses the ids of its topics, among other things."""
         self.controller_id = controller_id
         self.core = Controller(
             ControllerSettings(cluster_id=cluster_id, **settings),
-            random.Random(7),
+            random.Random(seed),
         )
         self.port = 0
         self._log: list[pb.MetadataBatch] = []
@@ -72,6 +77,13 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
         for decision in self.core.became_active(1, _now_ms()):
             self.commit(decision)
         self._ticker = asyncio.create_task(self._tick())
+
+    def restore(self, other: MemoryController) -> None:
+        """Begin with the metadata of another one, before `start`."""
+        self._log = list(other._log)
+        for entry in self._log:
+            for record in decode_batch(entry.payload).records:
+                self.core.replay(MetadataOffset(entry.offset), 1, record)
 
     async def stop(self) -> None:
         """Be gone."""

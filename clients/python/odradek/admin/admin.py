@@ -154,6 +154,8 @@ def _log_dirs(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
             path=directory.path,
             offline_reason=directory.offline_reason,
             full_reason=directory.full_reason,
+            stray_count=directory.stray_count,
+            stray_bytes=directory.stray_bytes,
             total_bytes=directory.total_bytes if directory.total_bytes >= 0 else None,
             usable_bytes=directory.usable_bytes if directory.usable_bytes >= 0 else None,
             partition_bytes={

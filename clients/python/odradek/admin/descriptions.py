@@ -148,6 +148,9 @@ class LogDirDescription:
     usable_bytes: int | None = None
     partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Size of each partition's log; empty unless asked for."""
+    stray_count: int = 0
+    """Logs that the broker put aside because the metadata does not claim them."""
+    stray_bytes: int = 0
     error: OdradekError | None = None
     """Why the broker did not describe its directories; then nothing else is known."""
 

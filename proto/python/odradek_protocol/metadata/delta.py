@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataDelta:
-    """Changes since it was made; the values are the states before (None: was not there)."""
+    """Changes since it was made; the values are the states before (None: was not there).
 
+    `is_of_snapshot`: the image was replaced by a snapshot's. What it lacks was taken away by records that
+    nobody here has seen, if it is of the same history.
+    """
+
+    is_of_snapshot: bool = False
     topics_created: set[TopicId] = field(default_factory=set)
     topics_removed: dict[TopicId, TopicState] = field(default_factory=dict)
     partitions: dict[tuple[TopicId, PartitionIndex], PartitionState | None] = field(
@@ -47,7 +52,7 @@ class MetadataDelta:
         return self.topics_created | set(self.topics_removed) | {tid for tid, _ in self.partitions}
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in self.__slots__)
+        return any(getattr(self, name) for name in self.__slots__ if name != "is_of_snapshot")
 
     def topic_removed(self, topic: TopicState) -> None:
         """Note that a topic went; what was noted of its partitions no longer matters."""
@@ -78,14 +83,14 @@ def differences(
     turn between two of them. The images must not change meanwhile.
     """
     yield _difference_without_topics(before, after)
-    delta, seen = MetadataDelta(), 0
+    delta, seen = MetadataDelta(is_of_snapshot=True), 0
     for topic in before.topics.values():
         if topic.topic_id not in after.topics:
             delta.topic_removed(topic)
             seen += 1
             if seen >= items_max:
                 yield delta
-                delta, seen = MetadataDelta(), 0
+                delta, seen = MetadataDelta(is_of_snapshot=True), 0
     for topic in after.topics.values():
         old = before.topics.get(topic.topic_id)
         if old is None:
@@ -98,12 +103,12 @@ def differences(
             seen += 1
             if seen >= items_max:
                 yield delta
-                delta, seen = MetadataDelta(), 0
+                delta, seen = MetadataDelta(is_of_snapshot=True), 0
     yield delta
 
 
 def _difference_without_topics(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    delta = MetadataDelta()
+    delta = MetadataDelta(is_of_snapshot=True)
     for broker_id in before.brokers.keys() | after.brokers.keys():
         if before.brokers.get(broker_id) != after.brokers.get(broker_id):
             delta.broker_changed(broker_id, before.brokers.get(broker_id))

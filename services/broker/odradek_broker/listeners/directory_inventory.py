@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from odradek_broker.kafka_api.services import LocalLog
+from odradek_broker.log.directory.strays import Strays
 from odradek_broker.replication.partition_table import PartitionTable
 
 
@@ -44,3 +45,8 @@ class DirectoryInventory:
     def full_reason(self) -> str:
         """Why nothing can be written for now; "" while writes are taken."""
         return self._table.full_reason
+
+    @property
+    def strays(self) -> Strays:
+        """The logs in it that the metadata does not claim."""
+        return self._table.strays.kept

@@ -6,7 +6,7 @@
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
     <topic id>-<partition>.<random>-delete/          deleted, to be removed; directory/departures.py
-    <name>.<random>-stray/                           nobody knows whose: kept for a human
+    <topic id>-<partition>.<random>-stray/           nobody claims it: kept for a person; directory/strays.py
 
 The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
 the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.directory.checkpoint_job import CheckpointJob, Checkpoints
+from odradek_broker.log.directory.checkpoints import uuid_text
 from odradek_broker.log.directory.departures import Departures
 from odradek_broker.log.directory.flushes import FLUSH_TOTAL_BYTES_MAX, due_flushes
 from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, LoadReport
@@ -34,8 +35,10 @@ from odradek_broker.log.directory.opening import (
     sync_name,
     take_lock,
 )
-from odradek_broker.log.directory.partition_files import create_metadata
+from odradek_broker.log.directory.partition_files import STRAY_SUFFIX, create_metadata
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
+from odradek_broker.log.directory.stray_return import StrayReturn
+from odradek_broker.log.directory.strays import STRAY_FILE, Stray, Strays, departed_name
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_values import LoadedLog
@@ -101,7 +104,9 @@ class LogDirectory:
         self._markers = RestartMarkers(storage, path)
         self._checkpoints = Checkpoints(storage, path)
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
+        self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
+        self._returned: list[Path] = []  # files of strays, not needed after the next checkpoint
         self.health.on_failure = self._failed
 
     # --- opening --------------------------------------------------------------------------------
@@ -188,6 +193,7 @@ class LogDirectory:
             recovery_points=self._checkpoints.recovery_points,
             high_watermarks=self._checkpoints.high_watermarks,
             log_starts=self._checkpoints.log_starts,
+            strays=self.strays,
         )
         cleaned = self._checkpoints.cleaned.read()
 
@@ -204,6 +210,7 @@ class LogDirectory:
         report = loading.run(add, on_progress=on_progress, threads_max=threads_max)
         for deleted in loading.deleted:
             self._departures.add(deleted)
+        self._returned += loading.returned
         return report
 
     def _add(
@@ -259,6 +266,7 @@ class LogDirectory:
         assert key not in self._logs, key
         path = self.path / f"{topic}-{partition}"
         try:
+            self.strays.make_way(path)
             self._departures.make_way(path)
         except OSError as error:
             raise self.health.fail_to_write(f"creating {path}", error) from error
@@ -327,6 +335,67 @@ class LogDirectory:
         with self.health.failing(f"deleting {log.directory}"):
             self._departures.delete(log.directory, log.id)
 
+    # --- strays ---------------------------------------------------------------------------------
+
+    def put_aside(
+        self, topic_id: TopicId, partition: PartitionIndex, *, reason: str, now_ms: int
+    ) -> Stray | None:
+        """Keep a log that nobody claims under another name, for a person: see directory/strays.py.
+
+        Like `delete` otherwise. None if there is no such log. Let the pool run `strays.sync` of the result.
+        """
+        self.health.check()
+        log = self._logs.pop((topic_id, partition), None)
+        if log is None:
+            return None
+        log.retire_all()
+        stray = Stray(
+            name=departed_name(log.id, STRAY_SUFFIX),
+            topic=log.topic,
+            topic_id=uuid_text(topic_id),
+            partition=partition,
+            reason=reason,
+            since_ms=now_ms,
+            size_bytes=log.size_bytes,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            recovery_point=log.recovery_point,
+            log_end_offset=log.stored_end_offset,
+        )
+        with self.health.failing(f"putting {log.directory} aside"):
+            self.strays.put_aside(log.directory, stray)
+        return stray
+
+    def remove_stray(self, stray: Stray) -> None:
+        """Delete a stray for good; `take_removals` gives it up. Raises StorageFailed."""
+        with self.health.writing(f"deleting {self.path / stray.name}"):
+            self._departures.add(self.strays.remove(stray))
+
+    def begin_return(self, stray: Stray, topic: TopicName) -> StrayReturn:
+        """A stray is claimed again: a job that opens its log. Raises StorageFailed."""
+        self.health.check_room()
+        assert stray.id is not None, stray
+        assert (stray.id.topic_id, stray.id.partition) not in self._logs, stray
+        path = self.path / f"{topic}-{stray.id.partition}"
+        with self.health.writing(f"bringing {self.path / stray.name} back"):
+            if path.name != stray.name:
+                self.strays.make_way(path)
+                self._departures.make_way(path)
+            self.strays.bring_back(stray, path)
+        return StrayReturn(self._storage, FoundPartition(path, topic, stray.id), stray)
+
+    def finish_return(self, job: StrayReturn, config: LogConfig) -> PartitionLog:
+        """Take the log of a job that ran as a live one. Raises StorageFailed: it is a stray again."""
+        if job.error is not None:
+            self.strays.keep(job.stray, job.found.path)
+            what = f"opening {job.found.path}"
+            raise self.health.fail_to_write(what, job.error) from job.error
+        assert job.loaded is not None, job.found
+        self._returned.append(job.found.path / STRAY_FILE)
+        return self._add(job.found, config, job.loaded, is_new=True, cleaned_offset=Offset(0))
+
+    # --- removals -------------------------------------------------------------------------------
+
     def take_removals(self) -> list[Path]:
         """Directories of deleted partitions: `remove_tree` of each, in the pool."""
         return self._departures.take()
@@ -369,6 +438,10 @@ class LogDirectory:
         if job.error is not None:
             what = f"writing checkpoints of {self.path}"
             raise self.health.fail_to_write(what, job.error) from job.error
+        returned, self._returned = self._returned, []
+        for path in returned:
+            with contextlib.suppress(OSError):  # the next start removes it
+                self._storage.remove(path)
 
     def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
         """Logs that want a full sync, the neediest first; see directory/flushes.py."""
@@ -388,6 +461,10 @@ class LogDirectory:
         try:
             if self.health.failure is None and broker_epoch is not None:
                 is_whole = self._sync_all()
+                for stray in self.strays:
+                    if not stray.is_synced:
+                        with self.health.writing(f"syncing {self.path / stray.name}"):
+                            self.strays.sync(stray)
                 checkpoint = self.begin_checkpoint()
                 checkpoint.run()
                 self.finish_checkpoint(checkpoint)

@@ -2,7 +2,8 @@
 
 Until `activate` the image only grows: it may show an earlier life of this broker, and the logs are
 not recovered yet. From then on each change of the image becomes events of the replicas it concerns,
-in feed order: logs are created, configured, and renamed out of the way when their topic is gone.
+in feed order: logs are created, configured, and deleted when a record says so. Logs that the image does not
+claim otherwise are put aside (disk/stray_logs.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.log.log_config import Durability, LogConfig
 from odradek_broker.log.log_directory import LogDirectory
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
@@ -24,6 +26,7 @@ from odradek_broker.partition.effects import Role
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
 from odradek_broker.replication.image_views import broker_view, partition_view
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import LeadershipWatcher
@@ -91,6 +94,8 @@ class PartitionTable:
         self._attach_seqs = itertools.count(1)
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._loop = asyncio.get_running_loop()
+        self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed)
+        self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
         # a failed disk is noticed in whatever thread met it
         directory.on_failure = self._failed_in_some_thread
 
@@ -102,22 +107,45 @@ class PartitionTable:
         assert not self.is_active, "activated twice"
         self.image = image
         self.is_active = True
+        self.strays.begin()
+        unclaimed: dict[str, list[PartitionLog]] = {NO_TOPIC: [], NO_REPLICA: []}
         for log in list(self._directory.logs()):
             state = image.partition(log.topic_id, log.partition)
-            if state is None or self._broker_id not in state.replicas:
+            if state is not None and self._broker_id in state.replicas:
+                continue
+            if log.topic_id in self._deleted_before:
                 self._delete(log.topic_id, log.partition)
+            else:
+                unclaimed[NO_TOPIC if state is None else NO_REPLICA].append(log)
+        self.strays.remove_deleted(self._deleted_before)
+        self._deleted_before.clear()
+        for reason, logs in unclaimed.items():
+            self.strays.put_aside(logs, reason)
         for state in image.partitions():
             if self._broker_id in state.replicas:
                 self._feed(state)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The image has changed by `delta`."""
+        """The image has changed by `delta`.
+
+        A record that deletes a topic, or moves a replica away, deletes the log. A snapshot that comes without
+        them only says that they are gone: it may be of another history.
+        """
         self.image = image
         if not self.is_active:
+            if not delta.is_of_snapshot:
+                self._deleted_before.update(delta.topics_removed)
             return
-        for topic_id, topic in delta.topics_removed.items():
-            for partition in topic.partitions:
-                self._remove(topic_id, partition.partition)
+        self._leave(
+            [
+                (topic_id, partition.partition)
+                for topic_id, topic in delta.topics_removed.items()
+                for partition in topic.partitions
+            ],
+            NO_TOPIC if delta.is_of_snapshot else None,
+        )
+        if not delta.is_of_snapshot:
+            self.strays.remove_deleted(delta.topics_removed)
         self._apply_configs(delta)
         for topic_id, index in delta.partitions:
             state = image.partition(topic_id, index)
@@ -126,7 +154,7 @@ class PartitionTable:
             if self._broker_id in state.replicas:
                 self._feed(state)
             else:
-                self._remove(topic_id, index)
+                self._leave([(topic_id, index)], NO_REPLICA if delta.is_of_snapshot else None)
         if delta.brokers:
             self._apply_brokers(image, delta)
 
@@ -166,6 +194,11 @@ class PartitionTable:
     def _make(self, state: PartitionState) -> PartitionHost | None:
         topic = self.image.topics[state.topic_id].name
         log = self._directory.get(state.topic_id, state.partition)
+        if log is None and (stray := self.strays.find(state.topic_id, state.partition)) is not None:
+            self.strays.bring_back(stray, topic, self.log_config(topic), self._returned)
+            return None
+        if self.strays.is_returning(state.topic_id, state.partition):
+            return None
         try:
             if log is None:
                 log = self._directory.create(
@@ -188,11 +221,28 @@ class PartitionTable:
         self.by_name[topic, state.partition] = host
         return host
 
-    def _remove(self, topic_id: TopicId, index: PartitionIndex) -> None:
-        host = self.by_id.get((topic_id, index))
-        if host is not None:
-            self._forget((topic_id, index), host)
-            self._delete(topic_id, index)
+    def _returned(self, log: PartitionLog) -> None:
+        """A log that had been put aside is live: it has a replica, if the image still says so."""
+        state = self.image.partition(log.topic_id, log.partition)
+        if state is not None and self._broker_id in state.replicas:
+            self._feed(state)
+        else:
+            self.strays.put_aside([log], NO_TOPIC if state is None else NO_REPLICA)
+
+    def _leave(self, keys: list[tuple[TopicId, PartitionIndex]], stray_reason: str | None) -> None:
+        """End these replicas, as far as they are here: delete the logs, or with a reason put them aside."""
+        logs: list[PartitionLog] = []
+        for key in keys:
+            host = self.by_id.get(key)
+            if host is None:
+                continue
+            self._forget(key, host)
+            if stray_reason is None:
+                self._delete(*key)
+            else:
+                logs.append(host.log)
+        if stray_reason is not None:
+            self.strays.put_aside(logs, stray_reason)
 
     def _delete(self, topic_id: TopicId, index: PartitionIndex) -> None:
         try:

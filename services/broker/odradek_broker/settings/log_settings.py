@@ -159,6 +159,15 @@ class LogSettings(NodeSettings):
         unit="ms",
         minimum=0,
     )
+    log_dir_stray_retention_ms: int = setting(
+        "log.dir.stray.retention.ms",
+        "How long a log is kept that the metadata does not know, though no record seen here deleted it; -1: until"
+        " a person removes it (odradek storage strays). A disk that fills up is noticed, and data that is gone"
+        " does not come back.",
+        default=-1,
+        unit="ms",
+        minimum=-1,
+    )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type",
         "Whose clock timestamps show.",

@@ -100,6 +100,7 @@ async def examine(admin: Admin) -> dict[str, Any]:
         "partitions": len(partitions) if topics is not None else None,
         "without leader": sum(p.leader_id < 0 for p in partitions),
         "under-replicated": sum(len(p.isr) < len(p.replicas) for p in partitions),
+        "stray logs": sum(directory.stray_count for directory in directories or ()),
         "active controller": quorum.leader_id if quorum is not None else -1,
         "healthy": not problems,
         "problems": problems,

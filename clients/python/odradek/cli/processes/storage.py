@@ -1,7 +1,8 @@
-"""`odradek storage format`: give the data directory of a controller its identity, once."""
+"""`odradek storage`: what is done to data directories by hand, beside the processes that use them."""
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from pathlib import Path
@@ -9,16 +10,23 @@ from typing import Annotated
 
 import typer
 
-from odradek.cli.output import EXIT_USAGE, Output, OutputFormat, fail, print_facts
+from odradek.cli.output import (
+    EXIT_USAGE,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
 from odradek.extras import what_is_missing
 
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
-app = typer.Typer(help="Give a controller's data directory its identity.", no_args_is_help=True)
+app = typer.Typer(help="Format data directories, and look after them.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Give a controller's data directory its identity."""
+    """Format data directories, and look after them."""
 
 
 @app.command("format")
@@ -36,25 +44,74 @@ def format_directory(
     """Give the directory its identity. Again the same changes nothing, another is refused."""
     if missing := what_is_missing("odradek storage format", "server"):
         fail(missing)
-    import subprocess
-    import sys
-
     parts = [_VOTER.fullmatch(one.strip()) for one in voters.split(",")]
     ids = [int(part[1]) for part in parts if part is not None]
     if len(ids) < len(parts):
         fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
     chosen = cluster_id or str(uuid.uuid4())
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "odradek_metadata_quorum.quorum.format_command"),
-            *(str(data_dir), chosen, str(node_id), ",".join(map(str, ids))),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    _run(
+        "odradek_metadata_quorum.quorum.format_command",
+        *(str(data_dir), chosen, str(node_id), ",".join(map(str, ids))),
     )
-    if done.returncode:
-        fail(done.stderr.strip().removeprefix("odradek: "))
     print_facts(
         {"data_dir": data_dir, "cluster_id": chosen, "node_id": node_id, "voters": ids}, output
     )
+
+
+@app.command("strays")
+def strays(
+    data_dir: Annotated[Path, typer.Option(help="log.dirs of the broker.")],
+    remove: Annotated[
+        list[str] | None, typer.Option(help="Remove the stray of this name; may be repeated.")
+    ] = None,
+    remove_all: Annotated[bool, typer.Option("--remove-all", help="Remove all of them.")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List the logs that a broker put aside because the metadata does not know them, or remove some for good.
+
+    A log is put aside when its topic is not in the metadata, or has no replica on this broker, and the broker saw no
+    record that deleted it. It becomes a replica again when the metadata claims it. The broker may run meanwhile.
+    """
+    if missing := what_is_missing("odradek storage strays", "server"):
+        fail(missing)
+    chosen = ["all"] if remove_all else remove or []
+    lines = _run("odradek_broker.log.directory.stray_command", str(data_dir), *chosen)
+    rows = [json.loads(line) for line in lines.splitlines()]
+    print_rows(
+        [
+            {
+                "name": row["name"],
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "topic id": row["topic_id"],
+                "size bytes": row["size_bytes"],
+                "log end": row["log_end_offset"],
+                "since": _time(row["since_ms"]),
+                "reason": "removed" if chosen else row["reason"],
+            }
+            for row in rows
+        ],
+        output,
+        empty="no strays",
+    )
+
+
+def _run(module: str, *arguments: str) -> str:
+    """Run a module of the server as a process; what it prints."""
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        fail(done.stderr.strip().removeprefix("odradek: "))
+    return done.stdout
+
+
+def _time(since_ms: int) -> str | None:
+    if since_ms < 0:
+        return None
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")

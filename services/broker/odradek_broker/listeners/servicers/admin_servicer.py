@@ -212,6 +212,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             full_reason=self._inventory.full_reason,
             total_bytes=total_bytes,
             usable_bytes=usable_bytes,
+            stray_count=len(self._inventory.strays),
+            stray_bytes=self._inventory.strays.size_bytes,
         )
         for log in self._inventory.local_logs() if include_partitions else ():
             topic = self._service.image.topics.get(log.topic_id)

@@ -13,22 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import secrets
 from pathlib import Path
-from typing import Final
 
 from odradek_broker.log.directory.partition_files import DELETE_SUFFIX
+from odradek_broker.log.directory.strays import departed_name
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.storage import Storage
 from odradek_protocol.identity import TopicIdPartition
-
-_RANDOM_BYTES: Final = 8
-
-
-def departed_name(partition: TopicIdPartition, suffix: str) -> str:
-    """A name for the directory of a partition that is no longer live; 62 characters at most."""
-    topic_id, index = partition.topic_id.hex(), partition.partition
-    return f"{topic_id}-{index}.{secrets.token_hex(_RANDOM_BYTES)}{suffix}"
 
 
 class Departures:

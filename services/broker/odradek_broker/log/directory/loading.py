@@ -17,6 +17,12 @@ from odradek_broker.log.directory.partition_files import (
     read_metadata,
 )
 from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.directory.strays import (
+    STRAY_FILE,
+    UNKNOWN_MS,
+    Strays,
+    read_stray_file,
+)
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.recovery import Recovery
@@ -60,7 +66,9 @@ class DirectoryLoad:
     recovery_points: OffsetCheckpoint
     high_watermarks: OffsetCheckpoint
     log_starts: OffsetCheckpoint
+    strays: Strays
     deleted: list[Path] = field(default_factory=list)
+    returned: list[Path] = field(default_factory=list)  # files of strays that were brought back
     _stray: list[str] = field(default_factory=list)
     _done: int = 0
 
@@ -77,6 +85,7 @@ class DirectoryLoad:
         starts = self.log_starts.read()
         try:
             partitions = self._find()
+            self.strays.load()
         except OSError as error:
             raise self.health.fail_to_read(f"listing {self.path}", error) from error
         trusted: dict[TopicIdPartition, Offset] = {}
@@ -84,6 +93,10 @@ class DirectoryLoad:
         kept_ends: dict[TopicIdPartition, Offset] = {}
 
         def recover(found: FoundPartition) -> Recovery:
+            try:
+                self._take_offsets_of_a_stray(found, points, watermarks, starts)
+            except OSError as error:
+                raise self.health.fail_to_read(f"opening {found.path}", error) from error
             recovery = Recovery(
                 storage=self.storage,
                 directory=found.path,
@@ -112,7 +125,7 @@ class DirectoryLoad:
             partition: max(points.get(partition, 0), watermarks.get(partition, 0))
             for partition in {*points, *watermarks}
         }
-        there = {found.id for found in partitions}
+        there = {found.id for found in partitions} | {stray.id for stray in self.strays}
         lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
         lost += [found.id for found, r in zip(partitions, recoveries, strict=True) if r.lost_bytes]
         if lost:
@@ -125,10 +138,43 @@ class DirectoryLoad:
             partitions=len(partitions),
             scanned_bytes=sum(r.scanned_bytes for r in recoveries),
             cut_bytes=sum(r.cut_bytes for r in recoveries),
-            power_loss=tuple(lost),
+            power_loss=(*lost, *self._unsure_strays()),
             stray=tuple(self._stray),
             damage=tuple(r.damage for r in recoveries if r.damage),
         )
+
+    def _take_offsets_of_a_stray(
+        self,
+        found: FoundPartition,
+        points: dict[TopicIdPartition, Offset],
+        watermarks: dict[TopicIdPartition, Offset],
+        starts: dict[TopicIdPartition, Offset],
+    ) -> None:
+        """The last life brought this one back, and may have died before a checkpoint counted it again."""
+        path = found.path / STRAY_FILE
+        if not self.storage.exists(path):
+            return
+        if found.id in points:
+            self.storage.remove(path)
+            return
+        self.returned.append(path)
+        stray = read_stray_file(self.storage, found.path)
+        if stray is not None:
+            is_whole = stray.is_synced or self.restart_class is not RestartClass.POWER
+            points[found.id] = Offset(stray.recovery_point if is_whole else 0)
+            watermarks[found.id] = Offset(stray.high_watermark)
+            starts[found.id] = Offset(stray.log_start_offset)
+
+    def _unsure_strays(self) -> list[TopicIdPartition]:
+        """Those that must not count as whole if the metadata has them in sync here."""
+        is_power_loss = self.restart_class is RestartClass.POWER
+        return [
+            stray.id
+            for stray in self.strays
+            if stray.id is not None
+            and not stray.is_synced
+            and (is_power_loss or stray.since_ms == UNKNOWN_MS)
+        ]
 
     def _find(self) -> list[FoundPartition]:
         found: list[FoundPartition] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.log_directory import LogDirectory
@@ -31,12 +32,15 @@ class Upkeep:
         checkpoint_interval_ms: int,
         retention_interval_ms: int,
         compact_interval_ms: int,
+        stray_retention_ms: int = -1,
     ) -> None:
         self.loop_lag_s = 0.0
+        self._unremovable: set[Path] = set()
         self._table = table
         self._directory = directory
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._retention_interval_s = retention_interval_ms / 1000
+        self._stray_retention_ms = stray_retention_ms
         self._compact_interval_s = max(compact_interval_ms, _COMPACT_INTERVAL_MS_MIN) / 1000
 
     async def flush(self) -> None:
@@ -94,8 +98,10 @@ class Upkeep:
         while self._directory.failure is None:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             try:
+                if self._table.is_active:
+                    self._table.strays.remove_expired(self._stray_retention_ms)
                 for path in self._directory.take_removals():
-                    await pool.call(partial(self._directory.remove_tree, path))
+                    await self._remove(path)
                 for host in list(self._table.by_id.values()):
                     for segment in host.log.take_retired(now_ms=wall_ms()):
                         await pool.call(segment.remove_files)
@@ -103,6 +109,20 @@ class Upkeep:
                 self._table.storage_failed(failure)
             except OSError as error:  # what is not needed any more: worth a word, no more
                 _log.warning("Could not remove a file that left the log", reason=str(error))
+
+    async def _remove(self, path: Path) -> None:
+        try:
+            await self._table.pool.call(partial(self._directory.remove_tree, path))
+        except OSError as error:
+            if path not in self._unremovable:
+                _log.warning(
+                    "A deleted partition's directory cannot be removed: it is tried again",
+                    path=str(path),
+                    reason=str(error),
+                )
+            self._unremovable.add(path)
+        else:
+            self._unremovable.discard(path)
 
     async def compact(self) -> None:
         """Compact what has enough to gain, one partition at a time, in slices in the pool."""

@@ -1,0 +1,233 @@
+"""Logs that nobody claims: kept aside, told to people, and brought back when their partition is.
+
+A log is stray when the metadata does not know its partition here and no record that this process saw took it away:
+the topic may have been deleted while the broker was down, or the metadata may be the wrong one. Only a person
+can tell, so nothing is erased.
+
+    <topic>-<partition>/                                live
+    <topic id, hex>-<partition>.<random>-stray/         put aside; `stray.json` says what it was, and when
+    <topic>-<partition>/ with stray.json                brought back; the file goes with the next checkpoint
+
+What a stray vouches for when it comes back is what `stray.json` says, and only if it was synced since: a power loss
+before that may have taken any of it, so such a stray is told as lost at each registration, as is one without
+that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
+from odradek_broker.log.directory.partition_files import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    parse_directory_name,
+    read_metadata,
+)
+from odradek_broker.log.error_classes import ErrorClass, error_class
+from odradek_broker.log.storage import Storage, write_all
+from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
+
+STRAY_FILE: Final = "stray.json"
+UNKNOWN_MS: Final = -1
+_NAME_KEPT_MAX: Final = 200  # of a name that an earlier version gave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """One log that was put aside. Offsets are those of that moment; `since_ms` is the wall clock's."""
+
+    name: str
+    topic: str = ""
+    topic_id: str = ""
+    partition: int = -1
+    reason: str = "an earlier version put it aside"
+    since_ms: int = UNKNOWN_MS
+    size_bytes: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    recovery_point: int = 0
+    log_end_offset: int = 0
+    is_synced: bool = False
+
+    @property
+    def id(self) -> TopicIdPartition | None:
+        """The partition that it is of; None where nothing says."""
+        if not self.topic_id:
+            return None
+        return TopicIdPartition(TopicId(parse_uuid(self.topic_id)), PartitionIndex(self.partition))
+
+
+def departed_name(partition: TopicIdPartition, suffix: str) -> str:
+    """A name for the directory of a partition that is no longer live; 62 characters at most.
+
+    There is no topic in it: a topic may be as long as a file's name, and may be made again.
+    """
+    return f"{partition.topic_id.hex()}-{partition.partition}.{secrets.token_hex(8)}{suffix}"
+
+
+class Strays:
+    """The strays of one data directory. Used on the loop, but for `load` and `sync`."""
+
+    __slots__ = ("_by_name", "_path", "_storage")
+
+    def __init__(self, storage: Storage, path: Path) -> None:
+        self._storage = storage
+        self._path = path
+        self._by_name: dict[str, Stray] = {}
+
+    def __iter__(self) -> Iterator[Stray]:
+        return iter(tuple(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them, without indexes."""
+        return sum(stray.size_bytes for stray in self)
+
+    def find(self, partition: TopicIdPartition) -> Stray | None:
+        """The longest log of a partition that was put aside."""
+        strays = [stray for stray in self if stray.id == partition]
+        return max(strays, key=lambda stray: stray.log_end_offset, default=None)
+
+    def load(self) -> None:
+        """Read what other lives put aside (waits). Raises OSError."""
+        self._by_name = {stray.name: stray for stray in read_strays(self._storage, self._path)}
+
+    def put_aside(self, path: Path, stray: Stray) -> None:
+        """Rename a live directory, whose log is no longer used; `sync` it soon.
+
+        Raises OSError if the disk fails. Whatever else the rename meets: the stray keeps the live name for now.
+        """
+        with contextlib.suppress(OSError):  # without the file it is a stray all the same
+            write_stray_file(self._storage, path, stray)
+        try:
+            self._storage.rename(path, self._path / stray.name)
+        except OSError as error:
+            if error_class(error) is ErrorClass.DISK:
+                raise
+            stray = replace(stray, name=path.name)
+        self._by_name[stray.name] = stray
+
+    def make_way(self, path: Path) -> None:
+        """If a stray still has this live name, rename it again. Raises OSError."""
+        stray = self._by_name.get(path.name)
+        if stray is not None and stray.id is not None:
+            name = departed_name(stray.id, STRAY_SUFFIX)
+            self._storage.rename(path, self._path / name)
+            del self._by_name[path.name]
+            self._by_name[name] = replace(stray, name=name)
+
+    def sync(self, stray: Stray) -> None:
+        """Make all of a stray durable, and say so in it (waits). Raises OSError."""
+        path = self._path / stray.name
+        try:
+            for name in self._storage.names(path):
+                file = self._storage.open(path / name)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            synced = replace(stray, is_synced=True)
+            write_stray_file(self._storage, path, synced, sync=True)
+            self._storage.sync_directory(path)
+            self._storage.sync_directory(self._path)
+        except FileNotFoundError:  # removed or brought back meanwhile
+            return
+        if stray.name in self._by_name:
+            self._by_name[stray.name] = synced
+
+    def bring_back(self, stray: Stray, live: Path) -> None:
+        """Give a stray its live name again. Raises OSError: it stays a stray, unless it is gone."""
+        path = self._path / stray.name
+        if path != live:
+            try:
+                self._storage.rename(path, live)
+            except FileNotFoundError:
+                self._by_name.pop(stray.name, None)
+                raise
+        self._by_name.pop(stray.name, None)
+
+    def keep(self, stray: Stray, live: Path) -> None:
+        """A stray that was brought back could not be opened: it is one still, under the live name."""
+        self._by_name[live.name] = replace(stray, name=live.name)
+
+    def forget_removed(self) -> None:
+        """Look which of them a person has removed meanwhile (a system call each)."""
+        for name in tuple(self._by_name):
+            if not self._storage.exists(self._path / name):
+                del self._by_name[name]
+
+    def expired(self, *, now_ms: int, retention_ms: int) -> list[Stray]:
+        """Those that were put aside longer ago than that; -1: none. An unknown time never expires."""
+        if retention_ms < 0:
+            return []
+        return [s for s in self if s.since_ms >= 0 and now_ms - s.since_ms >= retention_ms]
+
+    def remove(self, stray: Stray) -> Path:
+        """Take a stray for deleted; the path that is to be removed. Raises OSError."""
+        target = removed_stray(self._storage, self._path, stray)
+        self._by_name.pop(stray.name, None)
+        return target
+
+
+def removed_stray(storage: Storage, path: Path, stray: Stray) -> Path:
+    """Rename a stray as deleted, so that nobody brings it back; where it is then. Raises OSError."""
+    target = path / f"{stray.name[:_NAME_KEPT_MAX].removesuffix(STRAY_SUFFIX)}{DELETE_SUFFIX}"
+    with contextlib.suppress(FileNotFoundError):
+        storage.rename(path / stray.name, target)
+    return target
+
+
+def read_strays(storage: Storage, path: Path) -> Iterator[Stray]:
+    """The strays in a data directory, by name (waits)."""
+    for name in sorted(storage.names(path)):
+        if name.endswith(STRAY_SUFFIX) and parse_directory_name(name) is None:
+            stray = read_stray_file(storage, path / name) or Stray(
+                name=name, topic_id=_topic_id(storage, path / name), partition=_partition(name)
+            )
+            yield replace(stray, name=name, size_bytes=_size_bytes(storage, path / name))
+
+
+def read_stray_file(storage: Storage, path: Path) -> Stray | None:
+    """What `stray.json` in a directory says; None if it is not there, or torn."""
+    try:
+        return Stray(**json.loads(storage.read(path / STRAY_FILE)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def write_stray_file(storage: Storage, path: Path, stray: Stray, *, sync: bool = False) -> None:
+    """Write `stray.json`, synced if wanted. Raises OSError."""
+    file = storage.open(path / STRAY_FILE, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, json.dumps(asdict(stray)).encode(), 0)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+
+
+def _topic_id(storage: Storage, path: Path) -> str:
+    try:
+        return uuid_text(read_metadata(storage, path))
+    except (FileNotFoundError, ValueError):
+        return ""
+
+
+def _partition(name: str) -> int:
+    parsed = parse_directory_name(name.rpartition(".")[0])
+    return parsed[1] if parsed is not None else -1
+
+
+def _size_bytes(storage: Storage, path: Path) -> int:
+    return sum(storage.size_bytes(path / n) for n in storage.names(path) if n.endswith(".log"))

@@ -1,0 +1,164 @@
+"""What a broker does about logs that nobody claims: puts them aside, tells people, brings them back.
+
+A log is deleted only at the word of a metadata record that this process saw committed. An image that merely
+lacks a partition may be the wrong image: the controllers came back empty, or from an old backup. Then the log is
+put aside (log/directory/strays.py) until a person removes it, the topic is in the image again, or
+`log.dir.stray.retention.ms` has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from odradek_broker.log.directory.strays import Stray, Strays
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_directory import LogDirectory
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition, TopicName
+from odradek_runtime.clock import wall_ms
+from odradek_runtime.logs import event_log
+
+NO_TOPIC: Final = "the metadata has no topic with this id"
+NO_REPLICA: Final = "the metadata has no replica of it on this broker"
+_NAMED_MAX: Final = 10
+_log = event_log(__name__)
+
+
+class StrayLogs:
+    """The strays of one broker; on the event loop."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        pool: DiskPool,
+        *,
+        on_failure: Callable[[StorageFailed], None],
+    ) -> None:
+        self._directory = directory
+        self._pool = pool
+        self._on_failure = on_failure
+        self._returning: set[TopicIdPartition] = set()
+
+    @property
+    def kept(self) -> Strays:
+        """Those that are in the directory now."""
+        return self._directory.strays
+
+    def begin(self) -> None:
+        """At start: sync what the last life put aside and could not sync, and tell of all there are."""
+        strays = tuple(self._directory.strays)
+        for stray in strays:
+            if not stray.is_synced:
+                self._sync(stray)
+        if strays:
+            self._tell(strays, "The data directory holds logs that nobody claims")
+
+    def put_aside(self, logs: list[PartitionLog], reason: str) -> None:
+        """Put these logs aside; they must not be used any more."""
+        strays: list[Stray] = []
+        for log in logs:
+            try:
+                stray = self._directory.put_aside(
+                    log.topic_id, log.partition, reason=reason, now_ms=wall_ms()
+                )
+            except StorageFailed as failure:
+                self._on_failure(failure)
+                break
+            if stray is not None:
+                strays.append(stray)
+                self._sync(stray)
+        if strays:
+            self._tell(strays, f"Logs were put aside: {reason}")
+
+    def remove_deleted(self, topic_ids: Container[TopicId]) -> None:
+        """Delete the strays of these topics: records have deleted them."""
+        for stray in self._directory.strays:
+            if stray.id is not None and stray.id.topic_id in topic_ids:
+                self._remove(stray)
+
+    def find(self, topic_id: TopicId, partition: PartitionIndex) -> Stray | None:
+        """The stray that is of this partition, if there is one."""
+        return self._directory.strays.find(TopicIdPartition(topic_id, partition))
+
+    def is_returning(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
+        """Whether the log of a partition is being opened, which was a stray."""
+        return TopicIdPartition(topic_id, partition) in self._returning
+
+    def bring_back(
+        self,
+        stray: Stray,
+        topic: TopicName,
+        config: LogConfig,
+        on_done: Callable[[PartitionLog], None],
+    ) -> None:
+        """Open the log of a stray that is claimed again; `on_done` when it is live."""
+        partition = stray.id
+        assert partition is not None, stray
+        try:
+            job = self._directory.begin_return(stray, topic)
+        except StorageFailed as failure:
+            self._on_failure(failure)
+            return
+        self._returning.add(partition)
+
+        def done() -> None:
+            self._returning.discard(partition)
+            try:
+                log = self._directory.finish_return(job, config)
+            except StorageFailed as failure:
+                self._on_failure(failure)
+                return
+            _log.warning(
+                "A log that had been put aside is a replica again",
+                partition=f"{topic}-{partition.partition}",
+                log_end_offset=log.log_end_offset,
+                log_end_offset_before=stray.log_end_offset,
+                damage=job.damage,
+            )
+            on_done(log)
+
+        self._pool.run(job.run, done)
+
+    def remove_expired(self, retention_ms: int) -> None:
+        """Delete those that were put aside longer ago than that; -1: none."""
+        self._directory.strays.forget_removed()
+        expired = self._directory.strays.expired(now_ms=wall_ms(), retention_ms=retention_ms)
+        if not expired:
+            return
+        self._tell(expired, "Logs that nobody claimed for log.dir.stray.retention.ms are removed")
+        for stray in expired:
+            self._remove(stray)
+
+    def _remove(self, stray: Stray) -> None:
+        try:
+            self._directory.remove_stray(stray)
+        except StorageFailed as failure:
+            self._on_failure(failure)
+
+    def _sync(self, stray: Stray) -> None:
+        failures: list[OSError] = []
+
+        def work() -> None:
+            try:
+                self._directory.strays.sync(stray)
+            except OSError as error:
+                failures.append(error)
+
+        def done() -> None:
+            for error in failures:
+                what = f"syncing {self._directory.path / stray.name}"
+                self._on_failure(self._directory.health.fail_to_write(what, error))
+
+        self._pool.run(work, done)
+
+    def _tell(self, strays: tuple[Stray, ...] | list[Stray], event: str) -> None:
+        _log.error(
+            event,
+            logs=len(strays),
+            size_bytes=sum(stray.size_bytes for stray in strays),
+            partitions=[f"{s.topic or '?'}-{s.partition}" for s in strays[:_NAMED_MAX]],
+            remedy=f"see `odradek storage strays --data-dir {self._directory.path}`",
+        )
