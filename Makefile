@@ -44,7 +44,7 @@ test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 
 	$(BIN)/python -m tests.sim --seeds 500
 
 scenario-table: $(STAMP) ## Run every client in every scenario and write the README's table
-	$(BIN)/python -m pytest -q -m scenario tests/e2e/kafka --scenario-table=README.md
+	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=README.md
 
 sim: $(STAMP) ## The simulator alone: make sim SEEDS=500
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)

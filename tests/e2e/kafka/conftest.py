@@ -15,6 +15,7 @@ from odradek.cli.certificate_authority import CertificateAuthority
 from odradek.embedded.child_process import ChildProcess
 from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
 from tests.e2e.kafka import scenarios
+from tests.e2e.kafka.lines import releases
 
 
 @pytest.fixture(scope="session")
@@ -112,20 +113,24 @@ def open_admin(guarded: Guarded) -> AdminClient:
     return AdminClient({"bootstrap.servers": f"127.0.0.1:{guarded.ports['KAFKA']}"})
 
 
-# --- the table of clients and scenarios: make scenario-table --------------------------------------
+# --- the tables of clients and scenarios, and of releases: make scenario-table --------------------
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "scenario(client, *scenarios): a cell, or some, of the table in the README"
     )
+    config.addinivalue_line(
+        "markers", "release(client, release): of the table of clients' releases in the README"
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--scenario-table", help="write the table of clients and scenarios into it")
+    parser.addoption("--scenario-table", help="write the tables of clients into it")
 
 
 _results = scenarios.Results()
+_outcomes = releases.Outcomes()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -134,10 +139,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call" or not report.passed:
         for mark in item.iter_markers("scenario"):
             _results.add(mark.args[0], mark.args[1:], passed=report.passed)
+        for mark in item.iter_markers("release"):
+            _outcomes.add(*mark.args, passed=report.passed)
     return report  # type: ignore[return-value]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--scenario-table", None)
     if path:
-        scenarios.put_in(Path(path), _results)
+        readme = Path(path)
+        scenarios.put_in(readme, scenarios.BEGIN, scenarios.table(_results), scenarios.END)
+        scenarios.put_in(readme, releases.BEGIN, releases.table(_outcomes), releases.END)

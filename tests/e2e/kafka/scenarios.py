@@ -80,10 +80,10 @@ def table(results: Results) -> list[str]:
     return rows
 
 
-def put_in(path: Path, results: Results) -> None:
-    """Replace the table between its two lines."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, f"{path} has no line {BEGIN!r}"
-    assert end, f"{path} has no line {END!r}"
-    path.write_text("\n".join([before + begin, "", *table(results), "", end + after]))
+def put_in(path: Path, begin: str, rows: Sequence[str], end: str) -> None:
+    """Replace what is between two lines of a file."""
+    before, found_begin, rest = path.read_text().partition(begin)
+    _, found_end, after = rest.partition(end)
+    assert found_begin, f"{path} has no line {begin!r}"
+    assert found_end, f"{path} has no line {end!r}"
+    path.write_text("\n".join([before + begin, "", *rows, "", end + after]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.kafka.lines import releases
 from tests.e2e.kafka.scenarios import BEGIN, CANNOT, CLIENTS, END, SCENARIOS, Results, table
 
 HERE = Path(__file__).parent
@@ -44,6 +45,27 @@ def test_the_readmes_table_is_whole() -> None:
         for client, cell in zip(CLIENTS, row[1:], strict=True):
             passes = cell.startswith("passes (")
             assert passes or cell == CANNOT.get((client, name)), f"{client}, {title}: {cell!r}"
+
+
+def test_the_readmes_table_has_every_release_that_is_tried() -> None:
+    _, _, rest = README.read_text().partition(releases.BEGIN)
+    rows, end, _ = rest.partition(releases.END)
+    assert end, "the table's end is missing"
+    passed = releases.Outcomes()
+    for client, tried in releases.RELEASES.items():
+        for release in tried:
+            passed.add(client, release, passed=True)
+    assert rows.strip().splitlines() == releases.table(passed)
+
+
+def test_a_release_that_fails_shows_in_the_table() -> None:
+    outcomes = releases.Outcomes()
+    outcomes.add("kafka-python", "2.0.2", passed=True)
+    outcomes.add("kafka-python", "2.0.2", passed=False)
+    [row] = [line for line in releases.table(outcomes) if line.startswith("| kafka-python |")]
+    assert "1.4.7 was not run, 2.0.2 fails," in row
+    with pytest.raises(AssertionError):
+        outcomes.add("kafka-python", "0.1", passed=True)
 
 
 def test_a_failure_shows_in_the_table() -> None:

@@ -1,0 +1,43 @@
+"""The releases of clients that are tried, and the README's table of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+RELEASES: Final[dict[str, tuple[str, ...]]] = {
+    "kafka-python": ("1.4.7", "2.0.2", "2.0.6", "2.1.6", "2.2.21", "2.3.3", "3.0.12"),
+    "aiokafka": ("0.8.1", "0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0"),
+    "confluent-kafka (librdkafka)": ("1.9.2", "2.0.2", "2.6.1", "2.11.1", "2.16.1"),
+}
+BEGIN: Final = "<!-- releases: written by `make scenario-table` -->"
+END: Final = "<!-- end of releases -->"
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Whether each release passed."""
+
+    passed: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def add(self, client: str, release: str, *, passed: bool) -> None:
+        """Raises AssertionError for a release that is not in the table."""
+        assert release in RELEASES.get(client, ()), f"no {client} {release} in the table"
+        self.passed[client, release] = passed and self.passed.get((client, release), True)
+
+    def cell(self, client: str, release: str) -> str:
+        """A release as the table shows it: by itself when it passed."""
+        passed = self.passed.get((client, release))
+        return release if passed else f"{release} {'was not run' if passed is None else 'fails'}"
+
+
+def table(outcomes: Outcomes) -> list[str]:
+    """Markdown, a row a client."""
+    return [
+        "| client | releases that write, read in a group, commit and administrate |",
+        "|---|---|",
+        *(
+            f"| {client} | {', '.join(outcomes.cell(client, one) for one in releases)} |"
+            for client, releases in RELEASES.items()
+        ),
+    ]

@@ -1,0 +1,112 @@
+"""Clients in Python, each release in an environment of its own below build/."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.kafka.lines.releases import RELEASES
+
+pytestmark = pytest.mark.timeout(400)
+HERE: Final = Path(__file__).parent
+BUILD: Final = HERE.parents[3] / "build" / "client-lines"
+TIMEOUT_S: Final = 90
+PROGRAMS: Final = {
+    "kafka-python": "use_kafka_python.py",
+    "aiokafka": "use_aiokafka.py",
+    "confluent-kafka (librdkafka)": "use_confluent_kafka.py",
+}
+# Installed in seconds, and such that what they send first tells them apart: `make test` has these.
+QUICK: Final = {
+    ("kafka-python", "2.0.2"),
+    ("kafka-python", "2.0.6"),
+    ("aiokafka", "0.8.1"),
+    ("aiokafka", "0.12.0"),
+}
+# As it was installed when that release was the newest: it takes its protocol from kafka-python.
+ALSO: Final = {("aiokafka", "0.8.1"): ["kafka-python==2.0.2"]}
+# No wheels for later interpreters, and building one takes librdkafka's headers of that release.
+PYTHON: Final = {("confluent-kafka (librdkafka)", "1.9.2"): "python3.10"}
+
+
+def cases() -> list[object]:
+    return [
+        pytest.param(
+            client,
+            release,
+            id=f"{program.removeprefix('use_').removesuffix('.py')}-{release}",
+            marks=[
+                pytest.mark.release(client, release),
+                *([] if (client, release) in QUICK else [pytest.mark.long]),
+            ],
+        )
+        for client, program in PROGRAMS.items()
+        for release in RELEASES[client]
+    ]
+
+
+@pytest.mark.parametrize(("client", "release"), cases())
+def test_a_python_client_does_its_work(
+    bootstrap: str, topic: str, client: str, release: str
+) -> None:
+    python = environment(client, release)
+    program = HERE / "python" / PROGRAMS[client]
+    ran = subprocess.run(
+        [str(python), "-W", "ignore", str(program), bootstrap, topic],
+        cwd=BUILD,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert json.loads(ran.stdout) == {"sent": 300, "read": 300, "committed": 300, "listed": True}
+
+
+def environment(client: str, release: str) -> Path:
+    """The interpreter of an environment with that release, made the first time."""
+    name = client.partition(" ")[0]
+    folder = BUILD / f"{name}-{release}"
+    python = folder / "bin" / "python"
+    if (folder / ".done").exists():
+        return python
+    base = interpreter(PYTHON[client, release]) if (client, release) in PYTHON else sys.executable
+    shutil.rmtree(folder, ignore_errors=True)
+    make_environment(base, folder, "--without-pip")
+    installer = BUILD / "pip"
+    if not (installer / "bin" / "pip").exists():
+        make_environment(sys.executable, installer)
+    wanted = [f"{name}=={release}", *ALSO.get((client, release), [])]
+    pip = [f"{installer}/bin/python", "-m", "pip", f"--python={python}"]
+    command = [*pip, "install", "--quiet", "--only-binary=:all:", *wanted]
+    if (client, release) in QUICK:
+        command += ["--retries=1", "--timeout=10"]
+    installed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if installed.returncode != 0 and (client, release) in QUICK:
+        shutil.rmtree(folder)
+        pytest.skip(f"{name} {release} is not to be had: {installed.stderr.strip()[-300:]}")
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    (folder / ".done").touch()
+    return python
+
+
+def make_environment(base: str, folder: Path, *options: str) -> None:
+    subprocess.run([base, "-m", "venv", *options, str(folder)], check=True, timeout=200)
+
+
+def interpreter(name: str) -> str:
+    """An interpreter of that name that starts, on the path or among pyenv's."""
+    on_path = shutil.which(name)
+    version = name.removeprefix("python")
+    ours = Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}")
+    for path in ([on_path] if on_path else []) + [str(one) for one in ours]:
+        if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0:
+            return path
+    pytest.skip(f"{name} is not installed")
