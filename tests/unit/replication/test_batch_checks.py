@@ -22,6 +22,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.attributes import Compression, TimestampType
 from odradek_protocol.records.batch_header import check_crc, iter_headers
 from odradek_protocol.records.builder import BatchBuilder
+from odradek_protocol.records.crc32c import crc32c
 
 NOW_MS = 1_700_000_000_000
 
@@ -35,8 +36,6 @@ def _batch(count: int = 3, *, timestamp_ms: int = NOW_MS, **numbers: int | bool)
 
 def _patched(position: int, value: bytes) -> bytes:
     """A batch with other bytes and the CRC that fits them."""
-    from odradek_protocol.records.crc32c import crc32c
-
     data = bytearray(_batch())
     data[position : position + len(value)] = value
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
@@ -91,6 +90,41 @@ def test_what_is_wrong_is_refused_by_name(make: Callable[[], bytes], code: Error
     assert isinstance(found, BatchRefused)
     assert found.error is code
     assert found.message
+
+
+def _claiming(count: int, compression: Compression, records: bytes) -> bytes:
+    """A batch that says it has so many records, under a right CRC."""
+    data = bytearray(_batch()[:61] + records)
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    data[21:23] = int(compression).to_bytes(2, "big")
+    data[23:27] = (count - 1).to_bytes(4, "big")
+    data[57:61] = count.to_bytes(4, "big")
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_count_that_the_bytes_cannot_hold_is_refused(compression: Compression) -> None:
+    """Else one small request would move the log end by two thousand million offsets."""
+    refused = _check(_claiming((1 << 31) - 1, compression, bytes(40)))
+    assert isinstance(refused, BatchRefused)
+    assert refused.error is ErrorCode.INVALID_RECORD
+    assert "2147483647 records in a batch of 101 bytes" in refused.message
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_the_smallest_records_in_the_fewest_bytes_are_taken(compression: Compression) -> None:
+    builder = BatchBuilder()
+    for _ in range(50_000):
+        builder.append(None, None, None, NOW_MS)
+    checked = _check(builder.build(compression=compression))
+    assert isinstance(checked, CheckedBatches)
+    assert checked.record_count == 50_000
+
+
+def test_one_record_more_than_the_bytes_hold_is_refused() -> None:
+    assert isinstance(_check(_claiming(5, Compression.NONE, bytes(35))), CheckedBatches)
+    assert isinstance(_check(_claiming(6, Compression.NONE, bytes(35))), BatchRefused)
 
 
 def test_a_batch_over_the_topics_limit_is_refused_with_the_way_out() -> None:

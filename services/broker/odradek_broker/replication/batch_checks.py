@@ -39,10 +39,15 @@ from odradek_protocol.records.batch_header import (
     stamp,
 )
 from odradek_protocol.records.batch_reader import open_batch
+from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
 from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
 
 _COMPRESSION_CODE_MAX: Final = 4
+_RECORD_BYTES_MIN: Final = 7
+"""A record without key, value and headers: length, attributes, two deltas, two lengths, a count."""
+_EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
+"""How much a byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
 _RECORDS_AT_ONCE: Final = 1000
 _SEQUENCE_MODULUS: Final = 1 << 31
 
@@ -117,6 +122,13 @@ def check_client_batches(
             return BatchRefused(
                 ErrorCode.INVALID_RECORD,
                 f"{count} records with last offset delta {last_offset_delta}",
+            )
+        records_max = _records_max(attributes, end - position - HEADER_BYTES)
+        if count > records_max:
+            return BatchRefused(
+                ErrorCode.INVALID_RECORD,
+                f"{count} records in a batch of {end - position} bytes, which holds at most"
+                f" {records_max}",
             )
         refused = _check_attributes(attributes, is_internal=is_internal)
         if refused is None and max_timestamp_ms >= 0:
@@ -203,6 +215,20 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
         end_offset = Offset(base + last_offset_delta + 1)
         position = end
     return ScannedBatches(end_offset, tuple(epochs), True)
+
+
+def _records_max(attributes: int, size_bytes: int) -> int:
+    """How many records that many bytes can hold at most, compressed or not.
+
+    Each record takes an offset, so a count that is only claimed would use up offsets and sequence
+    numbers. Kafka reads every record of the batch; this opens no batch and bounds the claim by what
+    a reader could get out of it.
+    """
+    compression = attributes & COMPRESSION_MASK
+    expanded_bytes = size_bytes
+    if compression:
+        expanded_bytes = min(size_bytes * _EXPANSION_MAX[compression], BYTES_EXPANDED_MAX)
+    return expanded_bytes // _RECORD_BYTES_MIN
 
 
 def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | None:
