@@ -12,8 +12,9 @@ from odradek_broker.replication.fetch_waiter import FetchWaiter
 
 
 class Replica:
-    role = Role.LEADER
-    leader_epoch = 1
+    def __init__(self) -> None:
+        self.role = Role.LEADER
+        self.leader_epoch = 1
 
 
 class Host:
@@ -68,6 +69,50 @@ async def test_a_change_of_role_wakes_it(hosts: list[Any]) -> None:
     await _settle()
     hosts[1].replica.role = Role.FOLLOWER
     hosts[1].appears(0)
+    await asyncio.wait_for(waiting, 1)
+
+
+class CountedHost(Host):
+    """A host that counts how often a waiter looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        super().__init__()
+
+    @property
+    def visible_bytes(self) -> int:
+        self.looks += 1
+        return self._visible_bytes
+
+    @visible_bytes.setter
+    def visible_bytes(self, size_bytes: int) -> None:
+        self._visible_bytes = size_bytes
+
+
+async def test_a_watermark_that_moves_costs_the_same_with_many_partitions() -> None:
+    many: list[Any] = [CountedHost() for _ in range(1_000)]
+    waiter = FetchWaiter(many)
+    waiter.mark()
+    waiting = asyncio.ensure_future(waiter.wait(bytes_missing=100, timeout_s=10))
+    await _settle()
+    before = sum(host.looks for host in many)
+    many[0].appears(60)
+    assert sum(host.looks for host in many) - before <= 3, "other partitions were looked at"
+    many[0].appears(40)
+    await asyncio.wait_for(waiting, 1)
+
+
+async def test_what_came_before_the_mark_does_not_count(hosts: list[Any]) -> None:
+    waiter = FetchWaiter(hosts)
+    hosts[0].appears(100)
+    hosts[1].replica.role = Role.FOLLOWER
+    waiter.mark()
+    waiting = asyncio.ensure_future(waiter.wait(bytes_missing=100, timeout_s=10))
+    await _settle()
+    hosts[0].appears(99)
+    await _settle()
+    assert not waiting.done()
+    hosts[0].appears(1)
     await asyncio.wait_for(waiting, 1)
 
 
