@@ -130,7 +130,10 @@ class BrokerProcess:
             broker_id=self._broker_id,
             directory=self._directory,
             defaults=settings.log_defaults(),
-            settings=ReplicaSettings(replica_lag_time_max_ms=settings.replica_lag_time_max_ms),
+            settings=ReplicaSettings(
+                replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+                producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            ),
             pool=self._pool,
             proposals=self._proposals,
             on_offline=lambda reason: self._membership.directory_offline(reason),

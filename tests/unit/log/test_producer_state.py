@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_broker.log.index.transaction_index import AbortedTransaction
+from odradek_broker.log.producers import producer_state
 from odradek_broker.log.producers.producer_snapshot import (
     CorruptSnapshot,
     decode_snapshot,
@@ -128,6 +129,24 @@ def test_an_abort_is_kept_with_the_last_stable_offset_of_that_moment() -> None:
     aborted = end(states, 2, 30, abort=True)
     assert (aborted.first_offset, aborted.last_offset, aborted.last_stable_offset) == (20, 30, 10)  # type: ignore[attr-defined]
     assert end(states, 3, 31, abort=True) is None, "a marker without records aborts nothing"
+
+
+def test_of_more_producers_than_the_bound_the_one_idle_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 3)
+    states = ProducerStates()
+    for number, is_transactional in ((1, True), (2, False), (3, False), (2, False), (4, False)):
+        states.note_batch(
+            ProducerId(number),
+            ProducerEpoch(0),
+            stored(0, base_offset=100),
+            is_transactional=is_transactional,
+        )
+    assert set(states.entries()) == {1, 2, 4}, "1 is in a transaction, 2 appended after 3"
+    assert states.check(ProducerId(3), ProducerEpoch(0), 0, 1) is ErrorCode.NONE
+    states.note_batch(ProducerId(3), ProducerEpoch(0), stored(0), is_transactional=False)
+    assert set(states.entries()) == {1, 4, 3}
 
 
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:

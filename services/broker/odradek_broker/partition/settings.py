@@ -11,6 +11,8 @@ class ReplicaSettings:
 
     replica_lag_time_max_ms: int = 10_000
     """`replica.lag.time.max.ms`: a follower that was not caught up for longer leaves the ISR."""
+    producer_id_expiration_ms: int = 86_400_000
+    """`producer.id.expiration.ms`: an idempotent producer that appended nothing for longer is forgotten."""
     isr_resend_ms: int = 1_000
     """An ISR proposal that got no answer, or whose image has not come, is sent again."""
     attach_retry_min_ms: int = 50

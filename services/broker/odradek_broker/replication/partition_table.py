@@ -443,7 +443,10 @@ class PartitionTable:
             before = host.log.log_start_offset
             try:
                 with host.guard():
-                    host.log.apply_retention(now_ms=now_ms)
+                    host.log.apply_retention(
+                        now_ms=now_ms,
+                        producer_idle_ms_max=self._settings.producer_id_expiration_ms,
+                    )
             except StorageFailed as failure:
                 self.storage_failed(failure)
                 return

@@ -114,6 +114,13 @@ class LogSettings(NodeSettings):
         unit="ms",
         minimum=1,
     )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms",
+        "Idempotent producers that wrote nothing to a partition for longer are forgotten there.",
+        default=86_400_000,
+        unit="ms",
+        minimum=1,
+    )
     log_cleanup_policy: str = setting(
         "log.cleanup.policy", "delete, compact, or both.", default="delete", parse=_policies
     )

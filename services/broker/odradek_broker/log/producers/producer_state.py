@@ -35,6 +35,8 @@ from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 BATCHES_MAX: Final = 5
+PRODUCERS_MAX: Final = 10_000
+"""Of one partition, 450 bytes each. The one that appended longest ago is forgotten for another."""
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
 PRODUCER_IDLE_MS_MAX: Final = 24 * 60 * 60 * 1000
@@ -125,7 +127,7 @@ class ProducerStates:
         is_transactional: bool,
     ) -> None:
         """A data batch entered the log. No judgement: what is in the log is true."""
-        entry = self._entries.get(producer_id)
+        entry = self._entries.pop(producer_id, None)  # entries stand in the order of last appends
         first_offset = -1
         if entry is None:
             batches: tuple[StoredBatch, ...] = (batch,)
@@ -142,6 +144,16 @@ class ProducerStates:
             epoch, batches, coordinator_epoch, first_offset, batch.timestamp_ms
         )
         self._heard.add(producer_id)
+        if len(self._entries) > PRODUCERS_MAX:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Make room for another producer; one in the middle of a transaction is kept."""
+        oldest = next((p for p in self._entries if p not in self._ongoing), None)
+        if oldest is not None:
+            del self._entries[oldest]
+            self._heard.discard(oldest)
+            self._idle_since_ms.pop(oldest, None)
 
     def note_marker(
         self,
