@@ -75,6 +75,10 @@ class SimulatedNode:
         self.life = world.next_life()
         self.dead: str | None = None
         self.frozen_until = 0.0  # the process does not run until then (SIGSTOP, a paused machine)
+        self.turn_s = (
+            0.0  # a turn of the loop takes so long: what comes meanwhile waits for the next
+        )
+        self._turn_began_s = 0.0
         self.machine = DigestMachine(node_id, world.oracle)
         self.pending: dict[int, tuple[int, bytes]] = {}
         self.unknown: list[int] = []
@@ -176,12 +180,28 @@ class SimulatedNode:
         def guarded() -> None:
             if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
                 return
-            if self.frozen_until > self.world.now:
-                self.world.after(self.frozen_until - self.world.now, guarded)
+            busy_until = self.busy_until()
+            if busy_until > self.world.now:
+                self.world.at(busy_until, guarded)
                 return
             self.entering(call)
 
         return guarded
+
+    def busy_until(self) -> float:
+        """When the process takes its next events; now, at the latest, if it takes them now.
+
+        All that waits for a turn is taken at the turn's first instant.
+        """
+        now = self.world.now
+        if self.frozen_until > now:
+            return self.frozen_until
+        ends_s = self._turn_began_s + self.turn_s
+        if now < ends_s and now != self._turn_began_s:
+            return ends_s
+        if now != self._turn_began_s:
+            self._turn_began_s = now
+        return now
 
     def entering(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(NodeDied):

@@ -100,8 +100,11 @@ class World:
     # Time.
 
     def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.at(self.now + delay_s, call)
+
+    def at(self, due_s: float, call: Callable[[], None]) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._sequence, call))
+        heapq.heappush(self._heap, (due_s, self._sequence, call))
 
     def run(self, duration_s: float) -> None:
         """Let simulated time pass."""
@@ -125,6 +128,11 @@ class World:
     def set_disk_delay_s(self, least: float, most: float) -> None:
         """How long a disk job takes from now on."""
         self._disk_delay_s = (least, most)
+
+    def set_turn_s(self, duration_s: float) -> None:
+        """How long a turn of each running voter's loop takes from now on."""
+        for node in self.nodes.values():
+            node.turn_s = duration_s
 
     def next_life(self) -> int:
         self._lives += 1
@@ -285,8 +293,9 @@ class World:
             return  # the sender's next life has connected: its former one is cut off
         if target.dead is not None:
             return
-        if target.frozen_until > self.now:
-            self.after(target.frozen_until - self.now, lambda: self._deliver(link, item))
+        busy_until = target.busy_until()
+        if busy_until > self.now:
+            self.at(busy_until, lambda: self._deliver(link, item))
             return
         message = decode(frame[4:])
         if self.drop(*link, message):

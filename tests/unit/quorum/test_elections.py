@@ -44,15 +44,32 @@ def test_a_stall_of_its_own_deposes_no_leader() -> None:
     term = leader.raft.term
     world.run(0.05)
     for node in world.nodes.values():
-        node.frozen_until = world.now + (5.0 if node is leader else 5.001)
+        node.frozen_until = world.now + (5.0 if node is leader else 5.3)
         if node is not leader:
             world.hold(node.node_id, leader.node_id)
-    world.run(5.0005)  # the leader has woken, and no answer of the others has reached it yet
+    world.run(5.4)  # the leader has woken first, and no answer of the others has reached it yet
     world.heal()
     world.run(3.0)
     assert leader.raft.is_leader
     assert leader.raft.term == term
     assert leader.resignations == []
+
+
+def test_what_came_during_a_stall_is_read_before_silence_is_judged() -> None:
+    """The second stall within a second is not forgiven; the leader's heartbeat waits in the socket."""
+    voter = LoneVoter()
+    world = voter.world
+    voter.append(2, 1, (1, 0), [1], commit=1)
+    voter.settle()
+    for stall_s in (0.3, 1.2):
+        voter.append(2, 1, (2, 1), [], commit=1)
+        voter.node.frozen_until = world.now + stall_s
+        world.run(stall_s + 1e-6)
+    voter.append(2, 1, (2, 1), [], commit=1)
+    world.run(0.4)
+    assert voter.take_sent(wire.PRE_VOTE) == []
+    world.run(1.0)
+    assert voter.take_sent(wire.PRE_VOTE) != [], "then it is silent"
 
 
 def test_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_yet() -> None:
@@ -82,11 +99,63 @@ def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
 
 def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
     voter = LoneVoter()
+    asked = voter.hear_pre_votes(rounds=15)  # more than a round lasts
+    first, last = asked[0][1]["round"], asked[-1][1]["round"]
+    assert last > first
+    term = voter.node.raft.term
+    voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=first, granted=True)
+    voter.settle()
+    assert voter.node.raft.term == term
+    voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=last, granted=True)
+    voter.settle()
+    assert voter.node.raft.term == term + 1
+
+
+def test_an_answer_that_takes_longer_than_the_timer_still_counts() -> None:
+    voter = LoneVoter()
     asked = voter.hear_pre_votes(rounds=2)
     term = voter.node.raft.term
     voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
     voter.settle()
-    assert voter.node.raft.term == term
+    assert voter.node.raft.term == term + 1
+
+
+def test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time() -> None:
+    for better, log_end in (True, (9, 1)), (False, (1, 0)):
+        voter = LoneVoter()
+        for _ in range(2):  # the first one still meets the short timer of a new cluster
+            voter.append(2, 1, (1, 0), [1], commit=1)
+        voter.take_sent(wire.PRE_VOTE)
+        asked = voter.hear_pre_votes(rounds=1)
+        term = voter.node.raft.term
+        voter.receive(
+            3,
+            wire.PRE_VOTE,
+            term=term + 1,
+            round=1,
+            last_log_index=log_end[0],
+            last_log_term=log_end[1],
+        )
+        voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
+        voter.settle()
+        assert voter.node.raft.term == (term if better else term + 1)
+
+
+def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
+    """A disk that takes longer than every timer: no campaign of its own, no consent to another."""
+    disk_s = 2 * LoneVoter().world.timers.election_max_s
+    voter = LoneVoter(disk_delay_s=(disk_s, disk_s))
+    world = voter.world
+    assert world.run_until(lambda: bool(voter.take_sent(wire.PRE_VOTE)), 2.0)
+    voter.receive(2, wire.REQUEST_VOTE, term=3, last_log_index=9, last_log_term=2)
+    assert not world.run_until(lambda: bool(voter.take_sent(wire.PRE_VOTE)), disk_s - 0.01)
+    assert world.run_until(lambda: bool(voter.take_sent(wire.RESPONSE_VOTE)), 0.02)
+    for is_consent in (False, True):
+        voter.receive(3, wire.PRE_VOTE, term=4, round=1, last_log_index=9, last_log_term=2)
+        replies = voter.take_sent(wire.PRE_VOTE_REPLY)
+        assert [message["granted"] for _, message in replies] == [is_consent]
+        if not is_consent:
+            world.run(world.timers.election_min_s + world.timers.tick_s)
 
 
 def test_an_isolated_voter_returns_without_deposing_the_leader() -> None:

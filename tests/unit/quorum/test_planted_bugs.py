@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from odradek_metadata_quorum.quorum.network import outbox, wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
 from odradek_metadata_quorum.quorum.raft.joining import Joining
+from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
+from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
 from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
@@ -128,7 +131,68 @@ def no_floor_for_a_wiped_voter(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_stall_is_silence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HardenedEngine, "_forgive_own_stall", lambda self: None)
+    patch.setattr(HardenedEngine, "_forgive", lambda self, stall_s: None)
+
+
+def silence_judged_before_reading(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LoopTurns, "read_until_s", lambda self, now_s: now_s)
+
+
+def every_timer_begins_a_round(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PreVote, "is_running", lambda self, since_s: False)
+
+
+def no_candidate_stands_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PreVote, "yields_to", lambda self, other, own: False)
+
+
+def vote_given_is_no_leader_heard(patch: pytest.MonkeyPatch) -> None:
+    nothing = property(lambda self: False, lambda self, value: None)
+    patch.setattr(RaftNode, "_vote_leaves", nothing, raising=False)
+
+
+def unnamed(kind: str) -> Patch:
+    """A message of this kind does not wait for the entries that it speaks of."""
+
+    def names_nothing(patch: pytest.MonkeyPatch) -> None:
+        named_index = outbox._named_index
+
+        def named(message: dict[str, Any]) -> int:
+            return 0 if message["type"] == kind else named_index(message)
+
+        patch.setattr(outbox, "_named_index", named)
+
+    names_nothing.__name__ = f"{kind}_waits_for_no_entry"
+    return names_nothing
+
+
+def heartbeat_names_an_unsynced_entry(patch: pytest.MonkeyPatch) -> None:
+    def heartbeat(self: Any, node: Any) -> dict[str, Any]:
+        _, last_index, last_term = self._log.entries[-1]
+        return {
+            "type": wire.APPEND_ENTRIES,
+            "term": self.term,
+            "commit_index": self.commit_index,
+            "entries": [],
+            "prevLogIdx": last_index,
+            "prevLogTerm": last_term,
+        }
+
+    patch.setattr(RaftNode, "_heartbeat", heartbeat)
+    named_index = outbox._named_index
+    patch.setattr(
+        outbox,
+        "_named_index",
+        lambda message: named_index(message) if message.get("entries", True) else 0,
+    )
+
+
+def vote_leaves_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteBarrier, "needed_for_vote", lambda self: 0)
+
+
+def write_under_way_vouches_for_later_entries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteBarrier, "needed_for_index", lambda self, index: self._writing or 0)
 
 
 DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
@@ -193,6 +257,42 @@ DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
         test_joining.test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in,
     ),
     (own_stall_is_silence, test_elections.test_a_stall_of_its_own_deposes_no_leader),
+    (
+        silence_judged_before_reading,
+        test_elections.test_what_came_during_a_stall_is_read_before_silence_is_judged,
+    ),
+    (
+        every_timer_begins_a_round,
+        test_elections.test_an_answer_that_takes_longer_than_the_timer_still_counts,
+    ),
+    (
+        no_candidate_stands_back,
+        test_elections.test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time,
+    ),
+    (
+        vote_given_is_no_leader_heard,
+        test_elections.test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves,
+    ),
+    (
+        unnamed(wire.NEXT_NODE_IDX),
+        test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says,
+    ),
+    (
+        unnamed(wire.APPEND_ENTRIES),
+        test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says,
+    ),
+    (
+        heartbeat_names_an_unsynced_entry,
+        test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says,
+    ),
+    (
+        vote_leaves_before_it_is_durable,
+        test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says,
+    ),
+    (
+        write_under_way_vouches_for_later_entries,
+        test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says,
+    ),
 ]
 
 

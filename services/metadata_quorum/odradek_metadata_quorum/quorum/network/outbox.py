@@ -1,9 +1,22 @@
-"""Messages that wait for the write barrier, in order, and leave once it has passed.
+"""Messages on their way out: each waits until the disk holds what it says, and for nothing else.
 
-Encoded at once, because the engine goes on changing what a message was made of. In front of the
-barrier there is one queue for all peers: order between two messages to a peer never changes. Behind
-it the link to the peer takes the frame or, when its own queue is full or it is down, drops it; Raft
-sends again what matters.
+What a message says, and so waits for:
+
+    append_entries            term and vote; the log up to its last entry, or to the entry it names
+    next_node_idx             the same; a refusal names no entry
+    snapshot_reply            the same, once the snapshot is installed
+    request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
+                              term and vote (a snapshot is on disk before it is sent)
+    pre_vote                  nothing: it asks about a term that nobody is in
+    join_query, join_reply    everything noted so far: `joining.py` rests on their order
+
+A heartbeat thus leaves at once while entries wait for a slow disk, and so does its answer: who
+leads does not depend on how long a write takes. Messages that wait for the same write keep their
+order; one that waits for less may pass them, which Raft bears, as it bears repeated messages.
+
+Messages are encoded at once, because the engine goes on changing what they were made of. Behind the
+barrier the link to the peer takes the frame or, when its own queue is full or it is down, drops it;
+Raft sends again what matters.
 """
 
 from __future__ import annotations
@@ -11,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.network.wire import Message, encode
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 
@@ -32,25 +46,50 @@ class Outbox:
         return self._waiting_bytes.get(peer_id, 0)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Queue it; False if it was dropped because the peer's share of the queue is full."""
+        """Send or queue it; False if it was dropped because the peer's share of the queue is full."""
+        needed = self._needed(message)
+        if self._may_leave(needed):
+            self._send_frame(peer_id, encode(message))
+            return True
         waiting = self._waiting_bytes.get(peer_id, 0)
         if waiting > self._bytes_max:
             return False
         frame = encode(message)
-        if not self._waiting and self._may_leave(self._barrier.noted):
-            self._send_frame(peer_id, frame)
-            return True
-        self._waiting.append((self._barrier.noted, peer_id, frame))
+        self._waiting.append((needed, peer_id, frame))
         self._waiting_bytes[peer_id] = waiting + len(frame)
         return True
 
     def flush(self) -> None:
         """Let go of what has become durable."""
-        waiting = self._waiting
-        while waiting and self._may_leave(waiting[0][0]):
-            _, peer_id, frame = waiting.popleft()
-            self._waiting_bytes[peer_id] -= len(frame)
-            self._send_frame(peer_id, frame)
+        waiting, self._waiting = self._waiting, deque()
+        for needed, peer_id, frame in waiting:
+            if self._may_leave(needed):
+                self._waiting_bytes[peer_id] -= len(frame)
+                self._send_frame(peer_id, frame)
+            else:
+                self._waiting.append((needed, peer_id, frame))
+
+    def _needed(self, message: Message) -> int:
+        """The value of the barrier's `durable` at which the message may leave; see the module."""
+        barrier = self._barrier
+        kind = message["type"]
+        if kind == wire.PRE_VOTE:
+            return 0
+        if kind in (wire.JOIN_QUERY, wire.JOIN_REPLY):
+            return barrier.noted
+        return max(barrier.needed_for_vote(), barrier.needed_for_index(_named_index(message)))
 
     def _may_leave(self, needed: int) -> bool:
         return self._barrier.durable >= needed
+
+
+def _named_index(message: Message) -> int:
+    """The last entry that the message says its sender has; 0: none."""
+    kind = message["type"]
+    if kind == wire.APPEND_ENTRIES:
+        return int(message["prevLogIdx"]) + len(message["entries"])
+    if kind == wire.NEXT_NODE_IDX and message["success"]:
+        return int(message["next_node_idx"]) - 1
+    if kind == wire.SNAPSHOT_REPLY and message["installed"]:
+        return int(message["offset"])
+    return 0

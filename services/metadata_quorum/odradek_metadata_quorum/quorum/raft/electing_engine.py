@@ -7,14 +7,20 @@ and overrides the private methods whose rules are too weak. The rules it adds:
   a voter that may have forgotten one (`joining.py`).
 - *A leader whose connection broke* is not waited for as one that is silent: its process is gone, or
   will be heard again at once. Who hears it still (a majority, if it lives) consents to no election.
-- *A stall of our own is nobody else's silence*: time in which this process did not run is added to
-  every deadline before it is judged.
+- *A vote given counts as hearing a leader*, from when it leaves: the candidate's first heartbeat is
+  a write of this voter's disk and a round trip away. Until it has left, this voter does not campaign.
+- *A stall of our own is nobody else's silence*: after a long turn of the loop, what came meanwhile
+  is read before any deadline is judged; and one such stall in each longest election timeout is
+  added to every deadline. No more than one: a voter whose turns are all long would keep a silent
+  leader, or its own leadership of nobody, for many times as long as it should.
+- *A leader without a majority's answers steps down*; the engine's own rule judges before it reads.
 
 What must not be overridden lightly is written as `super()._SyncObj__...`.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +40,7 @@ from odradek_metadata_quorum.quorum.raft.engine import (
     EngineTransport,
     Node,
 )
+from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
 from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
 from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
@@ -85,7 +92,12 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._pre_vote = PreVote(node_id, len(peers) + 1)
         self._votes: set[tuple[int, int]] = set()
         self._heard_s = ENGINE_CLOCK.read()
-        self._stepped_s = self._heard_s
+        self._turns = LoopTurns(
+            self._heard_s,
+            long_s=timers.tick_s + timers.heartbeat_s,
+            forgiven_interval_s=timers.election_max_s,
+        )
+        self._vote_leaves = False  # a vote of this term is given, and not on disk yet
         self._lost_leader_s = 0.0  # when the connection to the leader broke
         super().__init__(
             Node(node_id),
@@ -98,7 +110,7 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 raftMinTimeout=timers.election_min_s,
                 raftMaxTimeout=timers.election_max_s,
                 appendEntriesPeriod=timers.heartbeat_s,
-                leaderFallbackTimeout=timers.fallback_s,
+                leaderFallbackTimeout=math.inf,  # see _step_down_if_alone
                 commandsWaitLeader=False,
                 dynamicMembershipChange=False,
                 useFork=False,
@@ -172,17 +184,31 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     # Time.
 
-    def _forgive_own_stall(self) -> None:
+    def _forgive(self, stall_s: float) -> None:
         """Time in which this process did not run counts for nobody's silence."""
-        now_s = ENGINE_CLOCK.read()
-        stall_s = now_s - self._stepped_s - self._timers.tick_s
-        self._stepped_s = now_s
-        if stall_s <= self._timers.heartbeat_s:
-            return
         self._heard_s += stall_s
         self._SyncObj__raftElectionDeadline += stall_s
         for node in self._SyncObj__lastResponseTime:
             self._SyncObj__lastResponseTime[node] += stall_s
+
+    def _step_down_if_alone(self) -> None:
+        """No majority answered this leader for `fallback_s`: another one may lead by now."""
+        if not self.is_leader:
+            return
+        read_until_s = self._turns.read_until_s(ENGINE_CLOCK.read())
+        answered = 1 + sum(
+            answered_s > read_until_s - self._timers.fallback_s
+            for answered_s in self._SyncObj__lastResponseTime.values()
+        )
+        if 2 * answered <= len(self._peers) + 1:
+            self._SyncObj__setState(FOLLOWER)
+            self._SyncObj__raftLeader = None
+
+    def _vote_left(self) -> None:
+        """The vote given in this term is on disk, and on its way."""
+        self._vote_leaves = False
+        self._heard_s = ENGINE_CLOCK.read()
+        self._SyncObj__raftElectionDeadline = self._heard_s + self._election_timeout_s()
 
     def _election_timeout_s(self) -> float:
         timers = self._timers
@@ -203,11 +229,16 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         """The engine asks this exactly when its election timer has ended: the pre-vote's place."""
-        if not self.may_vote():
+        if self._turns.read_until_s(ENGINE_CLOCK.read()) < self._SyncObj__raftElectionDeadline:
+            return False  # a heartbeat may have come that is not read yet
+        if not self.may_vote() or self._vote_leaves:
             self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
             return False
-        if not self._pre_vote.approved:
-            self._pre_vote.start()
+        now_s = ENGINE_CLOCK.read()
+        if not self._pre_vote.approved and not self._pre_vote.is_running(
+            since_s=now_s - self._timers.election_max_s
+        ):
+            self._pre_vote.start(now_s)
         if self._pre_vote.use():
             self._votes.clear()
             return True
@@ -231,6 +262,7 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         assert term >= self.term, (term, self.term)
         if term > self.term or voted_for not in (None, self.node_id):
             self._pre_vote.clear()
+        self._vote_leaves = voted_for is not None
         super()._SyncObj__setCurrentTerm(term, voted_for)
 
     def _follow(self, term: int) -> None:
@@ -273,6 +305,11 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             and message["term"] > self.term
             and (message["last_log_term"], message["last_log_index"]) >= (last_term, last_index)
         )
+        if granted and self._pre_vote.yields_to(
+            (message["last_log_term"], message["last_log_index"], node.id),
+            own=(last_term, last_index, self.node_id),
+        ):
+            self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
         self.tell(
             node.id,
             {
@@ -285,9 +322,9 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _hears_leader(self) -> bool:
         """Stickiness: whether there is a leader worth keeping."""
-        if self.is_leader:
+        if self.is_leader or self._vote_leaves:
             return True
-        heard_s_ago = ENGINE_CLOCK.read() - self._heard_s
+        heard_s_ago = self._turns.read_until_s(ENGINE_CLOCK.read()) - self._heard_s
         return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
 
     def _on_pre_vote_reply(self, node: Any, message: Message) -> None:

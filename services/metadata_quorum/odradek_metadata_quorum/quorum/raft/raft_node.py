@@ -112,7 +112,8 @@ class RaftNode(ReplicatingEngine):
         """Let the engine tick; send what is due; start the write of what was noted."""
         if self.halted:
             return
-        self._forgive_own_stall()
+        self._forgive(self._turns.step(ENGINE_CLOCK.read()))
+        self._step_down_if_alone()
         if not self._joined:
             self._drive_joining()
         self._onTick(0.0)
@@ -126,10 +127,14 @@ class RaftNode(ReplicatingEngine):
         """The barrier let something through."""
         if not self.halted:
             self._outbox.flush()
+            if self._vote_leaves and self._barrier.is_vote_durable:
+                self._vote_left()
             self._events.wake(0.0)
 
     def _tell_peers(self) -> None:
         """New entries at once; a mere commit a little later, it mostly travels with entries."""
+        if not self._barrier.clean:
+            self._beat()
         told_last, told_commit = self._told
         if self._log.last_index > told_last or self._resend:
             self._SyncObj__sendAppendEntries()
@@ -166,6 +171,7 @@ class RaftNode(ReplicatingEngine):
     def _SyncObj__onBecomeLeader(self) -> None:
         self._led_term = self.term
         self._told = (0, 0)
+        self._beat_due_s = 0.0
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__setState(self, state: int) -> None:

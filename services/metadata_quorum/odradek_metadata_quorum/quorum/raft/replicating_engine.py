@@ -3,7 +3,9 @@
 On top of `HardenedEngine`, which decides what is committed:
 
 - *Sending*: the engine sends entries to every connected peer; a peer whose next entry is trimmed is
-  kept from it and gets a snapshot instead, a peer whose queue is full gets nothing until it drains.
+  kept from it and gets a snapshot instead, a peer whose queue is full gets no entries until it
+  drains. While entries wait for this voter's disk, all get heartbeats that name an entry which is
+  on it: a slow disk silences no leader.
 - *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot
   be applied, or a gap in front of it, ends the process: guessing would be divergence.
 - *Snapshots taken here*: every so many entries or bytes the state is captured on the loop, encoded
@@ -118,6 +120,7 @@ class ReplicatingEngine(HardenedEngine):
         self._commit_notice_s: float | None = None
         self._resend = False
         self._paused: set[int] = set()
+        self._beat_due_s = 0.0
         self.active_epoch: int | None = None
         self._led_term: int | None = None
         restored = self._load_snapshot(barrier)
@@ -283,7 +286,38 @@ class ReplicatingEngine(HardenedEngine):
         for peer_id in behind:
             self._send_snapshot(peer_id)
 
+    def _beat(self) -> None:
+        """Heartbeats besides the engine's, whose next ones may all wait behind new entries."""
+        now_s = ENGINE_CLOCK.read()
+        if now_s < self._beat_due_s:
+            return
+        self._beat_due_s = now_s + self._timers.heartbeat_s
+        for peer_id, node in self._peers.items():
+            if self._SyncObj__raftNextIndex[node] > self._log.first_index:
+                self.tell(peer_id, self._heartbeat(node))
+
+    def _heartbeat(self, node: Any) -> Message:
+        """append_entries without entries that names one which both ends have, as far as known."""
+        first, match = self._log.first_index, self._SyncObj__raftMatchIndex[node]
+        if match < first:
+            match = self._SyncObj__raftNextIndex[node] - 1
+        index = max(first, min(match, self._log.synced_index))
+        return {
+            "type": wire.APPEND_ENTRIES,
+            "term": self.term,
+            "commit_index": self.commit_index,
+            "entries": [],
+            "prevLogIdx": index,
+            "prevLogTerm": self._log.term_at(index),
+        }
+
     def _send_from_engine(self, node: Any, message: Message) -> bool:
+        if (
+            message["type"] == wire.APPEND_ENTRIES
+            and not message["entries"]
+            and self._barrier.needed_for_index(message["prevLogIdx"])
+        ):
+            message = self._heartbeat(node)
         super()._send_from_engine(node, message)
         if message.get("entries") and self._is_full(node.id):
             self._paused.add(node.id)  # the engine stops at a peer that is not connected

@@ -71,7 +71,7 @@ class WriteAheadLog:
         self._parts: list[bytes] = []
         self._entry_count = 0
         self._resets = False
-        self._in_flight_index = self.synced_index
+        self.in_flight_index = self.synced_index  # synced once the write under way returns
         # The disk's half.
         self._segments = recovered.segments
         self._file = disk.open(segment_name(self._segments[-1].base_position))
@@ -131,7 +131,7 @@ class WriteAheadLog:
         self.payload_bytes -= sum(len(entry[0]) for entry in self.entries[keep:])
         del self.entries[keep:]
         self.synced_index = min(self.synced_index, index - 1)
-        self._in_flight_index = min(self._in_flight_index, index - 1)
+        self.in_flight_index = min(self.in_flight_index, index - 1)
         self._parts.append(encode_record(TRUNCATE, index, self.entries[-1][2]))
 
     def reset(self, index: int, term: int) -> None:
@@ -139,7 +139,7 @@ class WriteAheadLog:
         self.entries = [(b"", index, term)]
         self.payload_bytes = 0
         self.synced_index = min(self.synced_index, index)
-        self._in_flight_index = min(self._in_flight_index, index)
+        self.in_flight_index = min(self.in_flight_index, index)
         self._parts.append(encode_record(RESET, index, term))
         self._resets = True
 
@@ -155,12 +155,12 @@ class WriteAheadLog:
         """Hand the noted records over; at most one write may be under way."""
         write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
         self._parts, self._entry_count, self._resets = [], 0, False
-        self._in_flight_index = self.last_index
+        self.in_flight_index = self.last_index
         return write
 
     def written(self) -> None:
         """The write under way is durable (but for what was truncated meanwhile)."""
-        self.synced_index = self._in_flight_index
+        self.synced_index = self.in_flight_index
 
     def _make_durable(self, last_write_offset: int) -> None:
         """Vouch for what an earlier life left; see the module."""

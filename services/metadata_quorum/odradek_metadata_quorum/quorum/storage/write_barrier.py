@@ -3,8 +3,10 @@
 The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`.
 At most one disk write is under way; it takes everything noted so far, the vote first, as one frame
 and one sync (group commit: the next starts when the last ends, without a timer). When it returns,
-`durable` catches up. A message made at a moment when `noted` was *n* may leave once `durable >= n`:
-votes and acknowledgements thus never outrun the disk, and a burst costs one sync.
+`durable` catches up. Changes are counted by the write that takes them: what a message says is on
+disk once `durable` reaches the number that `needed_for_vote` or `needed_for_index` gave when the
+message was made. Votes and acknowledgements thus never outrun the disk, a burst costs one sync, and
+a message that says nothing new waits for no write at all, however slow the disk is.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class WriteBarrier:
         self._queue = queue
         self._on_durable = on_durable
         self._vote_noted = False
+        self._vote_in_flight = False
         self._changes = 0
         self.durable = 0
         self._writing: int | None = None  # what `durable` becomes when the write returns
@@ -60,6 +63,28 @@ class WriteBarrier:
     def noted(self) -> int:
         """Number of changes so far, counting the log's unwritten ones as one more."""
         return self._changes + (1 if self.log.dirty or self._vote_noted else 0)
+
+    @property
+    def is_vote_durable(self) -> bool:
+        """Whether the present term and vote are on disk."""
+        return not self._vote_noted and not self._vote_in_flight
+
+    def needed_for_vote(self) -> int:
+        """The value of `durable` at which the present term and vote are on disk."""
+        if self._vote_noted:
+            return self.noted
+        return self._writing or 0 if self._vote_in_flight else 0
+
+    def needed_for_index(self, index: int) -> int:
+        """The value of `durable` at which the log as it is now is on disk up to `index`.
+
+        The log's boundary is covered by a durable snapshot.
+        """
+        if index <= max(self.log.synced_index, self.log.first_index):
+            return 0
+        if self._writing is not None and index <= self.log.in_flight_index:
+            return self._writing
+        return self.noted
 
     @property
     def clean(self) -> bool:
@@ -85,7 +110,7 @@ class WriteBarrier:
         vote = (self.term, self.vote) if self._vote_noted else None
         write = self.log.take() if self.log.dirty else None
         self._changes += 1
-        self._vote_noted = False
+        self._vote_noted, self._vote_in_flight = False, self._vote_noted
         self._writing = self._changes
         self._write_started_ns = time.perf_counter_ns()
         self._queue.submit(lambda: self._write(vote, write), self._written)
@@ -106,6 +131,7 @@ class WriteBarrier:
         if write is not None:
             self.log.written()
             self._record(write.entry_count, written_bytes, duration_ns)
+        self._vote_in_flight = False
         self.durable, self._writing = self._writing, None
         self.start_write()
         self._on_durable()
