@@ -40,7 +40,7 @@ class Chaos:
         world.after(2.0, self._fault)
         world.run(self.duration_s)
         self._faults_on = False
-        world.set_disk_delay_s(0.0002, 0.003)
+        self._all_fast()
         world.heal()
         self._start_missing(certainly=True)
         assert not self._deaths(), (self.seed, world.deaths)
@@ -117,14 +117,21 @@ class Chaos:
         elif kind < 0.91 and up:
             self._count("frozen")
             world.nodes[rng.choice(up)].frozen_until = world.now + rng.uniform(0.1, 4.0)
-        elif kind < 0.95:
+        elif kind < 0.94:
             self._count("slow disks")
-            world.set_disk_delay_s(0.02, 0.4)
+            world.set_disk_delay_s(0.02, 0.6)
+        elif kind < 0.97 and up:
+            self._count("slow loop")
+            world.nodes[rng.choice(up)].turn_s = rng.uniform(0.05, 0.4)
         else:
-            world.set_disk_delay_s(0.0002, 0.003)
+            self._all_fast()
         if rng.random() < 0.5:
             world.heal()
         self._start_missing(certainly=False)
+
+    def _all_fast(self) -> None:
+        self.world.set_disk_delay_s(0.0002, 0.003)
+        self.world.set_turn_s(0.0)
 
     def _power_cut(self, node_id: int) -> None:
         self._count("power cut")

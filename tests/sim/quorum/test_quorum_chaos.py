@@ -48,6 +48,7 @@ def test_the_quick_seeds_together_reach_every_kind_of_fault() -> None:
         "failed disk call",
         "frozen",
         "slow disks",
+        "slow loop",
         "torn tail",
         "interrupted job",
         "restart on lost pages",
