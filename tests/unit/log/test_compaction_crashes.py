@@ -140,6 +140,42 @@ def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
     assert kept > 20
 
 
+@pytest.mark.parametrize("position", [0, 7, 20, 45, -30, -1])
+def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) -> None:
+    """What it was made of is there as long as its first segment is; after that the log ends earlier."""
+    outcomes = set()
+    for fault_at in range(1, 100):
+        broker = memory_broker(CONFIG)
+        for number in range(12):
+            put(broker, (b"key-%d" % (number % 3), b"%d" % number + b"." * 100))
+        fill(broker)
+        expected = {r.key: r.value for r in records(broker).values()}
+        end = broker.log.log_end_offset
+        broker.log.set_high_watermark(end)
+        broker.checkpoint()
+        broker.log.config = replace(CONFIG, segment_bytes=1_500)  # several become one
+        job = broker.log.begin_compaction(now_ms=DAY_MS)
+        assert job is not None
+        is_done = stopped_after(broker, fault_at, partial(install, broker.log, job))
+        swaps = [path for path in broker.files(".swap") if ".log" in path.name]
+        for path in swaps:
+            assert isinstance(broker.storage, MemoryStorage)
+            broker.storage.inode(path).data[position] ^= 0x40
+        is_begun = [s for s in swaps if not broker.storage.exists(s.with_suffix(""))]
+        broker.kill_and_start()
+        report = broker.report
+        assert report is not None
+        assert bool(report.damage) == bool(swaps), fault_at
+        outcomes.add((bool(swaps), bool(is_begun)))
+        assert bool(report.power_loss) == bool(is_begun), fault_at
+        if not is_begun:
+            assert broker.log.log_end_offset == end, fault_at
+            assert {r.key: r.value for r in records(broker).values()} == expected, fault_at
+        if is_done:
+            break
+    assert outcomes == {(False, False), (True, False), (True, True)}
+
+
 def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
     """An aborted record past the end of the pass stays, and so must what tells that it is one."""
     for fault_at in range(1, 100):

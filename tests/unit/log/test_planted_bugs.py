@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from odradek_broker.log import log_directory, log_jobs, recovery
+from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.segments import swap
 from odradek_broker.log.segments.batch_walk import walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import DirectoryHealth, StorageFailed
+from odradek_broker.log.storage import DirectoryHealth, Storage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.control import ControlType
 from tests.sim.planted.bug import Bug
 from tests.sim.planted.disk_bugs import DISK_BUGS
-from tests.unit.log import test_lives, test_recovery, test_storage_faults, test_transactions
+from tests.unit.log import (
+    test_compaction_crashes,
+    test_lives,
+    test_recovery,
+    test_storage_faults,
+    test_transactions,
+)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -83,6 +92,20 @@ def cut_restores_producers_from_above_the_high_watermark(patch: pytest.MonkeyPat
     patch.setattr(log_jobs, "read_newest_snapshot", read)
 
 
+def compacted_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compaction, "_sync", lambda new: new.write_indexes(sync=False))
+
+
+def damaged_swap_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
+    def end_offset(storage: Storage, path: Path, base_offset: int) -> int:
+        file = storage.open(path)
+        headers = [header for _, header in walk_headers(file, 0, file.size_bytes())]
+        file.close()
+        return headers[-1].last_offset + 1
+
+    patch.setattr(swap, "_end_offset", end_offset)
+
+
 def records_bits() -> None:
     test_recovery.test_the_log_ends_before_the_first_batch_with_a_wrong_bit(75)
 
@@ -105,6 +128,16 @@ NAMED += [
         partial(
             test_transactions.test_a_transaction_whose_marker_is_not_replicated_is_not_compacted,
             ControlType.COMMIT,
+        ),
+    ),
+    (
+        compacted_segment_not_synced,
+        partial(test_compaction_crashes.test_a_crash_at_any_step_of_a_swap_loses_nothing, "power"),
+    ),
+    (
+        damaged_swap_taken_for_whole,
+        partial(
+            test_compaction_crashes.test_a_compacted_segment_that_the_disk_damaged_is_given_up, -1
         ),
     ),
     (

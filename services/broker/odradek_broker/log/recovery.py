@@ -64,6 +64,8 @@ class Recovery:
     lost_bytes: bool = False
     damage: str = ""
     """Where the log was damaged and ends now, for people; "" = it was not."""
+    dropped: list[str] = field(default_factory=list)
+    """Damaged files that the log does without, a sentence each."""
     _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
     _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
@@ -84,7 +86,12 @@ class Recovery:
             return self._run()
 
     def _run(self) -> LoadedLog:
-        names = complete_swaps(self.storage, self.directory)
+        swaps = complete_swaps(self.storage, self.directory)
+        names = swaps.names
+        for path in swaps.given_up:
+            why = "the segments that it was compacted from are used instead"
+            self.dropped.append(f"{path} is damaged and was removed; {why}")
+        self._is_trusting &= not swaps.damaged
         bases = sorted(
             int(name.removesuffix(".log"))
             for name in names

@@ -237,8 +237,7 @@ class CompactJob:
             if new.max_timestamp_ms < 0:  # its age is its file's then, and no younger than before
                 newest_ms = max(segment.newest_ms() for segment in run)
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)
-            new.file().sync()
-            new.write_indexes(sync=True)
+            _sync(new)
             with self.lock:
                 self._require_current()
                 new.rename_files(Suffix.SWAP.value)
@@ -412,6 +411,12 @@ def _emptied(data: bytes) -> bytes:
     crc = crc32c(bytes(header[ATTRIBUTES_AT:]))
     header[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
     return bytes(header)
+
+
+def _sync(new: Segment) -> None:
+    """Before it is named as what may stand for the old segments."""
+    new.file().sync()
+    new.write_indexes(sync=True)
 
 
 def _write(segment: Segment, pending: list[tuple[bytes, Header]]) -> None:

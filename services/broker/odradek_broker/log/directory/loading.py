@@ -140,7 +140,7 @@ class DirectoryLoad:
             cut_bytes=sum(r.cut_bytes for r in recoveries),
             power_loss=(*lost, *self._unsure_strays()),
             stray=tuple(self._stray),
-            damage=tuple(r.damage for r in recoveries if r.damage),
+            damage=tuple(text for r in recoveries for text in (*r.dropped, r.damage) if text),
         )
 
     def _take_offsets_of_a_stray(

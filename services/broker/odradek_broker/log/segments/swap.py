@@ -15,26 +15,50 @@ where it was left, since what step 2 made is on the disk. So nothing is lost; an
 come back, as their names are gone before the new one has its own.
 
 A cut of the log undoes step 2 before all else, and nothing is made ready during one or after it.
+
+A segment that the disk damaged after step 2 is given up while the first of the old ones is there, as all
+of them are then; later it takes its place as far as it is whole, and recovery judges it as any other.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
-from odradek_broker.log.segments.batch_walk import walk_headers
+from odradek_broker.log.segments.batch_walk import walk_verified
 from odradek_broker.log.segments.segment import INDEX_SUFFIXES, Suffix, file_name
 from odradek_broker.log.storage import Storage
 
 
-def complete_swaps(storage: Storage, directory: Path) -> list[str]:
-    """Finish step 3 where step 2 was done, undo the rest; returns the names that are there then."""
+class CompletedSwaps(NamedTuple):
+    """What `complete_swaps` left: the names that are there then, the files of new segments that were
+    given up as the disk had damaged them, and those that had to take their place all the same."""
+
+    names: list[str]
+    given_up: list[Path]
+    damaged: list[Path]
+
+
+def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
+    """Finish step 3 where step 2 was done, undo the rest."""
     names = storage.names(directory)
     ending = Suffix.LOG.value + Suffix.SWAP.value
     swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
+    given_up: list[Path] = []
+    damaged: list[Path] = []
     for base_offset in swaps:
         log_name = file_name(base_offset, Suffix.LOG)
-        end_offset = _end_offset(storage, directory / (log_name + Suffix.SWAP.value))
-        first = base_offset if storage.exists(directory / log_name) else base_offset + 1
+        swap = directory / (log_name + Suffix.SWAP.value)
+        is_begun = not storage.exists(directory / log_name)
+        end_offset = _end_offset(storage, swap, base_offset)
+        if end_offset is None or file_name(end_offset, Suffix.LOG) not in names:
+            if not is_begun:
+                storage.remove(swap)
+                given_up.append(swap)
+                continue
+            end_offset = base_offset  # nobody knows what it replaced
+            damaged.append(directory / log_name)
+        first = base_offset + 1 if is_begun else base_offset
         for name in sorted(storage.names(directory), key=_is_log):
             stem, dot, _ = name.partition(".")
             is_plain = name.count(".") == 1 and not name.endswith(Suffix.SNAPSHOT.value)
@@ -49,7 +73,7 @@ def complete_swaps(storage: Storage, directory: Path) -> list[str]:
             storage.remove(directory / name)
     if swaps:
         storage.sync_directory(directory)
-    return storage.names(directory)
+    return CompletedSwaps(storage.names(directory), given_up, damaged)
 
 
 def undo_swaps(storage: Storage, directory: Path) -> None:
@@ -64,12 +88,15 @@ def _is_log(name: str) -> bool:
     return name.endswith(Suffix.LOG.value)
 
 
-def _end_offset(storage: Storage, path: Path) -> int:
+def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
+    """The end offset of a segment's file; None if its batches are not right up to the file's end."""
     file = storage.open(path)
     try:
-        end_offset = 0
-        for _, header in walk_headers(file, 0, file.size_bytes()):
-            end_offset = header.last_offset + 1
-        return end_offset
+        end_offset, end = base_offset, 0
+        for position, header in walk_verified(file, 0, file.size_bytes()):
+            if header.base_offset < end_offset:  # no CRC covers it
+                return None
+            end_offset, end = header.last_offset + 1, position + header.size_bytes
+        return end_offset if end == file.size_bytes() else None
     finally:
         file.close()
