@@ -63,6 +63,11 @@ class QuorumMetrics:
             ),
             ("log_synced_bytes", "Bytes written to the Raft log.", status.sync.bytes),
             (
+                "snapshots_not_stored",
+                "Snapshots that were too large, or found no room on the disk.",
+                status.snapshots_not_stored,
+            ),
+            (
                 "batches_committed",
                 "Metadata batches that this controller proposed and saw committed.",
                 self._host.batches_committed_total,
@@ -141,6 +146,12 @@ def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
     yield "log_bytes", "Size of the Raft log.", float(status.log_bytes)
     yield "snapshot_offset", "Entry of the newest snapshot.", float(status.snapshot_offset)
     yield "snapshot_bytes", "Size of the newest snapshot.", float(status.snapshot_bytes)
+    yield "snapshot_bytes_max", "Largest snapshot that is stored.", float(status.snapshot_bytes_max)
+    yield (
+        "snapshot_taken_bytes",
+        "Size of the snapshot that was taken last, stored or not.",
+        float(status.snapshot_taken_bytes),
+    )
     yield "pending_proposals", "Proposals that wait.", float(status.pending_proposals)
     yield "log_sync_last_seconds", "Duration of the last sync.", status.sync.last_ns / 1e9
     yield "log_sync_max_seconds", "Longest sync so far.", status.sync.max_ns / 1e9

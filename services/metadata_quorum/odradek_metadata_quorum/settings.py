@@ -8,6 +8,7 @@ from typing import Final
 
 from odradek_metadata_quorum.controller import ControllerSettings
 from odradek_metadata_quorum.quorum import QuorumSettings, QuorumTimers, QuorumTls
+from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING
 from odradek_protocol.metadata.config_definition import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
@@ -84,6 +85,13 @@ class QuorumProcessSettings(NodeSettings):
         "Entries after which a snapshot is taken; as many stay in the log behind it.",
         default=20_000,
         minimum=10,
+    )
+    snapshot_bytes_max: int = setting(
+        SNAPSHOT_LIMIT_SETTING,
+        "Largest snapshot that is stored, or taken from the leader; the same on every controller.",
+        default=1 << 30,
+        unit="bytes",
+        minimum=1 << 20,
     )
 
     num_partitions: str = setting(
@@ -206,4 +214,5 @@ class QuorumProcessSettings(NodeSettings):
             timers=timers,
             snapshot_interval_entries=self.snapshot_entries,
             snapshot_entries_min=self.snapshot_entries,
+            snapshot_bytes_max=self.snapshot_bytes_max,
         )

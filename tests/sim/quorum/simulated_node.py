@@ -84,6 +84,9 @@ class SimulatedNode:
         self.unknown: list[int] = []
         self.activations: list[int] = []
         self.resignations: list[int] = []
+        self.snapshots_weighed: list[tuple[int, OSError | None]] = []
+        self.snapshots_refused: list[tuple[int, int]] = []
+        self.snapshots_without_room: list[tuple[int, int]] = []
         self._wake_s: float | None = None
         identity = check_disk(disk, world.identity(node_id), "sim")
         self.queue = SimulatedQueue(self)
@@ -165,6 +168,15 @@ class SimulatedNode:
         self.resignations.append(epoch)
         self.unknown.extend(self.pending)
         self.pending.clear()
+
+    def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
+        self.snapshots_weighed.append((size, failure))
+
+    def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
+        self.snapshots_refused.append((peer_id, size))
+
+    def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
+        self.snapshots_without_room.append((peer_id, size))
 
     def joined(self) -> None:
         identity = self.world.identity(self.node_id, joined=True)

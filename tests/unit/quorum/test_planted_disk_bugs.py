@@ -6,20 +6,27 @@ Each sync, and each look at a format's version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from odradek_metadata_quorum.quorum.errors import QuorumError
 from odradek_metadata_quorum.quorum.raft import replicating_engine
-from odradek_metadata_quorum.quorum.storage import log_recovery
+from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.storage import log_recovery, snapshot_store
 from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.chaos import Chaos
 from tests.sim.quorum.simulated_disk import SimulatedDisk, SimulatedFile
-from tests.unit.quorum import test_interrupted_writes, test_later_formats, test_write_barrier
+from tests.unit.quorum import (
+    test_interrupted_writes,
+    test_later_formats,
+    test_snapshots_without_room,
+    test_write_barrier,
+)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -118,6 +125,14 @@ def unknown_entry_passed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replicating_engine, "COMMAND_NO_OP", b"\2")
 
 
+def large_snapshot_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_may_store", staticmethod(lambda size, size_max: True))
+
+
+def full_disk_is_the_disks_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(snapshot_store, "_full_disk_is_no_failure", lambda abandon: nullcontext())
+
+
 def _killed(begin: Callable[[], Any]) -> Callable[[], None]:
     def test() -> None:
         test_interrupted_writes.test_a_life_after_a_kill_within_a_disk_job_vouches_for_durable_bytes_only(
@@ -165,6 +180,14 @@ DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
     (
         last_segment_not_noted,
         test_later_formats.test_a_last_segment_that_was_durable_is_not_removed_as_half_started,
+    ),
+    (
+        large_snapshot_stored,
+        test_snapshots_without_room.test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs,
+    ),
+    (
+        full_disk_is_the_disks_failure,
+        test_snapshots_without_room.test_a_received_snapshot_without_room_is_taken_when_there_is_some,
     ),
     (later_segment_taken_for_damage, _later_segment),
     (

@@ -139,6 +139,22 @@ ALERTS = (
         action="Give controllers a disk of their own: elections and metadata wait for it.",
     ),
     Alert(
+        name="OdradekMetadataSnapshotLarge",
+        expr=f"{QUORUM}snapshot_taken_bytes / {QUORUM}snapshot_bytes_max > 0.5",
+        lasts="0m",
+        severity="warning",
+        summary="the metadata snapshot of {{ $labels.instance }} is at {{ $value | humanizePercentage }} of its limit",
+        action="Raise `metadata.log.max.snapshot.bytes` on every controller: above it none is stored, and logs grow.",
+    ),
+    Alert(
+        name="OdradekMetadataSnapshotNotStored",
+        expr=f"increase({QUORUM}snapshots_not_stored_total[1h]) > 0",
+        lasts="0m",
+        severity="critical",
+        summary="{{ $labels.instance }} could not store its snapshot of the metadata: its log grows until it can",
+        action="Its log says whether the disk is full or the snapshot above `metadata.log.max.snapshot.bytes`.",
+    ),
+    Alert(
         name="OdradekEventLoopLate",
         expr=f"{BROKER}event_loop_lag_seconds > 0.5",
         lasts="5m",

@@ -286,6 +286,9 @@ class Quorum:
             snapshot_offset=snapshot.offset if snapshot is not None else 0,
             snapshot_epoch=snapshot.epoch if snapshot is not None else 0,
             snapshot_bytes=snapshot.size if snapshot is not None else 0,
+            snapshot_bytes_max=self._settings.snapshot_bytes_max,
+            snapshot_taken_bytes=self._voter.snapshot_taken_bytes,
+            snapshots_not_stored=self._voter.snapshots_not_stored,
             pending_proposals=self._pending.count,
             peers=tuple(
                 map(self._peer_status, sorted(set(self._settings.voters) - {node.node_id}))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
+"""The operator's name of `snapshot_bytes_max`: Kafka has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class QuorumSettings:
     snapshot_entries_min: int = 20_000  # kept in the log behind a snapshot, for slow followers
     snapshot_entries_bytes_max: int = 64 << 20  # fewer are kept when they are larger than this
     snapshot_chunk_bytes: int = 256 << 10
-    snapshot_bytes_max: int = 1 << 30
+    snapshot_bytes_max: int = 1 << 30  # larger ones are neither stored nor taken from a leader
     segment_bytes_max: int = 8 << 20  # of the write-ahead log: trimming removes whole segments
     frame_bytes_max: int = 16 << 20  # one message between voters
     peer_queue_bytes_max: int = 4 << 20  # waiting for one peer; more is dropped, Raft sends again

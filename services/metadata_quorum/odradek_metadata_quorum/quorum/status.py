@@ -61,6 +61,11 @@ class QuorumStatus:
     snapshot_offset: int
     snapshot_epoch: int
     snapshot_bytes: int
+    snapshot_bytes_max: int
+    snapshot_taken_bytes: int
+    """Size of the last one that was taken here, stored or not; 0 before the first."""
+    snapshots_not_stored: int
+    """Taken here since the start, and too large, or without room on the disk."""
     pending_proposals: int
     peers: tuple[PeerStatus, ...]
     sync: LatencyStatus

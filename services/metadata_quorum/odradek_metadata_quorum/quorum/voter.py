@@ -22,7 +22,7 @@ from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
 from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
-from odradek_metadata_quorum.quorum.settings import QuorumSettings
+from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING, QuorumSettings
 from odradek_metadata_quorum.quorum.state_machine import StateMachine
 from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread, Fatal
@@ -84,6 +84,11 @@ class Voter:
         self._events = events
         self._fatal = fatal
         self._step_handle: asyncio.Handle | None = None
+        self._logged_trouble: tuple[str, int] | None = (
+            None  # with the leader's snapshot of this size
+        )
+        self.snapshot_taken_bytes = 0
+        self.snapshots_not_stored = 0
 
     async def open(self) -> None:
         """Lock and read the directory, open the listener, start the tasks.
@@ -178,6 +183,7 @@ class Voter:
         self._events.applied(offset, epoch)
 
     def restored(self, offset: int, epoch: int) -> None:
+        self._logged_trouble = None
         _log.info("Installed a snapshot", offset=offset, epoch=epoch)
         self._events.restored(offset, epoch)
 
@@ -188,6 +194,59 @@ class Voter:
     def resigned(self, epoch: int) -> None:
         _log.info("Stopped leading", epoch=epoch)
         self._events.resigned(epoch)
+
+    def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
+        self.snapshot_taken_bytes = size
+        limit = f"{SNAPSHOT_LIMIT_SETTING}={size_max}"
+        if failure is not None:
+            self.snapshots_not_stored += 1
+            _log.error(
+                "The disk has no room for a snapshot of the metadata; the log is kept instead and grows",
+                data_dir=str(self._settings.data_dir),
+                error=str(failure),
+                snapshot_bytes=size,
+            )
+        elif size > size_max:
+            self.snapshots_not_stored += 1
+            _log.error(
+                "A snapshot of the metadata is above the limit and was not stored; the log is kept"
+                " instead and grows. Raise the limit on every controller",
+                snapshot_bytes=size,
+                limit=limit,
+            )
+        elif size > size_max // 2:
+            _log.warning(
+                "A snapshot of the metadata is above half of the limit",
+                snapshot_bytes=size,
+                limit=limit,
+            )
+
+    def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
+        if self._is_logged("limit", size):
+            return
+        _log.error(
+            "The leader's snapshot of the metadata is above the limit here, so this controller cannot"
+            " catch up. Raise the limit on every controller",
+            leader_id=peer_id,
+            snapshot_bytes=size,
+            limit=f"{SNAPSHOT_LIMIT_SETTING}={size_max}",
+        )
+
+    def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
+        if self._is_logged("room", size):
+            return
+        _log.error(
+            "The disk has no room for the leader's snapshot of the metadata; it is sent again",
+            data_dir=str(self._settings.data_dir),
+            leader_id=peer_id,
+            snapshot_bytes=size,
+            error=str(failure),
+        )
+
+    def _is_logged(self, trouble: str, size: int) -> bool:
+        """Whether this was the last trouble; a leader sends a chunk a second, and heartbeats besides."""
+        logged, self._logged_trouble = self._logged_trouble, (trouble, size)
+        return logged == self._logged_trouble
 
     def joined(self) -> None:
         identity = replace(self._identity, joined=True)

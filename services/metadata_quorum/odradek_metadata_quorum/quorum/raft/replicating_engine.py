@@ -10,7 +10,8 @@ On top of `HardenedEngine`, which decides what is committed:
   be applied, or a gap in front of it, ends the process: guessing would be divergence.
 - *Snapshots taken here*: every so many entries or bytes the state is captured on the loop, encoded
   and written on the snapshots' disk queue; then the log is trimmed, but for what slow followers may
-  still want.
+  still want. One that is larger than others would take, or finds no room on the disk, is not kept:
+  the voter goes on, keeps its log, and tries again after as many entries.
 - *Snapshots received*: chunks go to a file of their own; only the whole one, checked, durable and
   newer than the state, replaces it. If our log agrees with it, the tail behind it stays.
 """
@@ -32,7 +33,11 @@ from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
 from odradek_metadata_quorum.quorum.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from odradek_metadata_quorum.quorum.state_machine import StateMachine
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue, Fatal
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotId, SnapshotStore
+from odradek_metadata_quorum.quorum.storage.snapshot_store import (
+    SnapshotId,
+    SnapshotNotWritten,
+    SnapshotStore,
+)
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 
@@ -61,6 +66,15 @@ class RaftEvents(Protocol):
 
     def joined(self) -> None:
         """It may vote from now on; make that durable, then call `confirm_joined`."""
+
+    def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
+        """A snapshot was taken here; it is stored unless it is too large or `failure` says why not."""
+
+    def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
+        """The leader sends a snapshot that is larger than this node takes; called for each chunk."""
+
+    def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
+        """The leader's snapshot does not fit on this node's disk; the leader sends it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +129,7 @@ class ReplicatingEngine(HardenedEngine):
         )
         self._senders: dict[int, SnapshotSender] = {}
         self._snapshotting = False
+        self._snapshot_tried_at = 0
         self._bytes_since_snapshot = 0
         self._told = (0, 0)  # (last index, commit index) that peers were told
         self._commit_notice_s: float | None = None
@@ -223,6 +238,7 @@ class ReplicatingEngine(HardenedEngine):
 
     def _snapshot_if_due(self) -> None:
         taken = self.snapshot.offset if self.snapshot is not None else GENESIS_INDEX
+        taken = max(taken, self._snapshot_tried_at)
         if self._snapshotting or (
             self.applied - taken < self._limits.snapshot_interval_entries
             and self._bytes_since_snapshot < self._limits.snapshot_interval_bytes
@@ -231,14 +247,34 @@ class ReplicatingEngine(HardenedEngine):
         self._snapshotting = True
         self._bytes_since_snapshot = 0
         offset, epoch = self.applied, self._applied_term
+        self._snapshot_tried_at = offset
         encode = self._state_machine.snapshot()
-        self._snapshot_queue.submit(
-            lambda: self._snapshots.write(offset, epoch, encode()), self._snapshot_written
-        )
+        size_max = self._limits.snapshot_bytes_max
 
-    def _snapshot_written(self, snapshot: SnapshotId) -> None:
+        def write() -> tuple[int, SnapshotId | OSError | None]:
+            data = encode()
+            if not self._may_store(len(data), size_max):
+                return len(data), None
+            try:
+                return len(data), self._snapshots.write(offset, epoch, data)
+            except SnapshotNotWritten as error:
+                return len(data), error
+
+        self._snapshot_queue.submit(write, self._snapshot_written)
+
+    @staticmethod
+    def _may_store(size: int, size_max: int) -> bool:
+        """Whether other voters would take a snapshot of this size; kept otherwise, it heals nobody."""
+        return size <= size_max
+
+    def _snapshot_written(self, written: tuple[int, SnapshotId | OSError | None]) -> None:
+        size, snapshot = written
         self._snapshotting = False
         if self.halted:
+            return
+        failure = snapshot if isinstance(snapshot, OSError) else None
+        self._events.snapshot_weighed(size, self._limits.snapshot_bytes_max, failure)
+        if snapshot is None or isinstance(snapshot, OSError):
             return
         if self.snapshot is None or snapshot.offset > self.snapshot.offset:
             self.snapshot = snapshot
@@ -404,6 +440,9 @@ class ReplicatingEngine(HardenedEngine):
             self._answer_snapshot(node, snapshot, installed=True)
             return
 
+        if snapshot.size > self._limits.snapshot_bytes_max:
+            self._events.snapshot_refused(node.id, snapshot.size, self._limits.snapshot_bytes_max)
+
         def on_stored() -> None:
             self._answer_snapshot(node, snapshot)
 
@@ -414,6 +453,9 @@ class ReplicatingEngine(HardenedEngine):
             on_stored=on_stored,
             on_whole=lambda whole, data: self._install(node, whole, data),
             on_damaged=lambda damaged: self._answer_snapshot(node, damaged),
+            on_no_room=lambda failure: self._events.snapshot_found_no_room(
+                node.id, snapshot.size, failure
+            ),
         )
 
     @staticmethod

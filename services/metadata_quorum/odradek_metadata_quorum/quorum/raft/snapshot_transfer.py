@@ -21,6 +21,7 @@ from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
 from odradek_metadata_quorum.quorum.storage.snapshot_store import (
     OpenSnapshot,
     SnapshotId,
+    SnapshotNotWritten,
     SnapshotStore,
 )
 
@@ -104,29 +105,40 @@ class SnapshotReceiver:
         on_stored: Callable[[], None],
         on_whole: Callable[[SnapshotId, bytes], None],
         on_damaged: Callable[[SnapshotId], None],
+        on_no_room: Callable[[OSError], None],
     ) -> None:
-        """Take a chunk if it is the wanted one; then one of the calls follows, on the loop."""
-        if self._busy or snapshot.size > self._bytes_max:
+        """Take a chunk if it is the wanted one; then one of the calls follows, on the loop.
+
+        Without room on the disk nothing is answered: the leader begins again after its pause.
+        """
+        is_heartbeat = not data and snapshot.size > 0
+        if self._busy or is_heartbeat or snapshot.size > self._bytes_max:
             on_stored()
             return
-        if snapshot != self._snapshot:
-            if position != 0:
-                on_stored()  # says where to begin
-                return
-            self._snapshot, self._position = snapshot, 0
-            self._queue.submit(lambda: self._store.begin_receiving(snapshot), lambda _: None)
-        if position != self._position or position + len(data) > snapshot.size:
-            on_stored()
+        begins = snapshot != self._snapshot
+        wanted = 0 if begins else self._position
+        if position != wanted or position + len(data) > snapshot.size:
+            on_stored()  # says where to begin, or to go on
             return
+        self._snapshot, self._position = snapshot, position
         self._busy = True
         whole = position + len(data) == snapshot.size
 
-        def write() -> bytes | None:
-            self._store.receive(position, data)
-            return self._store.finish_receiving(snapshot) if whole else None
+        def write() -> bytes | SnapshotNotWritten | None:
+            try:
+                if begins:
+                    self._store.begin_receiving(snapshot)
+                self._store.receive(position, data)
+                return self._store.finish_receiving(snapshot) if whole else None
+            except SnapshotNotWritten as error:
+                return error
 
-        def written(result: bytes | None) -> None:
+        def written(result: bytes | SnapshotNotWritten | None) -> None:
             self._busy = False
+            if isinstance(result, SnapshotNotWritten):
+                self._snapshot, self._position = None, 0
+                on_no_room(result)
+                return
             self._position = position + len(data)
             if not whole:
                 on_stored()

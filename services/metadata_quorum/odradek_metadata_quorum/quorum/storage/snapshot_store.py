@@ -4,13 +4,19 @@ A snapshot, taken here or received from the leader, is written under another nam
 and only then renamed; the older one goes after the directory is synced. So a crash leaves the old
 one or the new one, a damaged transfer leaves ours alone, and a stale one never gets a name.
 
+A full disk fails no more than the snapshot: `SnapshotNotWritten`, and what was written of it is removed.
+The log has room of its own, and the old snapshot stays. Any other failure is the disk's.
+
 All methods wait for the disk and run on one disk queue; `current` is a plain reading.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +52,21 @@ class SnapshotId:
         """The file's header."""
         header = _HEADER.pack(_MAGIC, _VERSION, self.crc, self.offset, self.epoch, self.size)
         return header + _SEAL.pack(zlib.crc32(header))
+
+
+class SnapshotNotWritten(OSError):
+    """The disk has no room for the snapshot; nothing else is wrong."""
+
+
+@contextmanager
+def _full_disk_is_no_failure(abandon: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        abandon()
+        raise SnapshotNotWritten(error.errno, error.strerror) from error
 
 
 class OpenSnapshot:
@@ -111,32 +132,48 @@ class SnapshotStore:
             return None
 
     def write(self, offset: int, epoch: int, data: bytes) -> SnapshotId:
-        """Store a snapshot taken here; a newer one that arrived meanwhile stays."""
+        """Store a snapshot taken here; a newer one that arrived meanwhile stays.
+
+        Raises `SnapshotNotWritten`.
+        """
         snapshot = SnapshotId(offset, epoch, len(data), zlib.crc32(data))
-        file = self._disk.open(_WRITING, create=True)
-        file.write(snapshot.encode(), 0)
-        for position in range(0, len(data), _READ_BYTES):
-            file.write(data[position : position + _READ_BYTES], _DATA_START + position)
-        file.sync()
-        file.close()
+        with _full_disk_is_no_failure(lambda: self._remove(_WRITING)):
+            self._write_whole(snapshot, data)
         self._publish(_WRITING, snapshot)
         return snapshot
 
+    def _write_whole(self, snapshot: SnapshotId, data: bytes) -> None:
+        file = self._disk.open(_WRITING, create=True)
+        try:
+            file.write(snapshot.encode(), 0)
+            for position in range(0, len(data), _READ_BYTES):
+                file.write(data[position : position + _READ_BYTES], _DATA_START + position)
+            file.sync()
+        finally:
+            file.close()
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(name)
+
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Start a file of its own for a snapshot that comes in chunks."""
+        """Start a file of its own for a snapshot that comes in chunks. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
-        self._incoming = self._disk.open(_RECEIVING, create=True)
-        self._incoming.write(snapshot.encode(), 0)
+        with _full_disk_is_no_failure(self._remove_received):
+            self._incoming = self._disk.open(_RECEIVING, create=True)
+            self._incoming.write(snapshot.encode(), 0)
 
     def receive(self, position: int, data: bytes) -> None:
-        """Store one chunk."""
+        """Store one chunk. Raises `SnapshotNotWritten`."""
         assert self._incoming is not None
-        self._incoming.write(data, _DATA_START + position)
+        with _full_disk_is_no_failure(self._remove_received):
+            self._incoming.write(data, _DATA_START + position)
 
     def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
         """Check the whole, make it durable and current if newer; its data, None if it is damaged.
 
         A snapshot that is whole but not newer than ours gives its data and replaces nothing.
+        Raises `SnapshotNotWritten`.
         """
         assert self._incoming is not None
         try:
@@ -144,17 +181,21 @@ class SnapshotStore:
         except CorruptStorage:
             self.abandon_receiving()
             return None
-        self._incoming.sync()
-        self._incoming.close()
-        self._incoming = None
+        with _full_disk_is_no_failure(self._remove_received):
+            self._incoming.sync()
+        self.abandon_receiving()
         self._publish(_RECEIVING, snapshot)
         return data
 
     def abandon_receiving(self) -> None:
-        """Forget what came so far."""
+        """Close the file of the snapshot that comes in chunks."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None
+
+    def _remove_received(self) -> None:
+        self.abandon_receiving()
+        self._remove(_RECEIVING)
 
     def _publish(self, name: str, snapshot: SnapshotId) -> None:
         old = self.current
