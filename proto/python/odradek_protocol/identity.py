@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 TopicName = NewType("TopicName", str)
+TOPIC_NAME_BYTES_MAX: Final = 249  # a folder has the name, with a suffix
 TopicId = NewType("TopicId", bytes)
 PartitionIndex = NewType("PartitionIndex", int)
 BrokerId = NewType("BrokerId", int)

@@ -11,6 +11,7 @@ import pytest
 
 from odradek_broker.kafka_api.registry import Registry, load_handlers
 from odradek_broker.kafka_api.request import Encoded
+from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.authorizer import AclAuthorizer
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -127,10 +128,25 @@ async def test_metadata_of_all_topics_leaves_out_what_may_not_be_described() -> 
     authorizer = AclAuthorizer()
     authorizer.entries_changed(entries_for("User:alice", RIGHTS[ApiKey.METADATA]))
     served = fake_broker.services(authorizer)
+    assert await _names_of_all_topics(served, "User:alice") == ["orders"]
+
+
+async def test_kept_metadata_is_told_to_nobody_with_other_rights() -> None:
+    authorizer = AclAuthorizer(["User:root"])
+    served = fake_broker.services(authorizer)
+    for _ in range(2):
+        assert await _names_of_all_topics(served, "User:root") == ["orders", "payments"]
+        assert await _names_of_all_topics(served, "User:alice") == []
+    authorizer.entries_changed(entries_for("User:alice", RIGHTS[ApiKey.METADATA]))
+    assert await _names_of_all_topics(served, "User:alice") == ["orders"]
+
+
+async def _names_of_all_topics(served: Services, principal: str) -> list[str]:
     message = messages.MetadataRequest(version=12, topics=None)
-    request = fake_broker.request(served, ApiKey.METADATA, 12, message)
+    request = fake_broker.request(served, ApiKey.METADATA, 12, message, principal=principal)
     reply = await load_handlers()[ApiKey.METADATA].handle(request)
-    assert [one.name for one in reply.topics] == ["orders"]
+    body = b"".join(bytes(one) for one in reply.buffers)
+    return [one.name for one in messages.MetadataResponse.decode(body, version=12).topics]
 
 
 async def test_super_users_need_no_entry() -> None:

@@ -9,17 +9,18 @@ Versions 17 (KIP-853) and 18 (KIP-1166) add tagged fields that only followers se
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence, Sized
+from collections.abc import Generator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from odradek_protocol.identity import NO_TOPIC_ID, TopicId, TopicName
+from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
     write_current_leader,
     write_node_endpoints,
 )
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
 from odradek_protocol.primitives.fields import (
     read_compact_string,
     read_string,
@@ -41,8 +42,10 @@ FLEXIBLE: Final = 12
 WITH_TOPIC_IDS: Final = 13
 WITH_REPLICA_STATE: Final = 15
 WITH_ENDPOINTS: Final = 16
-PARTITIONS_MAX: Final = 131_072
+PARTITIONS_MAX: Final = ITEMS_MAX
+PARTITIONS_A_STEP: Final = 64
 
+_LENGTH_BYTES_MAX: Final = 5
 _INT32: Final = struct.Struct(">i")
 _WAIT_BYTES_ISOLATION: Final = struct.Struct(">iiib")
 _SESSION: Final = struct.Struct(">ii")
@@ -160,7 +163,7 @@ class _Reader:
             forgotten = [self._forgotten() for _ in range(self._count(6))]
         rack = ""
         if version >= WITH_RACKS:
-            rack = self._string()
+            rack = self._string(STRING_BYTES_MAX)
         if self._flexible:
             tags, self._at = read_tagged_fields(self._body, self._at)
             if version >= WITH_REPLICA_STATE and 1 in tags:
@@ -215,13 +218,16 @@ class _Reader:
                 raise IndexError
             self._at += 16
             return None, TopicId(topic_id)
-        return TopicName(self._string()), NO_TOPIC_ID
+        return TopicName(self._string(TOPIC_NAME_BYTES_MAX)), NO_TOPIC_ID
 
-    def _string(self) -> str:
+    def _string(self, bytes_max: int) -> str:
         read = read_compact_string if self._flexible else read_string
-        text, self._at = read(self._body, self._at)
+        start = self._at
+        text, self._at = read(self._body, start)
         if text is None:
             raise Malformed("a string is null that may not be")
+        if self._at - start > bytes_max + _LENGTH_BYTES_MAX:
+            raise Malformed(f"a string of {self._at - start} bytes, the most is {bytes_max}")
         return text
 
     def _count(self, item_bytes_min: int) -> int:
@@ -264,6 +270,32 @@ def encode_fetch_response(
 
     Records are not copied. `endpoints` of the leaders named in the answers.
     """
+    steps = encode_fetch_steps(
+        version,
+        topics,
+        throttle_ms=throttle_ms,
+        error_code=error_code,
+        session_id=session_id,
+        endpoints=endpoints,
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoded: tuple[list[Sized], int] = done.value
+            return encoded
+
+
+def encode_fetch_steps(
+    version: int,
+    topics: Sequence[TopicData],
+    *,
+    throttle_ms: int,
+    error_code: int = 0,
+    session_id: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Generator[None, None, tuple[list[Sized], int]]:
+    """Like `encode_fetch_response`, with a step after every `PARTITIONS_A_STEP` partitions."""
     flexible = version >= FLEXIBLE
     buffers: list[Sized] = []
     size = 0
@@ -279,7 +311,9 @@ def encode_fetch_response(
         else:
             write_string(out, topic.name)
         _write_count(out, len(topic.partitions), flexible)
-        for one in topic.partitions:
+        for number, one in enumerate(topic.partitions, 1):
+            if not number % PARTITIONS_A_STEP:
+                yield
             _write_partition(out, version, one)
             if one.size_bytes:
                 buffers.append(out)

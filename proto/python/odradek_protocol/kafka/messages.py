@@ -13,7 +13,7 @@ and 16 raw bytes coming in.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from types import new_class
 from typing import Any, Final
@@ -146,7 +146,13 @@ from kafka.protocol.schemas.fields.codecs import EncodeBufferPool
 
 from odradek_protocol.kafka import schemas
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.kafka.request_decoding import RequestDecoder, compile_decoder
+from odradek_protocol.kafka.request_decoding import (
+    RequestDecoder,
+    RequestSteps,
+    compile_decoder,
+    compile_decoder_in_steps,
+)
+from odradek_protocol.kafka.response_encoding import prepare_steps
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed
 
 __all__ = [
@@ -261,6 +267,7 @@ __all__ = [
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
     "decode_request",
+    "decode_request_in_steps",
     "encode_message",
     "uuid_of",
     "warm_up",
@@ -367,16 +374,31 @@ MESSAGES: Final[dict[ApiKey, tuple[Any, Any]]] = {
 }
 
 _decoders: dict[tuple[ApiKey, int], RequestDecoder] = {}
+_decoders_in_steps: dict[tuple[ApiKey, int], RequestSteps] = {}
 
 
 def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
     """The message of a request, which must fill `body`. Raises Malformed, whatever the bytes are.
 
-    The cost is bounded: `request_decoding.ITEMS_MAX` array elements, about 50 ms at the worst.
+    The cost is bounded: `request_decoding.ITEMS_MAX` array elements, some 30 ms at the worst.
     """
     decoder = _decoders.get((key, version))
     if decoder is None:
         decoder = _decoders[key, version] = compile_decoder(
+            MESSAGES[key][0],
+            version,
+            is_flexible=version >= SUPPORTED[key].flexible,
+        )
+    return decoder(body)
+
+
+def decode_request_in_steps(
+    key: ApiKey, version: int, body: ByteBuffer
+) -> Generator[None, None, Message]:
+    """Like `decode_request`, with a step after each item: for long requests."""
+    decoder = _decoders_in_steps.get((key, version))
+    if decoder is None:
+        decoder = _decoders_in_steps[key, version] = compile_decoder_in_steps(
             MESSAGES[key][0],
             version,
             is_flexible=version >= SUPPORTED[key].flexible,
@@ -400,7 +422,10 @@ def uuid_of(topic_id: bytes) -> uuid.UUID:
 
 
 def warm_up() -> Iterator[None]:
-    """Generate all code, a piece of some ms a step, 0.6 s in all: the first request of each need not."""
+    """Generate all code, a piece of some ms a step, 1.2 s in all: the first request of each need not.
+
+    What long messages take comes last.
+    """
     for key, (_, response) in MESSAGES.items():
         versions = SUPPORTED[key]
         for version in range(versions.lowest, versions.highest + 1):
@@ -411,3 +436,10 @@ def warm_up() -> Iterator[None]:
                 with suppress(Malformed):
                     decode_request(key, version, b"")
                 yield
+    for key, (_, response) in MESSAGES.items():
+        if key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            continue
+        for version in range(SUPPORTED[key].lowest, SUPPORTED[key].highest + 1):
+            decode_request_in_steps(key, version, b"")
+            yield
+            yield from prepare_steps(response, version)

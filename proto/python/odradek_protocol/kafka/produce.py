@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from odradek_protocol.identity import NO_TOPIC_ID, TopicId, TopicName
+from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
     write_current_leader,
     write_node_endpoints,
 )
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
 from odradek_protocol.primitives.fields import write_compact_string, write_string
 from odradek_protocol.primitives.varint import Malformed, read_uvarint, write_uvarint
 
@@ -27,7 +28,7 @@ FLEXIBLE: Final = 9
 WITH_MESSAGES: Final = 8
 WITH_LEADERS: Final = 10
 WITH_TOPIC_IDS: Final = 13
-PARTITIONS_MAX: Final = 131_072
+PARTITIONS_MAX: Final = ITEMS_MAX
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -99,7 +100,7 @@ def _decode_flexible(body: memoryview, *, with_ids: bool) -> ProduceRequest:
     transactional_id = None
     if length:
         stop = at + length - 1
-        if stop > end:
+        if stop > end or length > STRING_BYTES_MAX:
             raise Malformed(f"a transactional id of {length - 1} bytes")
         transactional_id = str(body[at:stop], "utf-8")
         at = stop
@@ -115,7 +116,7 @@ def _decode_flexible(body: memoryview, *, with_ids: bool) -> ProduceRequest:
         else:
             length, at = read_uvarint(body, at)
             stop = at + length - 1
-            if not at <= stop <= end:
+            if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX + 1:
                 raise Malformed(f"a topic's name of {length - 1} bytes")
             name = TopicName(str(body[at:stop], "utf-8"))
             at = stop
@@ -164,7 +165,7 @@ def _decode_plain(body: memoryview) -> ProduceRequest:
         (length,) = _INT16.unpack_from(body, at)
         at += 2
         stop = at + length
-        if not at <= stop <= end:
+        if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX:
             raise Malformed(f"a topic's name of {length} bytes")
         name = TopicName(str(body[at:stop], "utf-8"))
         (partition_count,) = _INT32.unpack_from(body, stop)

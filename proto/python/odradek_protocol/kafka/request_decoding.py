@@ -4,8 +4,11 @@ The library's own decoder slices past the end without an error, ignores what is 
 without end and copies the rest of the frame for every tagged field. These check instead:
 
 - every length against the bytes left; every count against what the bytes left could hold, and all
-  counts of a request together against `ITEMS_MAX`, so that no request costs more than about 50 ms;
-- varints by size, strings by UTF-8, nulls by whether the version allows one;
+  counts of a request together against `ITEMS_MAX`, so that no request costs more than some 30 ms;
+- varints by size, nulls by whether the version allows one;
+- strings by UTF-8 and against `STRING_BYTES_MAX`, which the older form of a string has by its
+  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have an answer of their
+  own for a name that is too long (`_ANSWERS_LONG_NAMES`); of the others none is ever honest;
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
 - the message must end where its bytes end, but for a few that are ignored, as Kafka does: librdkafka
   writes four bytes for a null array that takes one (Metadata of all topics), or ends a message
@@ -18,14 +21,17 @@ function per message and version; `compile_decoder` says what it looks like.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
+from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
 
-ITEMS_MAX: Final = 131_072
+ITEMS_MAX: Final = 20_000
+STRING_BYTES_MAX: Final = 32_767
 TRAILING_BYTES_MAX: Final = 8
 RequestDecoder = Callable[[ByteBuffer], Any]
+RequestSteps = Callable[[ByteBuffer], Generator[None, None, Any]]
 
 _FIXED: Final = {
     "int8": ("b", 1),
@@ -37,6 +43,14 @@ _FIXED: Final = {
     "bool": ("?", 1),
     "bitfield": ("i", 4),
 }
+_ANSWERS_LONG_NAMES: Final = frozenset(
+    {
+        "MetadataRequest",
+        "CreateTopicsRequest",
+        "DeleteTopicsRequest",
+        "DescribeTopicPartitionsRequest",
+    }
+)
 _UNDERRUN: Final = (struct.error, IndexError)
 
 
@@ -46,7 +60,7 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
     Generated for Heartbeat 3, shortened:
 
         def decode(data):
-            end = len(data); pos = 0; items = 131072
+            end = len(data); pos = 0; items = 20000
             obj = new(cls0); obj._version = 3; ...
             n1 = unpack_from(">h", data, pos)[0]; pos += 2
             if n1 < 0 or n1 > end - pos: raise Malformed(...)
@@ -56,27 +70,7 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
             if pos != end: raise Malformed(...)
             return obj
     """
-    source = _Source(version, is_flexible)
-    source.struct(message._struct, message[None], "obj", 1)
-    lines = [
-        "def decode(data):",
-        "    end = len(data)",
-        "    pos = 0",
-        f"    items = {ITEMS_MAX}",
-        *source.lines,
-        f"    if end - pos > {TRAILING_BYTES_MAX} or pos > end:",
-        "        raise Malformed(f'the message ends at {pos} of {end} bytes')",
-        "    return obj",
-    ]
-    scope: dict[str, Any] = {
-        "Malformed": Malformed,
-        "uvarint": read_uvarint,
-        "unpack_from": struct.unpack_from,
-        "new": object.__new__,
-        **source.scope,
-    }
-    exec(compile("\n".join(lines), f"<{message.__name__} {version}>", "exec"), scope)
-    generated: RequestDecoder = scope["decode"]
+    generated = _generated(message, version, is_flexible=is_flexible, in_steps=False)
     name = f"{message.__name__} {version}"
 
     def decode(data: ByteBuffer) -> Any:
@@ -90,14 +84,62 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
     return decode
 
 
+def compile_decoder_in_steps(message: Any, version: int, *, is_flexible: bool) -> RequestSteps:
+    """Like `compile_decoder`, as a generator with a step after each item of an array, that returns
+    the message: what a long request takes is spread over many turns."""
+    generated = _generated(message, version, is_flexible=is_flexible, in_steps=True)
+    name = f"{message.__name__} {version}"
+
+    def decode(data: ByteBuffer) -> Generator[None, None, Any]:
+        try:
+            return (yield from generated(data))
+        except _UNDERRUN:
+            raise Malformed(f"{name}: the bytes end within a field") from None
+        except UnicodeDecodeError:
+            raise Malformed(f"{name}: a string is not UTF-8") from None
+
+    return decode
+
+
+def _generated(message: Any, version: int, *, is_flexible: bool, in_steps: bool) -> Any:
+    source = _Source(
+        version, is_flexible, message.__name__ in _ANSWERS_LONG_NAMES, in_steps=in_steps
+    )
+    source.struct(message._struct, message[None], "obj", 1)
+    lines = [
+        "def decode(data):",
+        "    end = len(data)",
+        "    pos = 0",
+        f"    items = {ITEMS_MAX}",
+        *(("    yield",) if in_steps else ()),
+        *source.lines,
+        f"    if end - pos > {TRAILING_BYTES_MAX} or pos > end:",
+        "        raise Malformed(f'the message ends at {pos} of {end} bytes')",
+        "    return obj",
+    ]
+    scope: dict[str, Any] = {
+        "Malformed": Malformed,
+        "uvarint": read_uvarint,
+        "unpack_from": struct.unpack_from,
+        "new": object.__new__,
+        **source.scope,
+    }
+    exec(compile("\n".join(lines), f"<{message.__name__} {version}>", "exec"), scope)
+    return scope["decode"]
+
+
 class _Source:
     """The lines of one function. Levels are indentation; names are never used twice."""
 
-    def __init__(self, version: int, is_flexible: bool) -> None:
+    def __init__(
+        self, version: int, is_flexible: bool, has_long_names: bool, *, in_steps: bool
+    ) -> None:
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
         self._version = version
         self._flexible = is_flexible
+        self._has_long_names = has_long_names
+        self._in_steps = in_steps
         self._names = 0
 
     def struct(self, field: Any, cls: Any, target: str, level: int) -> None:
@@ -154,10 +196,25 @@ class _Source:
     ) -> None:
         length = self._name("n")
         self._length(length, level, form, form_size)
+        limit = self._bytes_max(field)
+        if limit is not None:
+            self._emit(level, f"if {length} > {limit}:")
+            self._emit(
+                level + 1,
+                f"raise Malformed(f'{field.name}: {{{length}}} bytes, the most is {limit}')",
+            )
         self._emit(level, f"if 0 <= {length} <= end - pos:")
         self._emit(level + 1, f"{target} = {read.format(length)}")
         self._emit(level + 1, f"pos += {length}")
         self._null_or_refuse(field, target, length, level)
+
+    def _bytes_max(self, field: Any) -> int | None:
+        """Of a string; None where the length field bounds it, or the frame does (bytes)."""
+        if field._type_str != "string":
+            return None
+        if field._json.get("entityType") == "topicName" and not self._has_long_names:
+            return TOPIC_NAME_BYTES_MAX
+        return STRING_BYTES_MAX if self._flexible else None
 
     def _array(self, field: Any, target: str, level: int) -> None:
         count, items, item = self._name("n"), self._name("list"), self._name("item")
@@ -179,6 +236,8 @@ class _Source:
             else:
                 self._value(inner, item, level + 2)
             self._emit(level + 2, f"{items}.append({item})")
+            if self._in_steps:
+                self._emit(level + 2, "yield")
         self._null_or_refuse(field, target, count, level)
 
     def _nested(self, field: Any, target: str, level: int) -> None:

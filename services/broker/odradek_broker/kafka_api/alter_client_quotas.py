@@ -29,8 +29,8 @@ async def alter_client_quotas(request: Request) -> Message:
     owners: list[int] = []
     entries: list[pb.QuotaEntry] = []
     if may:
-        for number, entry in enumerate(message.entries):
-            for one in entry.ops:
+        async for number, entry in request.in_turns(enumerate(message.entries)):
+            async for one in request.in_turns(entry.ops):
                 owners.append(number)
                 entries.append(_quota(entry, one))
     if entries:
@@ -51,10 +51,12 @@ async def alter_client_quotas(request: Request) -> Message:
                 error_message=text or None,
                 entity=[
                     _Entity(entity_type=part.entity_type, entity_name=part.entity_name)
-                    for part in entry.entity
+                    async for part in request.in_turns(entry.entity)
                 ],
             )
-            for entry, (code, text) in zip(message.entries, told, strict=True)
+            async for entry, (code, text) in request.in_turns(
+                zip(message.entries, told, strict=True)
+            )
         ]
     )
 

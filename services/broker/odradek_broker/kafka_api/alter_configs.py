@@ -22,11 +22,11 @@ async def alter_configs(request: Request) -> Message:
                 name=resource.resource_name,
                 operations=[
                     pb.AlterConfigsOperation(name=one.name, operation=0, value=one.value)
-                    for one in resource.configs
+                    async for one in request.in_turns(resource.configs)
                     if one.value is not None
                 ],
                 replaces_all=True,
             )
-            for resource in request.message.resources
+            async for resource in request.in_turns(request.message.resources)
         ],
     )

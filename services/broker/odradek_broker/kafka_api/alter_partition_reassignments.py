@@ -30,8 +30,8 @@ async def alter_partition_reassignments(request: Request) -> Message:
     allows_change = request.version < _RF_CHANGE_FROM or message.allow_replication_factor_change
     results: dict[tuple[str, int], tuple[int, str]] = {}
     wanted: list[pb.PartitionReassignment] = []
-    for topic in message.topics:
-        for one in topic.partitions:
+    async for topic in request.in_turns(message.topics):
+        async for one in request.in_turns(topic.partitions):
             if one.replicas is not None and not one.replicas:
                 results[topic.name, one.partition_index] = (
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -61,7 +61,7 @@ async def alter_partition_reassignments(request: Request) -> Message:
             error, text = unanswered.code, str(unanswered)
         else:
             error = answer.error_code
-            for told in answer.partitions:
+            async for told in request.in_turns(answer.partitions):
                 key = (told.partition.topic, told.partition.partition)
                 results[key] = (told.error_code, told.error_message)
     return AlterPartitionReassignmentsResponse(
@@ -77,10 +77,10 @@ async def alter_partition_reassignments(request: Request) -> Message:
                         error_code=code,
                         error_message=why or None,
                     )
-                    for one in topic.partitions
+                    async for one in request.in_turns(topic.partitions)
                     for code, why in [results.get((topic.name, one.partition_index), (error, text))]
                 ],
             )
-            for topic in message.topics
+            async for topic in request.in_turns(message.topics)
         ],
     )

@@ -34,7 +34,7 @@ async def alter_user_scram_credentials(request: Request) -> Message:
     items = [*message.deletions, *message.upsertions]
     told: dict[str, Told] = {one.name: (ErrorCode.NONE, "") for one in items}
     twice = Counter((one.name, one.mechanism) for one in items)
-    for one in items:
+    async for one in request.in_turns(items):
         refused = _refused(request, one, is_twice=twice[one.name, one.mechanism] > 1)
         if refused[0] != ErrorCode.NONE:
             told[one.name] = refused
@@ -49,12 +49,12 @@ async def alter_user_scram_credentials(request: Request) -> Message:
                     salt=one.salt,
                     salted_password=one.salted_password,
                 )
-                for one in message.upsertions
+                async for one in request.in_turns(message.upsertions)
                 if one.name in wanted
             ],
             deletions=[
                 pb.ScramDeletion(name=one.name, mechanism=one.mechanism)
-                for one in message.deletions
+                async for one in request.in_turns(message.deletions)
                 if one.name in wanted
             ],
         )
@@ -67,7 +67,7 @@ async def alter_user_scram_credentials(request: Request) -> Message:
     return AlterUserScramCredentialsResponse(
         results=[
             _Result(user=name, error_code=code, error_message=text or None)
-            for name, (code, text) in told.items()
+            async for name, (code, text) in request.in_turns(told.items())
         ]
     )
 

@@ -21,7 +21,7 @@ async def alter(
     results: list[tuple[int, str]] = []
     wanted: list[int] = []
     seen: set[tuple[int, str]] = set()
-    for number, resource in enumerate(resources):
+    async for number, resource in request.in_turns(enumerate(resources)):
         results.append(_refused(request, resource, seen))
         seen.add((resource.type, resource.name))
         if results[number][0] == ErrorCode.NONE:
@@ -29,7 +29,8 @@ async def alter(
     if wanted:
         validate_only = request.message.validate_only
         asked = pb.AlterConfigsRequest(
-            resources=[resources[number] for number in wanted], validate_only=validate_only
+            resources=[resources[number] async for number in request.in_turns(wanted)],
+            validate_only=validate_only,
         )
         ask = ask_controller if validate_only else change
         try:
@@ -47,7 +48,9 @@ async def alter(
                 resource_type=resource.type,
                 resource_name=resource.name,
             )
-            for resource, (code, text) in zip(resources, results, strict=True)
+            async for resource, (code, text) in request.in_turns(
+                zip(resources, results, strict=True)
+            )
         ]
     )
 

@@ -27,10 +27,14 @@ _Result: Final = CreateAclsResponse.AclCreationResult
 async def create_acls(request: Request) -> Message:
     """Each entry on its own."""
     creations = request.message.creations
-    results: list[tuple[int, str]] = [_refused(request, one) for one in creations]
+    results: list[tuple[int, str]] = [
+        _refused(request, one) async for one in request.in_turns(creations)
+    ]
     wanted = [number for number, told in enumerate(results) if told[0] == ErrorCode.NONE]
     if wanted:
-        asked = pb.CreateAclsRequest(entries=[_entry(creations[number]) for number in wanted])
+        asked = pb.CreateAclsRequest(
+            entries=[_entry(creations[number]) async for number in request.in_turns(wanted)]
+        )
         try:
             answer = await change(request, "CreateAcls", asked)
             answers = [(one.error_code, one.error_message) for one in answer.results]
@@ -39,7 +43,10 @@ async def create_acls(request: Request) -> Message:
         for number, told in zip(wanted, answers, strict=True):
             results[number] = told
     return CreateAclsResponse(
-        results=[_Result(error_code=code, error_message=text or None) for code, text in results]
+        results=[
+            _Result(error_code=code, error_message=text or None)
+            async for code, text in request.in_turns(results)
+        ]
     )
 
 

@@ -27,7 +27,7 @@ async def create_partitions(request: Request) -> Message:
     wanted: list[int] = []
     more = 0
     seen: set[str] = set()
-    for number, one in enumerate(message.topics):
+    async for number, one in request.in_turns(enumerate(message.topics)):
         found = find_topic(request, one.name, None, Operation.ALTER)
         if one.name in seen:
             found = ErrorCode.INVALID_REQUEST
@@ -42,7 +42,10 @@ async def create_partitions(request: Request) -> Message:
             MUTATION_RATE, request.session.principal, request.client_id, more
         )
         asked = pb.CreatePartitionsRequest(
-            topics=[_new_partitions(message.topics[number]) for number in wanted],
+            topics=[
+                await _new_partitions(request, message.topics[number])
+                async for number in request.in_turns(wanted)
+            ],
             validate_only=message.validate_only,
             timeout_ms=message.timeout_ms,
         )
@@ -52,18 +55,20 @@ async def create_partitions(request: Request) -> Message:
             answers = [(one.error_code, one.error_message) for one in answer.topics]
         except Unanswered as unanswered:
             answers = [(unanswered.code, str(unanswered))] * len(wanted)
-        for number, (code, text) in zip(wanted, answers, strict=True):
+        pairs = zip(wanted, answers, strict=True)
+        async for number, (code, text) in request.in_turns(pairs):
             results[number] = _Result(
                 name=message.topics[number].name, error_code=code, error_message=text or None
             )
     return CreatePartitionsResponse(results=results)
 
 
-def _new_partitions(one: Any) -> pb.NewPartitions:
+async def _new_partitions(request: Request, one: Any) -> pb.NewPartitions:
     return pb.NewPartitions(
         name=one.name,
         total_count=one.count,
         assignments=[
-            pb.ReplicaAssignment(broker_ids=each.broker_ids) for each in one.assignments or ()
+            pb.ReplicaAssignment(broker_ids=each.broker_ids)
+            async for each in request.in_turns(one.assignments or ())
         ],
     )

@@ -31,7 +31,7 @@ async def create_topics(request: Request) -> Message:
     results: dict[str, Any] = {}
     wanted: list[pb.NewTopic] = []
     partitions_left = PARTITIONS_MAX
-    for topic in message.topics:
+    async for topic in request.in_turns(message.topics):
         refused = _refused(request, topic, may_all=may_all, is_twice=names[topic.name] > 1)
         partitions_left -= max(topic.num_partitions, len(topic.assignments), 1)
         if refused is None and partitions_left < 0:
@@ -40,7 +40,7 @@ async def create_topics(request: Request) -> Message:
                 f"more than {PARTITIONS_MAX} partitions in one request",
             )
         if refused is None:
-            wanted.append(_new_topic(topic))
+            wanted.append(await _new_topic(request, topic))
         else:
             results[topic.name] = _Result(
                 name=topic.name, error_code=refused[0], error_message=refused[1], configs=None
@@ -87,16 +87,18 @@ def _refused(
     return None
 
 
-def _new_topic(topic: Any) -> pb.NewTopic:
+async def _new_topic(request: Request, topic: Any) -> pb.NewTopic:
     return pb.NewTopic(
         name=topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=[
             pb.ReplicaAssignment(broker_ids=one.broker_ids)
-            for one in sorted(topic.assignments, key=lambda one: one.partition_index)
+            async for one in request.in_turns(
+                sorted(topic.assignments, key=lambda one: one.partition_index)
+            )
         ],
-        configs={one.name: one.value for one in topic.configs},
+        configs={one.name: one.value async for one in request.in_turns(topic.configs)},
     )
 
 
@@ -118,7 +120,7 @@ async def _create(request: Request, wanted: list[pb.NewTopic]) -> dict[str, Any]
             )
             for one in wanted
         }
-    return {one.name: _result(request, one) for one in answer.topics}
+    return {one.name: _result(request, one) async for one in request.in_turns(answer.topics)}
 
 
 def _result(request: Request, one: pb.TopicResult) -> Any:

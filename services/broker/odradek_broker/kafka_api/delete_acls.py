@@ -31,18 +31,21 @@ async def delete_acls(request: Request) -> Message:
         _result(
             refused or (ErrorCode.NONE if is_understood(one) else ErrorCode.INVALID_REQUEST), "", ()
         )
-        for one in filters
+        async for one in request.in_turns(filters)
     ]
     wanted = [number for number, one in enumerate(results) if one.error_code == ErrorCode.NONE]
     if wanted:
-        asked = pb.DeleteAclsRequest(filters=[filter_of(filters[number]) for number in wanted])
+        asked = pb.DeleteAclsRequest(
+            filters=[filter_of(filters[number]) async for number in request.in_turns(wanted)]
+        )
         try:
             answer = await change(request, "DeleteAcls", asked)
         except Unanswered as unanswered:
-            for number in wanted:
+            async for number in request.in_turns(wanted):
                 results[number] = _result(unanswered.code, str(unanswered), ())
         else:
-            for number, one in zip(wanted, answer.results, strict=True):
+            pairs = zip(wanted, answer.results, strict=True)
+            async for number, one in request.in_turns(pairs):
                 results[number] = _result(one.error_code, one.error_message, one.deleted)
     return DeleteAclsResponse(filter_results=results)
 

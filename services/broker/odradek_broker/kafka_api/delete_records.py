@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import handles
@@ -15,29 +16,28 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DeleteRecordsResponse, Message
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 
+DELETED_AT_ONCE: Final = 100
 _Topic: Final = DeleteRecordsResponse.DeleteRecordsTopicResult
 _Partition: Final = _Topic.DeleteRecordsPartitionResult
 
 
 @handles(ApiKey.DELETE_RECORDS)
 async def delete_records(request: Request) -> Message:
-    """Each partition on its own, all at once: each waits for its replicas."""
+    """Each partition on its own, `DELETED_AT_ONCE` at a time: each waits for its replicas."""
+    named = [(topic.name, one) for topic in request.message.topics for one in topic.partitions]
+    deleted: list[Any] = []
+    for start in range(0, len(named), DELETED_AT_ONCE):
+        at_once = named[start : start + DELETED_AT_ONCE]
+        deleted += await asyncio.gather(*(_delete(request, *one) for one in at_once))
+        if len(named) > DELETED_AT_ONCE:
+            await request.pace.turn()
+    results = iter(deleted)
     return DeleteRecordsResponse(
         topics=[
-            _Topic(name=topic.name, partitions=partitions)
-            for topic, partitions in zip(
-                request.message.topics,
-                await asyncio.gather(
-                    *(_delete_all(request, topic) for topic in request.message.topics)
-                ),
-                strict=True,
-            )
+            _Topic(name=topic.name, partitions=list(islice(results, len(topic.partitions))))
+            async for topic in request.in_turns(request.message.topics)
         ]
     )
-
-
-async def _delete_all(request: Request, topic: Any) -> list[Any]:
-    return await asyncio.gather(*(_delete(request, topic.name, one) for one in topic.partitions))
 
 
 async def _delete(request: Request, topic: str, wanted: Any) -> Any:

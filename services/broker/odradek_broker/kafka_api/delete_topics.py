@@ -32,7 +32,7 @@ async def delete_topics(request: Request) -> Message:
         references = [(name, NO_TOPIC_ID) for name in message.topic_names]
     results: list[Any] = [None] * len(references)
     wanted: list[tuple[int, TopicState]] = []
-    for number, (name, topic_id) in enumerate(references):
+    async for number, (name, topic_id) in request.in_turns(enumerate(references)):
         found = find_topic(request, name, topic_id, Operation.DELETE)
         if isinstance(found, ErrorCode):
             results[number] = _Result(name=name, topic_id=uuid_of(topic_id), error_code=found)
@@ -53,10 +53,11 @@ async def delete_topics(request: Request) -> Message:
         try:
             answer = await change(request, "DeleteTopics", asked, timeout_ms=message.timeout_ms)
         except Unanswered as unanswered:
-            for number, topic in wanted:
+            async for number, topic in request.in_turns(wanted):
                 results[number] = _result(topic, unanswered.code, str(unanswered))
         else:
-            for (number, topic), one in zip(wanted, answer.topics, strict=True):
+            pairs = zip(wanted, answer.topics, strict=True)
+            async for (number, topic), one in request.in_turns(pairs):
                 results[number] = _result(topic, one.error_code, one.error_message)
     return DeleteTopicsResponse(responses=results)
 

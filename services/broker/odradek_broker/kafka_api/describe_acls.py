@@ -33,7 +33,7 @@ async def describe_acls(request: Request) -> Message:
     except Unanswered as unanswered:
         return _refused(unanswered.code, str(unanswered))
     resources: dict[tuple[int, str, int], list[Any]] = {}
-    for one in answer.entries:
+    async for one in request.in_turns(answer.entries):
         key = (one.resource_type, one.resource_name, one.pattern_type)
         resources.setdefault(key, []).append(
             _Acl(
@@ -48,7 +48,7 @@ async def describe_acls(request: Request) -> Message:
         error_message=None,
         resources=[
             _Resource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls)
-            for (kind, name, pattern), acls in resources.items()
+            async for (kind, name, pattern), acls in request.in_turns(resources.items())
         ],
     )
 

@@ -20,12 +20,12 @@ _Value: Final = _Entry.ValueData
 
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
-def describe_client_quotas(request: Request) -> Message:
+async def describe_client_quotas(request: Request) -> Message:
     """`strict`: only entities of exactly the types named."""
     message = request.message
     if not request.allows_cluster(Operation.DESCRIBE_CONFIGS):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
-    for one in message.components:
+    async for one in request.in_turns(message.components):
         if one.entity_type not in _TYPES:
             return _refused(ErrorCode.UNSUPPORTED_VERSION, f"no entity is a {one.entity_type}")
         if one.match_type not in (_EXACTLY, _DEFAULT, _ANY):
@@ -38,7 +38,9 @@ def describe_client_quotas(request: Request) -> Message:
                 entity=[_Entity(entity_type=kind, entity_name=name) for kind, name in entity],
                 values=[_Value(key=key, value=value) for key, value in sorted(values.items())],
             )
-            for entity, values in request.services.image.quotas.items()
+            async for entity, values in request.in_turns(
+                list(request.services.image.quotas.items())
+            )
             if _fits(entity, message)
         ],
     )

@@ -26,11 +26,11 @@ Refused = tuple[ErrorCode, str]
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS)
-def describe_configs(request: Request) -> Message:
+async def describe_configs(request: Request) -> Message:
     """From this broker's image and its own settings; of each resource once."""
     results = []
     asked = {(one.resource_type, one.resource_name): one for one in request.message.resources}
-    for resource in asked.values():
+    async for resource in request.in_turns(asked.values()):
         found = _describe(request, resource.resource_type, resource.resource_name)
         refused: Refused = (ErrorCode.NONE, "")
         configs: Iterable[DescribedConfig] = ()
@@ -38,7 +38,7 @@ def describe_configs(request: Request) -> Message:
             refused = found
         else:
             configs = found
-        wanted = resource.configuration_keys
+        wanted = frozenset(resource.configuration_keys or ())
         results.append(
             _Result(
                 error_code=refused[0],
@@ -46,9 +46,7 @@ def describe_configs(request: Request) -> Message:
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
                 configs=[
-                    _config(request, one)
-                    for one in configs
-                    if not wanted or one.name in set(wanted)
+                    _config(request, one) for one in configs if not wanted or one.name in wanted
                 ],
             )
         )

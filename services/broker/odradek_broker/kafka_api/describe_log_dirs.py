@@ -17,7 +17,7 @@ _Partition: Final = _Topic.DescribeLogDirsPartition
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, needs=lambda services: services.inventory is not None)
-def describe_log_dirs(request: Request) -> Message:
+async def describe_log_dirs(request: Request) -> Message:
     """There is one directory."""
     if not request.allows_cluster(Operation.DESCRIBE):
         return DescribeLogDirsResponse(
@@ -27,9 +27,13 @@ def describe_log_dirs(request: Request) -> Message:
     assert inventory is not None
     wanted: set[tuple[str, int]] | None = None
     if request.message.topics is not None:
-        wanted = {(t.topic, index) for t in request.message.topics for index in t.partitions}
+        wanted = {
+            (t.topic, index)
+            async for t in request.in_turns(request.message.topics)
+            for index in t.partitions
+        }
     topics: dict[str, list[Any]] = {}
-    for log in inventory.local_logs():
+    async for log in request.in_turns(inventory.local_logs()):
         topic = request.services.image.topics.get(log.topic_id)
         if topic is None or (wanted is not None and (topic.name, log.partition) not in wanted):
             continue

@@ -47,10 +47,10 @@ async def describe_quorum(request: Request) -> Message:
                     metadata
                     if topic.topic_name == METADATA_TOPIC and one.partition_index == 0
                     else _unknown(one.partition_index)
-                    for one in topic.partitions
+                    async for one in request.in_turns(topic.partitions)
                 ],
             )
-            for topic in request.message.topics
+            async for topic in request.in_turns(request.message.topics)
         ],
         nodes=[_node(voter) for voter in answer.voters],
     )

@@ -21,7 +21,7 @@ _Cursor: Final = DescribeTopicPartitionsResponse.Cursor
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
-def describe_topic_partitions(request: Request) -> Message:
+async def describe_topic_partitions(request: Request) -> Message:
     """In order of the topics' names, from the cursor on."""
     message = request.message
     image = request.services.image
@@ -29,9 +29,11 @@ def describe_topic_partitions(request: Request) -> Message:
         names = sorted({one.name for one in message.topics})
     else:
         names = sorted(
-            name
-            for name in image.topic_ids
-            if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            [
+                name
+                async for name in request.in_turns(list(image.topic_ids))
+                if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            ]
         )
     first_topic, first_partition = "", 0
     if message.cursor is not None:
@@ -39,14 +41,14 @@ def describe_topic_partitions(request: Request) -> Message:
         names = [name for name in names if name >= first_topic]
     left = max(1, min(message.response_partition_limit, PARTITIONS_MAX))
     topics: list[Any] = []
-    for name in names:
+    async for name in request.in_turns(names):
         found = find_topic(request, name, None, Operation.DESCRIBE)
         if not isinstance(found, TopicState):
             topics.append(_Topic(error_code=found, name=name, partitions=[]))
             continue
         start = first_partition if name == first_topic else 0
         page = found.partitions[start : start + left]
-        topics.append(_topic(request, found, page))
+        topics.append(await _topic(request, found, page))
         left -= len(page)
         if start + len(page) < len(found.partitions):
             cursor = _Cursor(topic_name=name, partition_index=start + len(page))
@@ -58,13 +60,13 @@ def describe_topic_partitions(request: Request) -> Message:
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
 
 
-def _topic(request: Request, topic: TopicState, page: list[PartitionState]) -> Any:
+async def _topic(request: Request, topic: TopicState, page: list[PartitionState]) -> Any:
     return _Topic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=uuid_of(topic.topic_id),
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(request, one) for one in page],
+        partitions=[_partition(request, one) async for one in request.in_turns(page)],
         topic_authorized_operations=request.operation_bits(ResourceType.TOPIC, topic.name),
     )
 

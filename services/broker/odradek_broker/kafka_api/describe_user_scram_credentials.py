@@ -18,7 +18,7 @@ _Info: Final = _Result.CredentialInfo
 
 
 @handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
-def describe_user_scram_credentials(request: Request) -> Message:
+async def describe_user_scram_credentials(request: Request) -> Message:
     """The users named, or all."""
     if not request.allows_cluster(Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(
@@ -32,7 +32,8 @@ def describe_user_scram_credentials(request: Request) -> Message:
         error_code=ErrorCode.NONE,
         error_message=None,
         results=[
-            _result(request, name, is_twice=counts[name] > 1) for name in dict.fromkeys(names)
+            _result(request, name, is_twice=counts[name] > 1)
+            async for name in request.in_turns(dict.fromkeys(names))
         ],
     )
 

@@ -30,8 +30,8 @@ async def elect_leaders(request: Request) -> Message:
         election_type=message.election_type,
         partitions=[
             common_pb2.TopicPartition(topic=topic.topic, partition=index)
-            for topic in message.topic_partitions or ()
-            for index in topic.partitions
+            async for topic in request.in_turns(message.topic_partitions or ())
+            async for index in request.in_turns(topic.partitions)
         ],
         timeout_ms=message.timeout_ms,
     )
@@ -40,7 +40,7 @@ async def elect_leaders(request: Request) -> Message:
     except Unanswered as unanswered:
         return ElectLeadersResponse(error_code=unanswered.code, replica_election_results=[])
     topics: dict[str, list[object]] = {}
-    for one in answer.partitions:
+    async for one in request.in_turns(answer.partitions):
         if message.topic_partitions is None and one.error_code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
         topics.setdefault(one.partition.topic, []).append(

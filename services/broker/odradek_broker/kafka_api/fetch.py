@@ -7,7 +7,7 @@ else fetches here, as followers have their own stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from odradek_broker.kafka_api.brokers import endpoints_of
@@ -28,17 +28,20 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.fetch import (
+    PARTITIONS_A_STEP,
     WITH_TOPIC_IDS,
     FetchRequest,
     PartitionData,
     TopicData,
     decode_fetch,
-    encode_fetch_response,
+    encode_fetch_steps,
 )
 from odradek_protocol.kafka.leader_hints import CurrentLeader
 from odradek_runtime.clock import monotonic_ms
 
 WAIT_MS_MAX: Final = 60_000
+PARTITIONS_AT_ONCE: Final = 256
+"""A fetch of more is answered in turns with everybody else."""
 _READ_COMMITTED: Final = 1
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -58,13 +61,20 @@ async def fetch(request: Request) -> Encoded:
         now_ms=monotonic_ms(),
     )
     if begun.error is not ErrorCode.NONE:
-        return _encoded(request, begun, [], error=begun.error)
-    outcomes: list[ReadOutcome | None] = [
-        _INCONSISTENT if message.replica_id >= 0 else _refused(request, one) for one in begun.wanted
-    ]
+        return _in_one_piece(_encode_steps(request, begun, [], error=begun.error))
+    is_long = len(begun.wanted) > PARTITIONS_AT_ONCE
+    outcomes: list[ReadOutcome | None]
+    if message.replica_id >= 0:
+        outcomes = [_INCONSISTENT] * len(begun.wanted)
+    elif is_long:
+        outcomes = [_refused(request, one) async for one in request.in_turns(begun.wanted)]
+    else:
+        outcomes = [_refused(request, one) for one in begun.wanted]
     wants = [
         _want(one) for one, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
     ]
+    if is_long:
+        await request.pace.turn()
     bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
     if services.unsent.total_bytes:
         bytes_max = services.unsent.room_for(bytes_max)
@@ -79,12 +89,15 @@ async def fetch(request: Request) -> Encoded:
             wait_ms_max=wait_ms,
             read_committed=message.isolation_level == _READ_COMMITTED,
             client_rack=message.rack,
-            may_send_files=not request.session.is_encrypted,
+            # Slices of files must leave as soon as they were gated: a long response does not.
+            may_send_files=not request.session.is_encrypted and not is_long,
+            pace=request.pace if is_long else None,
         )
         if wants
         else ()
     )
-    return _encoded(request, begun, [one or next(read) for one in outcomes])
+    steps = _encode_steps(request, begun, [one or next(read) for one in outcomes])
+    return await request.pace.run(steps) if is_long else _in_one_piece(steps)
 
 
 def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
@@ -118,18 +131,29 @@ def _want(wanted: Wanted) -> FetchWant:
     )
 
 
-def _encoded(
+def _in_one_piece(steps: Generator[None, None, Encoded]) -> Encoded:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoded: Encoded = done.value
+            return encoded
+
+
+def _encode_steps(
     request: Request,
     begun: Begun,
     outcomes: Sequence[ReadOutcome],
     *,
     error: ErrorCode = ErrorCode.NONE,
-) -> Encoded:
+) -> Generator[None, None, Encoded]:
     """The answer; of an incremental session only what changed. The gate is asked here, last."""
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []
     size_bytes = 0
-    for wanted, ungated in zip(begun.wanted, outcomes, strict=True):
+    for number, (wanted, ungated) in enumerate(zip(begun.wanted, outcomes, strict=True), 1):
+        if not number % PARTITIONS_A_STEP:
+            yield
         topic, index = wanted.key
         outcome = request.services.partitions.gate_read(topic, index, ungated)
         size_bytes += outcome.size_bytes
@@ -154,7 +178,7 @@ def _encoded(
     request.throttle_ms = request.services.quotas.throttle_ms(
         FETCH_RATE, request.session.principal, request.client_id, size_bytes
     )
-    buffers, size = encode_fetch_response(
+    buffers, size = yield from encode_fetch_steps(
         request.version,
         [TopicData(one.name, one.topic_id, data) for one, data in topics.values()],
         throttle_ms=request.throttle_ms,

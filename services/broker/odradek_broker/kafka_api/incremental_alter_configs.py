@@ -24,9 +24,9 @@ async def incremental_alter_configs(request: Request) -> Message:
                     pb.AlterConfigsOperation(
                         name=one.name, operation=one.config_operation, value=one.value
                     )
-                    for one in resource.configs
+                    async for one in request.in_turns(resource.configs)
                 ],
             )
-            for resource in request.message.resources
+            async for resource in request.in_turns(request.message.resources)
         ],
     )

@@ -19,7 +19,7 @@ _Resource: Final = ListConfigResourcesResponse.ConfigResource
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES)
-def list_config_resources(request: Request) -> Message:
+async def list_config_resources(request: Request) -> Message:
     """Names by type; all types if none is named."""
     if not request.allows_cluster(Operation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(
@@ -42,5 +42,8 @@ def list_config_resources(request: Request) -> Message:
         found += [resource for resource in image.configs if resource[0] == ConfigResourceType.GROUP]
     return ListConfigResourcesResponse(
         error_code=ErrorCode.NONE,
-        config_resources=[_Resource(resource_name=n, resource_type=int(k)) for k, n in found],
+        config_resources=[
+            _Resource(resource_name=n, resource_type=int(k))
+            async for k, n in request.in_turns(found)
+        ],
     )

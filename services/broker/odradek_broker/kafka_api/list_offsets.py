@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.replication.partition_service import OFFSET_EARLIEST
 from odradek_broker.security.rights import Operation
@@ -34,7 +33,7 @@ _Partition: Final = _Topic.ListOffsetsPartitionResponse
 async def list_offsets(request: Request) -> Message:
     """Each partition at its leader."""
     topics = []
-    async for topic in in_turns(request.message.topics):
+    async for topic in request.in_turns(request.message.topics):
         may = request.allows_topic(Operation.DESCRIBE, topic.name)
         topics.append(
             _Topic(
@@ -46,7 +45,7 @@ async def list_offsets(request: Request) -> Message:
                         if may
                         else OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
                     )
-                    async for one in in_turns(topic.partitions)
+                    async for one in request.in_turns(topic.partitions)
                 ],
             )
         )

@@ -18,14 +18,14 @@ _Partition: Final = _Topic.OngoingPartitionReassignment
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS)
-def list_partition_reassignments(request: Request) -> Message:
+async def list_partition_reassignments(request: Request) -> Message:
     """Of the partitions named, or of all."""
     if not request.allows_cluster(Operation.DESCRIBE):
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None, topics=[]
         )
     topics: dict[str, list[Any]] = {}
-    for name, state in _named(request):
+    async for name, state in request.in_turns(_named(request)):
         if state.adding or state.removing:
             topics.setdefault(name, []).append(
                 _Partition(
@@ -45,7 +45,7 @@ def list_partition_reassignments(request: Request) -> Message:
 def _named(request: Request) -> Iterator[tuple[str, PartitionState]]:
     image = request.services.image
     if request.message.topics is None:
-        for topic in image.topics.values():
+        for topic in list(image.topics.values()):
             for state in topic.partitions:
                 yield topic.name, state
         return

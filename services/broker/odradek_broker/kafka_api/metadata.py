@@ -15,12 +15,11 @@ from odradek_broker.kafka_api.brokers import live_nodes
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Encoded, Request
 from odradek_broker.kafka_api.topic_errors import find_topic, is_topic_name
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, MetadataResponse, encode_message, uuid_of
+from odradek_protocol.kafka.messages import Message, MetadataResponse, uuid_of
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 from odradek_protocol.metadata.image import PartitionState, TopicState
 
@@ -37,25 +36,26 @@ async def metadata(request: Request) -> Message | Encoded:
     """All topics, those named, or none."""
     message = request.message
     cache = request.services.metadata_cache
-    key: object = None
     wanted: tuple[tuple[str | None, bytes], ...] | None = None
     if request.version == 0 and not message.topics:
         message.topics = None
     if message.topics is not None:
         named = {_reference(one): one for one in message.topics}  # each is told once, as Kafka does
         message.topics, wanted = list(named.values()), tuple(named)
-    if not request.services.authorizer.is_on and not _wants_rights(message):
-        key = (request.version, request.session.listener, wanted)
-        cached = cache.get(request.services.image.offset, key)
-        if cached is not None:
-            return Encoded((cached,), len(cached))
+    key = (request.version, request.session.listener, wanted, _viewer(request))
+    cached = cache.get(request.services.image.offset, key)
+    if cached is not None:
+        return Encoded((cached,), len(cached))
     if message.topics is None:
         offset = request.services.image.offset
-        answers: Sequence[Any] = _all_topics(request)
+        answers: Sequence[Any] = await _all_topics(request)
     else:
         refused = await _create_missing(request, message)
         offset = request.services.image.offset
-        answers = [_named_topic(request, one, refused) async for one in in_turns(message.topics)]
+        answers = [
+            await _named_topic(request, one, refused)
+            async for one in request.in_turns(message.topics)
+        ]
     response = MetadataResponse(
         brokers=[
             _Broker(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
@@ -67,33 +67,42 @@ async def metadata(request: Request) -> Message | Encoded:
     )
     if request.version in _CLUSTER_OPERATIONS and message.include_cluster_authorized_operations:
         response.authorized_operations = request.operations(ResourceType.CLUSTER, CLUSTER_NAME)
-    if key is None or any(one.error_code for one in answers):
+    if any(one.error_code for one in answers):
         return response
-    body = bytes(encode_message(response, request.version))
+    body = await request.encoded(response)
     if offset == request.services.image.offset:  # it did not move within the answer
         cache.put(offset, key, body)
     return Encoded((body,), len(body))
 
 
-def topic_partitions(topic: TopicState, request: Request, make: Any) -> list[Any]:
+async def topic_partitions(topic: TopicState, request: Request, make: Any) -> list[Any]:
     """A message's entry for each partition, by `make`."""
-    return [_partition(one, request, make) for one in topic.partitions]
+    return [
+        _partition(one, request, make) async for one in request.in_turns(list(topic.partitions))
+    ]
 
 
-def _wants_rights(message: Message) -> bool:
-    return bool(
-        message.include_cluster_authorized_operations or message.include_topic_authorized_operations
+def _viewer(request: Request) -> object:
+    """What of its caller a response depends on: nothing, or its rights and whether it asked for them."""
+    message = request.message
+    rights = (
+        bool(message.include_cluster_authorized_operations),
+        bool(message.include_topic_authorized_operations),
     )
+    authorizer = request.services.authorizer
+    if not authorizer.is_on:
+        return rights
+    return authorizer.version, request.session.principal, request.session.host, rights
 
 
 def _reference(one: Any) -> tuple[str | None, bytes]:
     return one.name, one.topic_id or NO_TOPIC_ID
 
 
-def _all_topics(request: Request) -> list[Any]:
+async def _all_topics(request: Request) -> list[Any]:
     return [
-        _topic(request, topic)
-        for topic in request.services.image.topics.values()
+        await _topic(request, topic)
+        async for topic in request.in_turns(list(request.services.image.topics.values()))
         if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     ]
 
@@ -106,7 +115,7 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
         return {}
     missing = [
         one.name
-        for one in message.topics
+        async for one in request.in_turns(message.topics)
         if one.name
         and request.services.image.topic(one.name) is None
         and request.allows_topic(Operation.DESCRIBE, one.name)
@@ -114,17 +123,21 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
         and one.name not in INTERNAL_TOPICS
     ]
     may_all = request.sees_cluster(Operation.CREATE)
-    allowed = [one for one in missing if may_all or request.allows_topic(Operation.CREATE, one)]
+    allowed = [
+        one
+        async for one in request.in_turns(missing)
+        if may_all or request.allows_topic(Operation.CREATE, one)
+    ]
     refused = dict.fromkeys(set(missing) - set(allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if allowed:
         refused.update(await creation.ensure(allowed[:_CREATED_MAX]))
     return refused
 
 
-def _named_topic(request: Request, wanted: Any, refused: dict[str, ErrorCode]) -> Any:
+async def _named_topic(request: Request, wanted: Any, refused: dict[str, ErrorCode]) -> Any:
     found = find_topic(request, wanted.name, wanted.topic_id, Operation.DESCRIBE)
     if isinstance(found, TopicState):
-        return _topic(request, found)
+        return await _topic(request, found)
     error = refused.get(wanted.name, found)
     if wanted.name is not None and not is_topic_name(wanted.name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -136,13 +149,13 @@ def _named_topic(request: Request, wanted: Any, refused: dict[str, ErrorCode]) -
     )
 
 
-def _topic(request: Request, topic: TopicState) -> Any:
+async def _topic(request: Request, topic: TopicState) -> Any:
     entry = _Topic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=uuid_of(topic.topic_id),
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=topic_partitions(topic, request, _Partition),
+        partitions=await topic_partitions(topic, request, _Partition),
     )
     if request.message.include_topic_authorized_operations:
         entry.authorized_operations = request.operations(ResourceType.TOPIC, topic.name)

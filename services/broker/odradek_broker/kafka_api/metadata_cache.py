@@ -11,7 +11,7 @@ class MetadataCache:
     """Encoded answers of one image: dropped whole when the image moves."""
 
     ENTRIES_MAX: Final = 64
-    BYTES_MAX: Final = 4 << 20
+    BYTES_MAX: Final = 16 << 20
 
     def __init__(self) -> None:
         self._offset = -1

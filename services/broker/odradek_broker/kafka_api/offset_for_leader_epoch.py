@@ -18,17 +18,17 @@ _Partition: Final = _Topic.EpochEndOffset
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH)
-def offset_for_leader_epoch(request: Request) -> Message:
+async def offset_for_leader_epoch(request: Request) -> Message:
     """Each partition at its leader."""
     topics = []
-    for topic in request.message.topics:
+    async for topic in request.in_turns(request.message.topics):
         may = request.allows_topic(Operation.DESCRIBE, topic.topic)
         topics.append(
             _Topic(
                 topic=topic.topic,
                 partitions=[
                     _partition(request, TopicName(topic.topic), one, may=may)
-                    for one in topic.partitions
+                    async for one in request.in_turns(topic.partitions)
                 ],
             )
         )

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from odradek_broker.kafka_api.request import Encoded, NoAnswer, Request
 from odradek_broker.kafka_api.services import Services
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions, api_name
-from odradek_protocol.kafka.messages import decode_request
+from odradek_protocol.kafka.messages import decode_request, decode_request_in_steps
 
 Reply = Any  # the library's response message, Encoded, or NoAnswer
 Handle = Callable[[Request], "Reply | Awaitable[Reply]"]
 Decode = Callable[[int, memoryview], Any]  # version, message; a writable view of the frame
+DecodeInSteps = Callable[[int, memoryview], Generator[None, None, Any]]
 H = TypeVar("H", bound=Callable[..., Any])
 
 __all__ = ["Encoded", "Handler", "NoAnswer", "Registry", "Reply", "handles", "load_handlers"]
@@ -42,6 +43,7 @@ class Handler:
     versions: Versions
     handle: Handle
     decode: Decode
+    decode_in_steps: DecodeInSteps
     is_ordered: bool
     needs: Callable[[Services], bool]
 
@@ -65,12 +67,23 @@ def handles(
             versions=SUPPORTED[key],
             handle=handle,
             decode=decode or (lambda version, body: decode_request(key, version, body)),
+            decode_in_steps=_in_one_step(decode)
+            if decode is not None
+            else lambda version, body: decode_request_in_steps(key, version, body),
             is_ordered=is_ordered,
             needs=needs,
         )
         return handle
 
     return enter
+
+
+def _in_one_step(decode: Decode) -> DecodeInSteps:
+    def steps(version: int, body: memoryview) -> Generator[None, None, Any]:
+        yield
+        return decode(version, body)
+
+    return steps
 
 
 def load_handlers() -> dict[ApiKey, Handler]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import (
@@ -15,12 +15,16 @@ from odradek_broker.security.rights import (
 )
 from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.response_encoding import encode_steps
+from odradek_runtime.budget.loop_turns import Pace
+from odradek_runtime.budget.shares import owner_of
 from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 DENIALS_TOLD_MAX: Final = 100
 _log = event_log("odradek_broker.audit")
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +49,11 @@ class ClientSession:
     def is_authenticated(self) -> bool:
         """Whether anything but the login itself may be asked."""
         return self.sasl is None or self.sasl.is_complete
+
+    @property
+    def owner(self) -> str:
+        """Who pays for what this client takes (`odradek_runtime.budget.shares`)."""
+        return owner_of(self.principal, self.host)
 
     def logged_in(self, reauth_ms_max: int) -> int:
         """The exchange is complete: how long the login lasts, in ms; 0: as long as the connection.
@@ -76,6 +85,24 @@ class Request:
     services: Services
     throttle_ms: int = 0
     closes_connection: bool = False  # after the answer
+    _pace: Pace | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """How this request gives way to others when it takes long; begins at its first use."""
+        if self._pace is None:
+            self._pace = self.services.budget.turns.pace(self.session.owner)
+        return self._pace
+
+    def in_turns(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """The items, of which there may be thousands, with turns for everybody else between them."""
+        return self.pace.items(items)
+
+    async def encoded(self, response: Any) -> bytes:
+        """The response's bytes, encoded in turns; for what is kept as bytes."""
+        parts: list[bytearray] = []
+        await self.pace.run(encode_steps(response, self.version, parts))
+        return b"".join(parts)
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether who asks may do this; that it may not is written into the audit log."""

@@ -18,6 +18,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
+from odradek_runtime.budget.client_budget import ClientBudget
 
 
 class Controllers(Protocol):
@@ -88,6 +89,7 @@ class Services:
     inventory: LogInventory | None = None
     authorizer: Authorizer = field(default_factory=EverybodyMay)
     quotas: Quotas = field(default_factory=Quotas)
+    budget: ClientBudget = field(default_factory=ClientBudget)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     unsent: UnsentAnswers = field(default_factory=UnsentAnswers)

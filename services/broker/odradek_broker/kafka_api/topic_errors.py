@@ -7,12 +7,11 @@ from typing import Final
 
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.security.rights import Operation
-from odradek_protocol.identity import TopicId
+from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import TopicState
 
-NAME_CHARACTERS_MAX: Final = 249
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}")
 
 
 def is_topic_name(name: str) -> bool:

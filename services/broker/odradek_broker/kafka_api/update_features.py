@@ -33,7 +33,7 @@ async def update_features(request: Request) -> Message:
     if request.version >= _ONE_RESULT_FROM:
         return await _all_or_none(request, updates)
     results = []
-    for one in updates:
+    async for one in request.in_turns(updates):
         code, text = _refuse(one)
         if code is ErrorCode.NONE and not _only_validates(request):
             code, text = await _change(request, one)
@@ -42,7 +42,7 @@ async def update_features(request: Request) -> Message:
 
 
 async def _all_or_none(request: Request, updates: Sequence[Any]) -> Message:
-    for one in updates:
+    async for one in request.in_turns(updates):
         code, text = _refuse(one)
         if code is not ErrorCode.NONE:
             return _response(code, text)

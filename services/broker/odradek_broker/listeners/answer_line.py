@@ -17,12 +17,22 @@ from odradek_protocol.kafka.frames import RequestHeader, response_head
 class Slot:
     """A request's place in the line."""
 
-    __slots__ = ("began", "buffers", "handler", "header", "request", "seconds", "work")
+    __slots__ = (
+        "began",
+        "buffers",
+        "handler",
+        "header",
+        "is_unordered",
+        "request",
+        "seconds",
+        "work",
+    )
 
     def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
         self.header = header
         self.handler = handler
         self.request: Request | None = None
+        self.is_unordered = False  # nothing after it is begun before it is answered
         self.buffers: list[AnswerBuffer] | None = None  # None: not answered yet
         self.work: asyncio.Future[Any] | None = None
         self.began = 0.0

@@ -9,6 +9,9 @@ Requests are begun one after the other. The next is begun only when there is roo
 quota makes it wait. Once there are bytes that cannot be begun, the rest stays unread in the socket
 (`pause_reading`), so a client that sends without reading fills its own buffers, not ours.
 
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, answered and encoded in turns with everything
+else on the loop, and nothing after it is begun before it is answered.
+
 Before the login has succeeded frames are at most 64 KiB and only the login itself is understood.
 What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
 connection; what it merely did wrong is a code in an answer. A lost connection cancels what it was
@@ -18,13 +21,13 @@ waiting for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from time import perf_counter
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from odradek_broker.kafka_api.api_versions import unknown_version
 from odradek_broker.kafka_api.login import log_in
-from odradek_broker.kafka_api.registry import Reply
+from odradek_broker.kafka_api.registry import Handler, Reply
 from odradek_broker.kafka_api.request import (
     ClientSession,
     CloseConnection,
@@ -45,8 +48,10 @@ from odradek_protocol.kafka.frames import (
     RequestHeader,
     read_request_header,
 )
-from odradek_protocol.kafka.messages import encode_message
+from odradek_protocol.kafka.messages import Message, encode_message
+from odradek_protocol.kafka.response_encoding import encode_steps, item_count
 from odradek_protocol.primitives.varint import Malformed
+from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
 from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.foreign_protocols import KAFKA, farewell, recognize
@@ -55,6 +60,14 @@ from odradek_runtime.logs import event_log
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
 IN_FLIGHT_MAX: Final = 5
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
+REQUEST_BYTES_MAX: Final = 16 << 20
+"""Of every request but Produce, which alone carries records."""
+LONG_RESPONSE_ITEMS_MIN: Final = 256
+"""A response with so many items is encoded in turns."""
+_WAITS_FOR_OTHERS: Final = frozenset(
+    {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
+)
+"""What these keep while they wait for records or members is bounded by sessions and groups."""
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
@@ -207,6 +220,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
                 raise CloseConnection("the login has run out")
             slot = Slot(header, handler)
+            if len(frame) >= LONG_REQUEST_BYTES_MIN and handler.key != ApiKey.PRODUCE:
+                self._begin_long(slot, handler, view[header.body :])
+                return
             request = slot.request = Request(
                 key=handler.key,
                 version=header.version,
@@ -233,12 +249,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if isinstance(reply, asyncio.Future):
             slot.work = reply
             reply.add_done_callback(lambda done: self._future_done(slot, done))
-            self._unordered += not handler.is_ordered
+            slot.is_unordered = not handler.is_ordered
+            self._unordered += slot.is_unordered
         elif asyncio.iscoroutine(reply):
-            self._unordered += not handler.is_ordered
-            if request.services.quotas.counts_time:
-                reply = timed(reply, slot)
-            slot.work = self._owner.spawn(self._finish(slot, reply))
+            self._spawn(slot, reply)
         else:
             self._answer(slot, reply)
 
@@ -252,6 +266,44 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if words := farewell(protocol, advice):
             self._transport.write(words)
         self._close(f"a {protocol} client: {advice}")
+
+    def _spawn(self, slot: Slot, reply: Coroutine[Any, Any, Reply]) -> None:
+        slot.is_unordered = True
+        self._unordered += 1
+        if self._owner.registry.services.quotas.counts_time:
+            reply = timed(reply, slot)
+        slot.work = self._owner.spawn(self._finish(slot, reply))
+
+    def _begin_long(self, slot: Slot, handler: Handler, body: memoryview) -> None:
+        if len(body) > REQUEST_BYTES_MAX:
+            raise CloseConnection(
+                f"a {handler.key.name} request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}"
+            )
+        self._slots.append(slot)
+        self._owner.counters.requests[handler.key] += 1
+        slot.began = perf_counter()
+        self._spawn(slot, self._long(slot, handler, body))
+
+    async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Reply:
+        """Decode and answer a long request in turns with everybody else."""
+        session = self._session
+        assert session is not None
+        services = self._owner.registry.services
+        pace = services.budget.turns.pace(session.owner)
+        weight = 0 if handler.key in _WAITS_FOR_OTHERS else decoded_bytes(len(body))
+        async with services.budget.decoded.held(session.owner, weight):
+            await pace.turn()
+            request = slot.request = Request(
+                key=handler.key,
+                version=slot.header.version,
+                client_id=slot.header.client_id,
+                message=await pace.run(handler.decode_in_steps(slot.header.version, body)),
+                session=session,
+                services=services,
+                _pace=pace,
+            )
+            reply = handler.handle(request)
+            return await reply if isinstance(reply, Awaitable) else reply
 
     def _refuse_version(self, header: RequestHeader) -> None:
         if header.api_key != ApiKey.API_VERSIONS:
@@ -268,19 +320,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """The root of an asynchronous request's task."""
         try:
             answer = await reply
-        except CloseConnection as closed:
-            self._close(str(closed))
+        except (Malformed, CloseConnection) as refused:
+            self._close(str(refused))
         except Exception as error:
             self._fail(slot, error)
         else:
-            self._unordered -= slot.handler is not None and not slot.handler.is_ordered
+            self._unordered -= slot.is_unordered
             self._answer(slot, answer)
 
     def _future_done(self, slot: Slot, done: asyncio.Future[Reply]) -> None:
         if done.cancelled() or self._is_closing:
             return
-        assert slot.handler is not None
-        self._unordered -= not slot.handler.is_ordered
+        self._unordered -= slot.is_unordered
         error = done.exception()
         if error is not None:
             self._fail(slot, error)
@@ -303,11 +354,33 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 if request.throttle_ms:
                     reply.throttle_time_ms = request.throttle_ms
+                count = item_count(reply, request.version, counted_max=LONG_RESPONSE_ITEMS_MIN)
+                if count >= LONG_RESPONSE_ITEMS_MIN:
+                    slot.work = self._owner.spawn(self._encode_long(slot, request, reply))
+                    return
                 body = encode_message(reply, request.version)
                 self._line.fill(slot, [body], len(body))
         except Exception as error:
             self._fail(slot, error)
             return
+        self._answered(slot, request)
+
+    async def _encode_long(self, slot: Slot, request: Request, reply: Message) -> None:
+        """The root of its task: encode a long response in turns with everybody else."""
+        parts: list[bytearray] = []
+        try:
+            await request.pace.run(encode_steps(reply, request.version, parts))
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        if self._is_closing:
+            return
+        slot.work = None
+        self._line.fill(slot, parts, sum(map(len, parts)))
+        self._answered(slot, request)
+
+    def _answered(self, slot: Slot, request: Request) -> None:
+        """The response stands in the line: send what is at its head, and go on."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()

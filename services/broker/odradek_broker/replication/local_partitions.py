@@ -34,6 +34,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
+from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 
 _PRODUCE_ACKS: Final = frozenset({-1, 0, 1})
@@ -133,6 +134,7 @@ class LocalPartitions:
         client_rack: str = "",
         hard_bytes_max: bool = False,
         may_send_files: bool = False,
+        pace: Pace | None = None,
     ) -> list[ReadOutcome]:
         """See PartitionService."""
         deadline_ms = monotonic_ms() + wait_ms_max
@@ -143,7 +145,13 @@ class LocalPartitions:
                 if waiter is not None:
                     waiter.mark()
                 outcomes = await self._read_all(
-                    wants, bytes_max, read_committed, client_rack, hard_bytes_max, may_send_files
+                    wants,
+                    bytes_max,
+                    read_committed,
+                    client_rack,
+                    hard_bytes_max,
+                    may_send_files,
+                    pace,
                 )
                 left_ms = deadline_ms - monotonic_ms()
                 if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
@@ -165,11 +173,14 @@ class LocalPartitions:
         client_rack: str,
         hard_bytes_max: bool,
         may_send_files: bool,
+        pace: Pace | None,
     ) -> list[ReadOutcome]:
         outcomes: list[ReadOutcome] = []
         left = bytes_max
         has_records = False
         for want in wants:
+            if pace is not None and pace.is_due:
+                await pace.turn()
             preferred = self.preferred_replica(*_named(want), client_rack)
             if preferred is not None:
                 outcomes.append(preferred)

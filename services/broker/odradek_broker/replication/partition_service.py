@@ -32,6 +32,7 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.image import MetadataImage
+from odradek_runtime.budget.loop_turns import Pace
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
@@ -103,10 +104,12 @@ class PartitionService(Protocol):
         client_rack: str = "",
         hard_bytes_max: bool = False,
         may_send_files: bool = False,
+        pace: Pace | None = None,
     ) -> list[ReadOutcome]:
         """Read in the order of `wants`, at least one batch in all even if larger than `bytes_max`;
         waits for `bytes_min`, an error, or `wait_ms_max`. Cancel it when the connection is lost.
-        With `may_send_files` outcomes may have a `file_slice`: use it once the gate was passed."""
+        With `may_send_files` outcomes may have a `file_slice`: use it once the gate was passed.
+        Thousands of `wants` are read at the `pace` of their request."""
 
     def read_now(
         self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True

@@ -28,6 +28,7 @@ from odradek_metadata_quorum.controller.requests import (
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
+    TOPIC_NAME_BYTES_MAX,
     BrokerId,
     PartitionIndex,
     TopicId,
@@ -51,7 +52,6 @@ from odradek_protocol.metadata.records import (
 )
 
 Assignments = list[tuple[BrokerId, ...]]
-NAME_CHARACTERS_MAX: Final = 249
 # A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
 TOPIC_PARTITIONS_MAX: Final = 100_000
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -193,8 +193,8 @@ def name_refusal(name: str) -> str | None:
         return "a topic's name is not empty"
     if name in (".", ".."):
         return f"a topic's name is neither . nor .., this one is {name}"
-    if len(name) > NAME_CHARACTERS_MAX:
-        return f"a topic's name has at most {NAME_CHARACTERS_MAX} characters, this has {len(name)}"
+    if len(name) > TOPIC_NAME_BYTES_MAX:
+        return f"a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, this has {len(name)}"
     if _NAME.fullmatch(name) is None:
         return f"{name!r}: a topic's name has only ASCII letters, digits, '.', '_' and '-'"
     return None

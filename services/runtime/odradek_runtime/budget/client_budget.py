@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX
 from odradek_runtime.budget.failed_logins import FailedLogins
 from odradek_runtime.budget.loop_turns import LoopTurns
 from odradek_runtime.budget.refusal_lines import RefusalLines
 from odradek_runtime.budget.share_lines import ShareLines
 from odradek_runtime.budget.shares import Shares
 
-ITEMS_MAX: Final = 20_000
-"""Things that one request may name (topics, partitions, groups, ...), unless its API says less."""
+__all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes"]
+
 LONG_REQUEST_BYTES_MIN: Final = 4096
 """A request from this size on is decoded, answered and encoded in turns."""
 DECODED_FACTOR: Final = 50

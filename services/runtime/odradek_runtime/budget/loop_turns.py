@@ -10,7 +10,7 @@ by `turn_order`. Nobody is slowed down while nobody else waits: it is an order, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -75,6 +75,17 @@ class Pace:
         self._turns.spent(self._owner, perf_counter() - self._since)
         await self._turns.turn(self._owner)
         self._since = perf_counter()
+
+    async def run(self, steps: Generator[None, None, T]) -> T:
+        """Take the steps, with turns for others where they are due; what they return."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            if perf_counter() - self._since >= SLICE_S:
+                await self.turn()
 
     async def items(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items one after the other, with turns for others where they are due."""

@@ -8,7 +8,6 @@ from odradek_broker.groups.messages import Assignment, GroupDescription, MemberD
 from odradek_broker.kafka_api.groups import describe, has_consumer_protocol, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -27,7 +26,7 @@ async def consumer_group_describe(request: Request) -> Message:
     return ConsumerGroupDescribeResponse(
         groups=[
             await _describe(request, one)
-            async for one in in_turns(dict.fromkeys(request.message.group_ids))
+            async for one in request.in_turns(dict.fromkeys(request.message.group_ids))
         ]
     )
 
@@ -49,7 +48,7 @@ async def _describe(request: Request, group_id: str) -> Any:
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.protocol,
-        members=[_member(request, one) for one in group.members],
+        members=[_member(request, one) async for one in request.in_turns(group.members)],
     )
     if request.message.include_authorized_operations:
         described.authorized_operations = request.operation_bits(ResourceType.GROUP, group_id)

@@ -27,7 +27,7 @@ _Assignment: Final = ConsumerGroupHeartbeatResponse.Assignment
 async def consumer_group_heartbeat(request: Request) -> Message:
     """Join, stay, report, leave."""
     message = request.message
-    refusal = _refuse(request)
+    refusal = await _refuse(request)
     if refusal is not ErrorCode.NONE:
         return _response(ConsumerHeartbeatAnswer(error=refusal))
     names, owned = message.subscribed_topic_names, message.topic_partitions
@@ -52,13 +52,13 @@ async def consumer_group_heartbeat(request: Request) -> Message:
         return _response(ConsumerHeartbeatAnswer(error=error.code))
 
 
-def _refuse(request: Request) -> ErrorCode:
+async def _refuse(request: Request) -> ErrorCode:
     message = request.message
     if not has_consumer_protocol(request):
         return ErrorCode.UNSUPPORTED_VERSION
     if not request.allows_group(Operation.READ, message.group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    for name in message.subscribed_topic_names or ():
+    async for name in request.in_turns(message.subscribed_topic_names or ()):
         if not request.allows_topic(Operation.DESCRIBE, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not message.member_id and (request.version >= 1 or message.member_epoch != 0):

@@ -6,7 +6,6 @@ from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -22,7 +21,7 @@ async def delete_groups(request: Request) -> Message:
             DeleteGroupsResponse.DeletableGroupResult(
                 group_id=name, error_code=await _delete(request, name)
             )
-            async for name in in_turns(request.message.groups_names)
+            async for name in request.in_turns(request.message.groups_names)
         ]
     )
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 from odradek_broker.kafka_api.groups import describe, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -24,7 +23,7 @@ async def describe_groups(request: Request) -> Message:
     return DescribeGroupsResponse(
         groups=[
             await _describe(request, one)
-            async for one in in_turns(dict.fromkeys(request.message.groups))
+            async for one in request.in_turns(dict.fromkeys(request.message.groups))
         ]
     )
 
@@ -48,7 +47,7 @@ async def _describe(request: Request, group_id: str) -> Any:
                 member_metadata=one.metadata,
                 member_assignment=one.assignment_bytes,
             )
-            for one in group.members
+            async for one in request.in_turns(group.members)
         ],
     )
     if request.version >= 3 and request.message.include_authorized_operations:

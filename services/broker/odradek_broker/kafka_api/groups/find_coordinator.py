@@ -8,7 +8,6 @@ from odradek_broker.kafka_api.brokers import node_of
 from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -30,7 +29,7 @@ async def find_coordinator(request: Request) -> Message:
         return FindCoordinatorResponse(
             coordinators=[
                 _Coordinator(key=key, **await _find(request, key_type, key))
-                async for key in in_turns(keys)
+                async for key in request.in_turns(keys)
             ]
         )
     return FindCoordinatorResponse(**await _find(request, key_type, message.key))

@@ -27,7 +27,7 @@ async def join_group(request: Request) -> Message:
     message = request.message
     member_id = MemberId(message.member_id)
     if not request.allows_group(Operation.READ, message.group_id):
-        return _response(request, _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, member_id))
+        return await _response(request, _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, member_id))
     protocols = tuple((one.name, bytes(one.metadata)) for one in message.protocols)
     instance_id = message.group_instance_id if request.version >= 5 else None
     client_id = request.client_id or ""
@@ -51,14 +51,14 @@ async def join_group(request: Request) -> Message:
         joined = await coordinator(request).join(join)
     except CoordinatorError as error:
         joined = _refused(error.code, member_id)
-    return _response(request, joined)
+    return await _response(request, joined)
 
 
 def _refused(code: ErrorCode, member_id: MemberId) -> Joined:
     return Joined(error=code, member_id=member_id)
 
 
-def _response(request: Request, joined: Joined) -> Message:
+async def _response(request: Request, joined: Joined) -> Message:
     protocol = joined.protocol
     if protocol is None and request.version < _PROTOCOL_MAY_BE_NULL_FROM:
         protocol = ""
@@ -74,6 +74,6 @@ def _response(request: Request, joined: Joined) -> Message:
             JoinGroupResponse.JoinGroupResponseMember(
                 member_id=one.member_id, group_instance_id=one.instance_id, metadata=one.metadata
             )
-            for one in joined.members
+            async for one in request.in_turns(joined.members)
         ],
     )

@@ -44,6 +44,6 @@ async def leave_group(request: Request) -> Message:
             LeaveGroupResponse.MemberResponse(
                 member_id=member_id, group_instance_id=instance_id, error_code=code
             )
-            for member_id, instance_id, code in left.members
+            async for member_id, instance_id, code in request.in_turns(left.members)
         ],
     )

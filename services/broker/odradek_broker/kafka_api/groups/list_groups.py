@@ -30,7 +30,7 @@ async def list_groups(request: Request) -> Message:
                 group_state=one.state,
                 group_type=one.group_type,
             )
-            for one in listings
+            async for one in request.in_turns(listings)
             if (not states or one.state.lower() in states)
             and (not types or one.group_type.lower() in types)
             and (sees_all or request.sees(Operation.DESCRIBE, ResourceType.GROUP, one.group_id))

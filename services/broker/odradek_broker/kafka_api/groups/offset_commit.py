@@ -8,6 +8,7 @@ names topics by id, so that nothing is committed into a topic that was deleted a
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
@@ -37,6 +38,12 @@ _Topic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _Partition: Final = _Topic.OffsetCommitResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
+COMMITTED_AT_ONCE: Final = 500
+"""Offsets that a coordinator takes in one piece: 5 ms of the loop, and one batch of records.
+
+Each partition has a code of its own, so parts of a request may be refused where others are
+committed, as when a client sends them one request after the other.
+"""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1  # what a record of an offset has room for
 
 
@@ -45,14 +52,16 @@ async def offset_commit(request: Request) -> Message:
     """Commit what names partitions that are there."""
     message = request.message
     if not request.allows_group(Operation.READ, message.group_id):
-        return _response(request, lambda *_: ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return await _response(request, lambda *_: ErrorCode.GROUP_AUTHORIZATION_FAILED)
     expire_ms = -1
     if request.version <= 4 and message.retention_time_ms >= 0:
         expire_ms = min(wall_ms() + message.retention_time_ms, _TIMESTAMP_MAX)
-    topics = {_reference(topic): _find(request, topic) for topic in message.topics}
+    topics = {
+        _reference(topic): _find(request, topic) async for topic in request.in_turns(message.topics)
+    }
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic in message.topics:
-        for item in topic.partitions:
+    async for topic in request.in_turns(message.topics):
+        async for item in request.in_turns(topic.partitions):
             partition = _partition(topics[_reference(topic)], item.partition_index)
             if isinstance(partition, ErrorCode):
                 continue
@@ -64,21 +73,24 @@ async def offset_commit(request: Request) -> Message:
                 expire_timestamp_ms=expire_ms,
             )
     codes: dict[TopicPartition, ErrorCode] = {}
-    if offsets:
+    entries = iter(offsets.items())
+    while at_once := dict(islice(entries, COMMITTED_AT_ONCE)):
         commit = CommitOffsets(
             group_id=GroupId(message.group_id),
             member_id=MemberId(message.member_id),
             instance_id=message.group_instance_id if request.version >= 7 else None,
             generation_or_epoch=message.generation_id_or_member_epoch,
-            offsets=offsets,
+            offsets=at_once,
         )
-        codes = await _commit(request, commit)
+        codes |= await _commit(request, commit)
+        if len(offsets) > COMMITTED_AT_ONCE:
+            await request.pace.turn()
 
     def code_of(topic: Any, item: Any) -> ErrorCode:
         partition = _partition(topics[_reference(topic)], item.partition_index)
         return partition if isinstance(partition, ErrorCode) else codes[partition]
 
-    return _response(request, code_of)
+    return await _response(request, code_of)
 
 
 async def _commit(request: Request, commit: CommitOffsets) -> dict[TopicPartition, ErrorCode]:
@@ -117,7 +129,7 @@ def _as_version(request: Request, code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _response(request: Request, code_of: Callable[[Any, Any], ErrorCode]) -> Message:
+async def _response(request: Request, code_of: Callable[[Any, Any], ErrorCode]) -> Message:
     return OffsetCommitResponse(
         topics=[
             _Topic(
@@ -127,9 +139,9 @@ def _response(request: Request, code_of: Callable[[Any, Any], ErrorCode]) -> Mes
                     _Partition(
                         partition_index=item.partition_index, error_code=code_of(topic, item)
                     )
-                    for item in topic.partitions
+                    async for item in request.in_turns(topic.partitions)
                 ],
             )
-            for topic in request.message.topics
+            async for topic in request.in_turns(request.message.topics)
         ]
     )

@@ -26,10 +26,14 @@ async def offset_delete(request: Request) -> Message:
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, topics=[])
     named = [
         TopicPartition(TopicName(topic.name), PartitionIndex(one.partition_index))
-        for topic in message.topics
-        for one in topic.partitions
+        async for topic in request.in_turns(message.topics)
+        async for one in request.in_turns(topic.partitions)
     ]
-    allowed = [p for p in named if request.allows_topic(Operation.READ, p.topic)]
+    allowed = [
+        one
+        async for one in request.in_turns(named)
+        if request.allows_topic(Operation.READ, one.topic)
+    ]
     try:
         told = await coordinator(request).delete_offsets(GroupId(message.group_id), allowed)
     except CoordinatorError as error:
@@ -51,9 +55,9 @@ async def offset_delete(request: Request) -> Message:
                             denied,
                         ),
                     )
-                    for one in topic.partitions
+                    async for one in request.in_turns(topic.partitions)
                 ],
             )
-            for topic in message.topics
+            async for topic in request.in_turns(message.topics)
         ]
     )

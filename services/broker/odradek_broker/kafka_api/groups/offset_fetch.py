@@ -15,7 +15,6 @@ from odradek_broker.kafka_api.groups import coordinator, has_groups
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
 from odradek_broker.kafka_api.topic_errors import find_topic
-from odradek_broker.kafka_api.turns import in_turns
 from odradek_broker.security.rights import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
@@ -55,29 +54,36 @@ async def offset_fetch(request: Request) -> Message:
     if request.version >= _BATCHED_FROM:
         groups = {group.group_id: group for group in message.groups}  # each is answered once
         return OffsetFetchResponse(
-            groups=[await _group(request, group) async for group in in_turns(groups.values())]
+            groups=[
+                await _group(request, group) async for group in request.in_turns(groups.values())
+            ]
         )
-    selection = _select(request, message.topics)
+    selection = await _select(request, message.topics)
     fetched = await _fetch(request, message.group_id, selection, None, -1)
     if fetched.error is not ErrorCode.NONE:
         offsets = dict.fromkeys(selection.partitions or ())
         fetched = FetchedOffsets(error=fetched.error, offsets=offsets)
     code = fetched.error if request.version < _GROUP_ERROR_FROM else ErrorCode.NONE
     topics = [
-        _Topic(name=name, partitions=[_item(_Partition, *offset, code) for offset in offsets])
-        for name, offsets in _by_topic(fetched).items()
+        _Topic(
+            name=name,
+            partitions=[
+                _item(_Partition, *offset, code) async for offset in request.in_turns(offsets)
+            ],
+        )
+        async for name, offsets in request.in_turns(_by_topic(fetched).items())
     ]
     if fetched.error is ErrorCode.NONE:
         topics += [
             _Topic(name=topic.name, partitions=_refusals(_Partition, topic, refusal))
-            for topic, refusal in selection.refused
+            async for topic, refusal in request.in_turns(selection.refused)
         ]
     return OffsetFetchResponse(error_code=fetched.error, topics=topics)
 
 
 async def _group(request: Request, group: Any) -> Any:
     is_member = request.version >= _CONSUMER_PROTOCOL_FROM and group.member_id is not None
-    selection = _select(request, group.topics)
+    selection = await _select(request, group.topics)
     fetched = await _fetch(
         request,
         group.group_id,
@@ -86,7 +92,7 @@ async def _group(request: Request, group: Any) -> Any:
         group.member_epoch if is_member else -1,
     )
     topics = []
-    for name, offsets in _by_topic(fetched).items():
+    async for name, offsets in request.in_turns(_by_topic(fetched).items()):
         state = request.services.image.topic(name)
         if state is None and request.version >= _TOPIC_IDS_FROM:
             continue  # deleted meanwhile: it has no id any more, and its offsets go
@@ -94,7 +100,10 @@ async def _group(request: Request, group: Any) -> Any:
             _GroupTopic(
                 name=name,
                 topic_id=uuid_of(NO_TOPIC_ID if state is None else state.topic_id),
-                partitions=[_item(_GroupPartition, *one, ErrorCode.NONE) for one in offsets],
+                partitions=[
+                    _item(_GroupPartition, *one, ErrorCode.NONE)
+                    async for one in request.in_turns(offsets)
+                ],
             )
         )
     if fetched.error is ErrorCode.NONE:
@@ -104,17 +113,17 @@ async def _group(request: Request, group: Any) -> Any:
                 topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
                 partitions=_refusals(_GroupPartition, topic, refusal),
             )
-            for topic, refusal in selection.refused
+            async for topic, refusal in request.in_turns(selection.refused)
         ]
     return _Group(group_id=group.group_id, error_code=fetched.error, topics=topics)
 
 
-def _select(request: Request, topics: Iterable[Any] | None) -> _Selection:
+async def _select(request: Request, topics: Iterable[Any] | None) -> _Selection:
     if topics is None:
         return _Selection(None, [])
     selection = _Selection([], [])
     assert selection.partitions is not None, selection
-    for topic in topics:
+    async for topic in request.in_turns(topics):
         name = _name(request, topic)
         if isinstance(name, ErrorCode):
             selection.refused.append((topic, name))
@@ -156,7 +165,7 @@ async def _fetch(
         return FetchedOffsets(error=error.code)
     visible = {
         partition: committed
-        for partition, committed in fetched.offsets.items()
+        async for partition, committed in request.in_turns(fetched.offsets.items())
         if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, partition.topic)
     }
     return FetchedOffsets(error=fetched.error, offsets=visible)

@@ -1,0 +1,55 @@
+"""A broker whose event loop tells how long it was kept in one piece, in CPU time of its thread.
+
+CPU time, so that a busy machine does not matter. Each callback that took `HELD_S_MIN` or more is a
+line of the file that HELD_FILE names: the seconds, those of them that Python's garbage collector
+took, and what ran, with tabs between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import runpy
+from time import thread_time
+from typing import Any, Final
+
+HELD_S_MIN: Final = 0.002
+HELD_FILE: Final = "HELD_FILE"
+
+
+def _plant() -> None:
+    from odradek_runtime import lifecycle
+
+    held = os.open(os.environ[HELD_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    original = asyncio.Handle._run
+
+    collecting = began_collecting = 0.0
+
+    def collected(phase: str, _: Any) -> None:
+        nonlocal collecting, began_collecting
+        if phase == "start":
+            began_collecting = thread_time()
+        else:
+            collecting += thread_time() - began_collecting
+
+    def run(self: Any) -> None:
+        nonlocal collecting
+        collecting = 0.0
+        began = thread_time()
+        original(self)
+        seconds = thread_time() - began
+        if seconds >= HELD_S_MIN:
+            what = " ".join(repr(self).split())
+            os.write(held, f"{seconds:.6f}\t{collecting:.6f}\t{what:.300}\n".encode())
+
+    gc.callbacks.append(collected)
+
+    asyncio.Handle._run = run  # type: ignore[method-assign]
+    asyncio.TimerHandle._run = run  # type: ignore[method-assign]
+    lifecycle._loop_factory = lambda: asyncio.new_event_loop  # uvloop's handles cannot be watched
+
+
+if __name__ == "__main__":
+    _plant()
+    runpy.run_module("odradek_broker", run_name="__main__")
