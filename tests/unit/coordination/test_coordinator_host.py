@@ -13,7 +13,8 @@ from odradek_broker.coordination import coordinator_host, hosted_shard
 from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.groups.step import Answer, RequestId
+from odradek_broker.groups.step import Answer, RequestId, judges
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives.varint import Malformed
@@ -271,6 +272,43 @@ async def test_a_request_that_fails_leaves_nothing_behind(
     assert moved.value.code is ErrorCode.NOT_COORDINATOR
     partitions.holds = False
     assert await ask(host, FIRST, add("c")) == 3, "a, b and c; what failed was never written"
+
+
+async def test_a_request_that_cannot_be_judged_fails_alone(
+    host: CoordinatorHost[Tally], kind: TallyKind, partitions: Partitions
+) -> None:
+    @judges
+    def refuse(shard: Tally) -> Told:
+        raise AssertionError("a bug")
+
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    assert await ask(host, FIRST, add("a")) == 1
+    partitions.holds = True
+    waits = asyncio.ensure_future(host.ask(FIRST, add("b")))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        with pytest.raises(CoordinatorError) as refused:
+            await host.ask(FIRST, lambda shard, _: refuse(shard))
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    partitions.holds = False
+    write = partitions.writes[-1]
+    write.on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
+    assert await waits == 2, "others, and what waits, do not notice"
+    assert len(kind.made) == 1, "nothing is loaded again"
+
+
+async def test_the_named_test_catches_a_shard_that_ends_with_each_bug(
+    host: CoordinatorHost[Tally],
+    kind: TallyKind,
+    partitions: Partitions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Never(Exception):
+        pass
+
+    monkeypatch.setattr(hosted_shard, "NothingApplied", Never)
+    with pytest.raises((AssertionError, CoordinatorError)):
+        await test_a_request_that_cannot_be_judged_fails_alone(host, kind, partitions)
 
 
 async def test_a_step_of_any_size_is_written(

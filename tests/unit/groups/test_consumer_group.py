@@ -21,7 +21,7 @@ from odradek_broker.groups.messages import (
     ConsumerHeartbeatAnswer,
 )
 from odradek_broker.groups.records import MEMBER_BYTES_MAX, GroupRecord
-from odradek_broker.groups.step import RequestId, Step
+from odradek_broker.groups.step import NothingApplied, RequestId, Step
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -150,6 +150,21 @@ def test_a_second_member_waits_until_the_first_gave_up() -> None:
     assert group.beat("m2").assignment
     group.settle()
     assert {len(m.owned) > 0 for m in group.members.values()} == {True}
+
+
+def test_a_heartbeat_that_breaks_its_judgement_changes_nothing() -> None:
+    group = Group()
+    group.beat("m1")
+    before = len(group.log)
+    topics: Any = ("a", None)  # what no decoder lets through
+    for name in ("m1", "m2"):
+        beat = ConsumerHeartbeat(
+            group_id="g", member_id=name, member_epoch=0, subscribed_topics=topics, owned={}
+        )
+        with pytest.raises(NothingApplied):
+            group.send(beat)
+    assert len(group.log) == before
+    group.settle()
 
 
 def test_what_a_member_may_be_told() -> None:

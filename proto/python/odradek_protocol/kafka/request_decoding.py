@@ -170,7 +170,8 @@ class _Source:
         self._emit(level, f"{names}, = unpack_from('>{form}', data, pos)")
         self._emit(level, f"pos += {size}")
 
-    def _value(self, field: Any, target: str, level: int) -> None:
+    def _value(self, field: Any, target: str, level: int, *, is_element: bool = False) -> None:
+        """Decode a field, or an element of one: `nullable` of an array's schema is not its elements'."""
         kind = field._type_str
         if field.is_struct_array() or field.is_array():
             self._array(field, target, level)
@@ -186,13 +187,23 @@ class _Source:
             self._emit(level, f"{target} = bytes(data[pos:pos + 16])")
             self._emit(level, "pos += 16")
         elif kind == "string":
-            self._sized(field, target, level, "str(data[pos:pos + {0}], 'utf-8')", ">h", 2)
+            read = "str(data[pos:pos + {0}], 'utf-8')"
+            self._sized(field, target, level, read, ">h", 2, is_element=is_element)
         else:
             assert kind in ("bytes", "records"), kind
-            self._sized(field, target, level, "bytes(data[pos:pos + {0}])", ">i", 4)
+            read = "bytes(data[pos:pos + {0}])"
+            self._sized(field, target, level, read, ">i", 4, is_element=is_element)
 
     def _sized(
-        self, field: Any, target: str, level: int, read: str, form: str, form_size: int
+        self,
+        field: Any,
+        target: str,
+        level: int,
+        read: str,
+        form: str,
+        form_size: int,
+        *,
+        is_element: bool,
     ) -> None:
         length = self._name("n")
         self._length(length, level, form, form_size)
@@ -206,7 +217,7 @@ class _Source:
         self._emit(level, f"if 0 <= {length} <= end - pos:")
         self._emit(level + 1, f"{target} = {read.format(length)}")
         self._emit(level + 1, f"pos += {length}")
-        self._null_or_refuse(field, target, length, level)
+        self._null_or_refuse(field, target, length, level, may_be_null=not is_element)
 
     def _bytes_max(self, field: Any) -> int | None:
         """Of a string; None where the length field bounds it, or the frame does (bytes)."""
@@ -234,7 +245,7 @@ class _Source:
             if field.is_struct_array():
                 self.struct(inner, inner.data_class, item, level + 2)
             else:
-                self._value(inner, item, level + 2)
+                self._value(inner, item, level + 2, is_element=True)
             self._emit(level + 2, f"{items}.append({item})")
             if self._in_steps:
                 self._emit(level + 2, "yield")
@@ -287,8 +298,10 @@ class _Source:
             self._emit(level, f"{name} = unpack_from('{form}', data, pos)[0]")
             self._emit(level, f"pos += {form_size}")
 
-    def _null_or_refuse(self, field: Any, target: str, length: str, level: int) -> None:
-        if field.nullable_for_version_q(self._version):
+    def _null_or_refuse(
+        self, field: Any, target: str, length: str, level: int, *, may_be_null: bool = True
+    ) -> None:
+        if may_be_null and field.nullable_for_version_q(self._version):
             self._emit(level, f"elif {length} == -1:")
             self._emit(level + 1, f"{target} = None")
         self._emit(level, "else:")

@@ -6,7 +6,8 @@ A handler decides on state that has everything appended so far replayed; its ans
 committed, so that nobody is told, or reads, what may yet be lost. Answers leave in the order of the decisions.
 If an append fails, or a handler does, the state is ahead of the log and is of no more use: the shard closes, everyone
 who waits is told NOT_COORDINATOR, and the host loads a new one. A failed handler is a bug: it costs this partition a
-load, and the others nothing.
+load, and the others nothing. A handler that raises NothingApplied met its bug while it judged the request: only that
+request fails, so that nobody can end a shard by repeating it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from odradek_broker.groups.step import NothingApplied
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -104,6 +106,12 @@ class HostedShard(Generic[Shard]):
         self._waiting[request_id] = future
         try:
             self.take(decide(self.shard, request_id))
+        except NothingApplied as error:
+            _log.error(
+                "A coordinator could not judge a request", exc=error, partition=self.partition
+            )
+            del self._waiting[request_id]
+            future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
         except Exception as error:
             self._waiting.pop(request_id, None)
             future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))

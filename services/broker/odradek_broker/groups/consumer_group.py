@@ -34,6 +34,7 @@ from odradek_broker.groups.records import (
     CurrentAssignment,
     GroupRecord,
 )
+from odradek_broker.groups.step import judges
 from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
 from odradek_protocol.identity import MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -101,6 +102,7 @@ class ConsumerGroup(ConsumerGroupTargets):
             assignment=current.assigned if tells else None,
         )
 
+    @judges
     def _refuse(
         self, beat: ConsumerHeartbeat, catalog: TopicCatalog
     ) -> tuple[ErrorCode, str | None]:

@@ -30,7 +30,7 @@ from odradek_broker.groups.records import (
     has_room_for,
     says_too_much,
 )
-from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
+from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer, judges
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -92,6 +92,7 @@ class GroupShard(OffsetShard):
         group.remove(holder, records)
         return Step(tuple(records)) + self._maybe_downgrade(group, now_ms, wall_ms)
 
+    @judges
     def _refuse_join(self, join: JoinGroup) -> ErrorCode:
         if not join.group_id or not has_room_for(join.group_id):
             return ErrorCode.INVALID_GROUP_ID
@@ -162,11 +163,9 @@ class GroupShard(OffsetShard):
         wall_ms: int,
     ) -> Step:
         """ConsumerGroupHeartbeat (KIP-848)."""
-        if not beat.group_id or not has_room_for(beat.group_id):
-            return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_GROUP_ID))
-        said = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
-        if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(said):
-            return answer(request_id, ConsumerHeartbeatAnswer(error=ErrorCode.INVALID_REQUEST))
+        refusal = _refuse_beat(beat)
+        if refusal is not ErrorCode.NONE:
+            return answer(request_id, ConsumerHeartbeatAnswer(error=refusal))
         self._due_ms.pop(beat.group_id, None)
         before = self.groups.get(beat.group_id)
         if not isinstance(before, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
@@ -259,3 +258,13 @@ class GroupShard(OffsetShard):
                 due_ms.pop(group_id)
                 step += Step(tuple(records)) + self._maybe_downgrade(group, now_ms, wall_ms)
         return step
+
+
+@judges
+def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
+    if not beat.group_id or not has_room_for(beat.group_id):
+        return ErrorCode.INVALID_GROUP_ID
+    said = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
+    if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(said):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE

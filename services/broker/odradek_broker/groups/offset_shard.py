@@ -17,7 +17,7 @@ from odradek_broker.groups.messages import (
     OffsetsAnswer,
 )
 from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord, has_room_for
-from odradek_broker.groups.step import Answer, RequestId, Step, answer
+from odradek_broker.groups.step import Answer, RequestId, Step, answer, judges
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -61,6 +61,7 @@ class OffsetShard(GroupTable):
         told = OffsetsAnswer(partitions=results)
         return Step(tuple(records), (Answer(request_id, told),))
 
+    @judges
     def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
         group = self.groups.get(commit.group_id)
         if not commit.group_id or not has_room_for(commit.group_id):
@@ -74,6 +75,7 @@ class OffsetShard(GroupTable):
             )
         return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
 
+    @judges
     def handle_fetch_offsets(self, request_id: RequestId, fetch: FetchOffsets) -> Step:
         """OffsetFetch of one group."""
         group = self.groups.get(fetch.group_id)

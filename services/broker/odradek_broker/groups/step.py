@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import Any, NewType, ParamSpec, TypeVar
 
 from odradek_broker.groups.records import GroupRecord
 
 RequestId = NewType("RequestId", int)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NothingApplied(Exception):
+    """A request met a bug before anything of it was applied: the state is as it was."""
+
+
+def judges(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that only looks at a request and at the state, before a handler changes anything.
+
+    Whatever it raises becomes NothingApplied. Do not mark what replays a record.
+    """
+
+    @functools.wraps(function)
+    def judging(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise NothingApplied(f"{function.__qualname__}: {error}") from error
+
+    return judging
 
 
 @dataclass(frozen=True, slots=True)
