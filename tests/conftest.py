@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.tools import LEAVE_OUT_NOTHING, table
 
 # A first example pays for imports, and machines are shared: time is pytest-timeout's business.
 settings.register_profile("odradek", deadline=None)
@@ -23,3 +27,26 @@ class ByFixtures(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFixtures:
     return ByFixtures(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was left out because a tool is missing, and the way to bring it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    lines = table(
+        str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)
+    )
+    if lines:
+        terminalreporter.section("left out: tools that are not on this machine")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that left something out where nothing may be left out."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get(LEAVE_OUT_NOTHING) or session.exitstatus != 0:
+        return
+    skipped = reporter.stats.get("skipped", [])
+    if table(str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-import pytest
+from tests.tools import need
 
 ROOT = Path(__file__).parents[2]
 IMPORT_ROOTS = ("proto/python", "services/runtime", "services/metadata_quorum", "services/broker")
@@ -23,11 +23,10 @@ PREFIXES = ("odradek_broker_", "odradek_metadata_quorum_", "odradek_gateway_", "
 
 @functools.cache
 def tracked() -> tuple[str, ...]:
+    need("a git checkout")
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
-    if not listed:
-        pytest.skip("not a git checkout")
     return tuple(one for one in listed if (ROOT / one).exists())
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from odradek.embedded.embedded_cluster import EmbeddedCluster
+from tests.tools import need
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
@@ -35,11 +35,10 @@ def jars_3_7() -> Path:
 def fetched(project: str, folder: Path, last: str) -> Path:
     """The folder with what the project depends on."""
     if not any(folder.glob(last)):
-        maven = shutil.which("mvn")
-        assert maven is not None, "Maven is not installed: apt-get install maven"
+        need("Maven and a JDK")
         subprocess.run(
             [
-                maven,
+                "mvn",
                 "-q",
                 "-B",
                 "-f",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import threading
 import uuid
@@ -21,16 +20,16 @@ from tests.e2e.kafka.access import (
 )
 from tests.e2e.kafka.conftest import Guarded
 from tests.e2e.kafka.group_shares import assert_shared_and_taken_over
+from tests.tools import need
 
 TIMEOUT_S = 20
 
 
 def kcat(*arguments: str, stdin: str = "", refused: bool = False) -> str:
     """Its output; what it complains of when it is refused."""
-    found = shutil.which("kcat")
-    assert found is not None, "kcat is not installed: apt-get install kcat"
+    need("kcat")
     ran = subprocess.run(
-        [found, *arguments],
+        ["kcat", *arguments],
         input=stdin,
         text=True,
         capture_output=True,

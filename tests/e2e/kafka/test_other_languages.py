@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.tools import need
+
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 BUILD = HERE.parents[2] / "build"
@@ -41,22 +43,22 @@ def objects(printed: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def go_clients() -> Path:
     """A folder with a program for each client."""
-    go = shutil.which("go")
-    assert go is not None, "Go is not installed: apt-get install golang-go"
+    need("Go")
     folder = BUILD / "go-clients"
     folder.mkdir(parents=True, exist_ok=True)
-    run(go, "build", "-o", f"{folder}{os.sep}", "./...", folder=HERE / "go_clients", timeout_s=500)
+    run(
+        "go", "build", "-o", f"{folder}{os.sep}", "./...", folder=HERE / "go_clients", timeout_s=500
+    )
     return folder
 
 
 @pytest.fixture(scope="session")
 def node_clients() -> Path:
     """A folder with the programs and their modules."""
-    npm = shutil.which("npm")
-    assert npm is not None, "npm is not installed: apt-get install npm"
+    need("npm")
     folder = BUILD / "node-clients"
     shutil.copytree(HERE / "node_clients", folder, dirs_exist_ok=True)
-    run(npm, "install", "--no-package-lock", "--no-audit", folder=folder, timeout_s=300)
+    run("npm", "install", "--no-package-lock", "--no-audit", folder=folder, timeout_s=300)
     return folder
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.integration.kubernetes.pod_sandbox import PodProcess, can_make_namespaces
+from tests.integration.kubernetes.pod_sandbox import PodProcess
 from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
-from tests.unit.kubernetes.rendered import has_kubectl
+from tests.tools import need
 
 ANSWER_S_MAX = 90.0
 RATE = 600  # records/s, one at a time: every gap shows
@@ -21,11 +20,7 @@ RATE = 600  # records/s, one at a time: every gap shows
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKubernetes]:
     """What `kubectl apply -k deploy/k8s` brings; every test leaves all of it ready."""
-    if not os.environ.get("CI"):
-        if not has_kubectl():
-            pytest.skip("kubectl is not installed")
-        if not can_make_namespaces():
-            pytest.skip("network namespaces take root and iproute2")
+    need("kubectl", "network namespaces")
     scratch = tmp_path_factory.mktemp("kubernetes")
     with SimulatedKubernetes(".", scratch, beside=["jobs"]) as found:
         found.apply()

@@ -11,7 +11,6 @@ import functools
 import ipaddress
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,18 +26,6 @@ _KILLED_S_MAX = 30.0
 
 
 @functools.cache
-def can_make_namespaces() -> bool:
-    """Whether this machine lets us make network and mount namespaces."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "setpriv", "nsenter"))):
-        return False
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
-        capture_output=True,
-        check=False,
-    )
-    return done.returncode == 0
-
-
 class PodNetwork:
     """A bridge with a namespace a pod. Addresses are never given out twice."""
 

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import httpx
 import pytest
 
-from pyspark_odradek.spark_session import missing
 from tests.integration.kubernetes.conftest import load_on
 from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
+from tests.tools import need
 from tests.unit.kubernetes.network_rules import EGRESS, INGRESS
 
 BAR_S = 1.0  # of one roll
@@ -216,9 +215,7 @@ def test_declared_topics_are_there_and_applying_them_again_changes_nothing(
 @pytest.mark.timeout(600)
 def test_the_spark_job_reads_and_writes_the_cluster(cluster: SimulatedKubernetes) -> None:
     """The plain Job as it stands: its image's user, a read-only root, certificates by file."""
-    problem = missing()
-    if problem is not None and not os.environ.get("CI"):
-        pytest.skip(problem)
+    need("Java 17 or 21")
     url = f"https://{cluster.pods_of('gateway')[0].address}:8082"
     v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}
     with httpx.Client(timeout=60, verify=cluster.client_tls()) as client:

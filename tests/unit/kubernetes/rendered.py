@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +10,18 @@ from typing import Any
 
 import yaml
 
+from tests.tools import need
+
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"
 OVERLAYS = (".", "base", "overlays/dev", "overlays/prod", "jobs")
 Object = dict[str, Any]
 
 
-def has_kubectl() -> bool:
-    return shutil.which("kubectl") is not None
-
-
 @functools.cache
 def render(overlay: str) -> str:
+    """The overlay as kubectl renders it; skips the test where there is no kubectl."""
+    need("kubectl")
     done = subprocess.run(
         ["kubectl", "kustomize", str(K8S / overlay)], capture_output=True, text=True, check=True
     )

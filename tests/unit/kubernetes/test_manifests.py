@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -22,15 +21,11 @@ from tests.unit.kubernetes.policies import violations
 from tests.unit.kubernetes.rendered import (
     K8S,
     OVERLAYS,
-    has_kubectl,
     objects,
     render,
 )
 
 pytestmark = [
-    pytest.mark.skipif(
-        not has_kubectl() and not os.environ.get("CI"), reason="kubectl is not installed"
-    ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]

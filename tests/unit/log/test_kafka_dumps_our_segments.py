@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import DiskStorage
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.control import ControlType, encode_marker
+from tests.tools import need
 from tests.unit.log.material import Broker, batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(600)]
@@ -30,8 +30,7 @@ CONFIG = LogConfig(
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if not shutil.which("mvn") or not shutil.which("java"):
-        pytest.skip("needs maven and a JDK")
+    need("Maven and a JDK")
     jars = tmp_path_factory.mktemp("jars")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
     subprocess.run(["mvn", "-q", "-B", "-f", str(POM), *goal], check=True)

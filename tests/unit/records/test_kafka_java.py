@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from odradek_protocol.records import (
     iter_headers,
     read_control,
 )
+from tests.tools import need
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(600)]
 SOURCES = Path(__file__).parent / "kafka_java"
@@ -28,8 +28,7 @@ SOURCES = Path(__file__).parent / "kafka_java"
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if not shutil.which("mvn") or not shutil.which("javac"):
-        pytest.skip("needs maven and a JDK")
+    need("Maven and a JDK")
     jars = tmp_path_factory.mktemp("jars")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
     subprocess.run(["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), *goal], check=True)

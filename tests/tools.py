@@ -1,0 +1,101 @@
+"""What some tests take beyond Python: found on this machine, or the test is left out and counted.
+
+A test says `need("kcat")`. Where that is missing it is skipped, and a table at the end of the run names what
+was left out, how many tests, and the way to bring it. With ODRADEK_TESTS_LEAVE_OUT_NOTHING=1, as in CI, a
+run that left anything out fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+LEAVE_OUT_NOTHING: Final = "ODRADEK_TESTS_LEAVE_OUT_NOTHING"
+_PREFIX: Final = "left out: needs "
+
+
+class Tool(NamedTuple):
+    """Something that tests need: whether it is here, and the way to bring it."""
+
+    is_here: Callable[[], bool]
+    bring: str
+
+
+def _command(name: str) -> Callable[[], bool]:
+    return lambda: shutil.which(name) is not None
+
+
+def c_compiler() -> str | None:
+    """The C compiler that Python's own build names, else `cc` or `gcc`; None: there is none."""
+    configured = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    return next(filter(None, map(shutil.which, (configured, "cc", "gcc"))), None)
+
+
+def _spark_works() -> bool:
+    from pyspark_odradek.spark_session import missing
+
+    return missing() is None
+
+
+def _has_namespaces() -> bool:
+    """Whether this user may make network and mount namespaces."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "setpriv", "nsenter"))):
+        return False
+    command = ["unshare", "--net", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+TOOLS: Final[dict[str, Tool]] = {
+    "kcat": Tool(_command("kcat"), "apt-get install kcat"),
+    "a C compiler": Tool(lambda: c_compiler() is not None, "apt-get install gcc libc6-dev"),
+    "Java 17 or 21": Tool(_spark_works, "apt-get install openjdk-17-jre-headless"),
+    "Maven and a JDK": Tool(
+        lambda: all(map(shutil.which, ("mvn", "java", "javac"))),
+        "apt-get install maven openjdk-17-jdk-headless",
+    ),
+    "kubectl": Tool(
+        _command("kubectl"), "python3 .ci/install_kubectl.py DIRECTORY, and that into PATH"
+    ),
+    "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
+    "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
+    "Go": Tool(_command("go"), "apt-get install golang-go"),
+    "npm": Tool(_command("npm"), "apt-get install npm"),
+    "a git checkout": Tool(
+        lambda: (ROOT / ".git").exists() and shutil.which("git") is not None,
+        "apt-get install git, and git clone",
+    ),
+}
+
+
+def need(*names: str) -> None:
+    """Skip the calling test or fixture unless all of these are here, and have it counted.
+
+    Raises:
+        KeyError: a name that is not in TOOLS.
+    """
+    for name in names:
+        if not TOOLS[name].is_here():
+            pytest.skip(f"{_PREFIX}{name}")
+
+
+def tool_of(reason: str) -> str | None:
+    """The tool that a skip's reason names; None for a skip of another kind."""
+    _, found, name = reason.partition(_PREFIX)
+    return name if found else None
+
+
+def table(reasons: Iterable[str]) -> list[str]:
+    """A line for each tool that tests were left out for, the most wanted first."""
+    counts = Counter(name for reason in reasons if (name := tool_of(reason)) is not None)
+    return [
+        f"{count:5} tests  need {name}: {TOOLS[name].bring}" for name, count in counts.most_common()
+    ]
