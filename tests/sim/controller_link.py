@@ -19,6 +19,7 @@ from odradek_metadata_quorum.controller.requests import (
 )
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from tests.sim.controller_node import CLUSTER_ID
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS
@@ -85,6 +86,8 @@ class ControllerLink:
             restart_class=restart_class,
             previous_broker_epoch=previous_broker_epoch,
             lost_partitions=disk.lost_partitions(),
+            features=OWN_MAXIMA,
+            feature_minima=OWN_MINIMA,
         )
         self.call("handle_register", request, self._registered)
         self._process.after(self._scheduler.between(200, 400) * MS, self.register)

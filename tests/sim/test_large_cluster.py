@@ -16,6 +16,7 @@ from odradek_broker.partition.effects import Role
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.records import MetadataBatch, PartitionChange
 from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from tests.sim.cluster import Cluster
@@ -55,7 +56,10 @@ class LargeCluster:
         self.until(self._all_attached, limit_ms=60_000)
 
     def _committed(self, offset: int, entry: Entry) -> None:
-        payload = encode_batch(MetadataBatch(controller_epoch=entry.term, records=entry.records))
+        payload = encode_batch(
+            MetadataBatch(controller_epoch=entry.term, records=entry.records),
+            level=METADATA_VERSION_MAX,
+        )
         self.entry_bytes_max = max(self.entry_bytes_max, len(payload))
         changes = sum(isinstance(record, PartitionChange) for record in entry.records)
         self.changes_max = max(self.changes_max, changes)

@@ -60,6 +60,7 @@ from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.internal_channels import InternalChannels
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready
 from odradek_runtime.listeners import (
@@ -116,7 +117,15 @@ class BrokerProcess:
         self._tick.start()
         self._pool = DiskPool(threads_max=settings.pool_threads_max)
         self._lease = Lease(settings.lease_ms)
-        self._controllers = ControllerClient(settings.controllers, self._tls)
+        self._controllers = ControllerClient(
+            settings.controllers,
+            self._tls,
+            identity=ClusterIdentity(
+                settings.cluster_id,
+                controller_ids=[node for node, _, _ in settings.controllers],
+                metadata_incarnation_id=self._directory.metadata_incarnation_id,
+            ),
+        )
         self._peers = InternalChannels(self._tls)
         self._proposals = IsrProposals(
             broker_id=self._broker_id,
@@ -149,6 +158,9 @@ class BrokerProcess:
             broker_id=self._broker_id,
             controllers=self._controllers,
             on_change=self._image_changed,
+            on_refused=lambda reason: self._stop.set(
+                "the metadata cannot be followed", failure=ProcessRefused(reason)
+            ),
         )
         self._membership = Membership(
             settings,

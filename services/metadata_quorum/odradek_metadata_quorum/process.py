@@ -23,15 +23,18 @@ from odradek_metadata_quorum.rpc.admin_servicer import AdminServicer
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
-from odradek_metadata_quorum.rpc.peers import Peers
+from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
+from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
+    common_pb2,
     controller_service_pb2_grpc,
 )
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.cluster_identity import ClusterIdentity, must_wait, why_stranger
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import (
@@ -96,6 +99,8 @@ class QuorumProcess:
             try:
                 await asyncio.sleep(0)  # the host runs before the quorum can call it
                 await self._start(server, admin_http)
+                registration = self._own_registration()
+                tasks.append(group.create_task(registration.run(), name="registration"))
                 await stop.wait()
                 _log.info("Stops", reason=stop.reason)
             finally:
@@ -138,7 +143,14 @@ class QuorumProcess:
 
     def _server(self) -> grpc.aio.Server:
         server = new_server(concurrent_rpcs_max=_RPCS_MAX)
-        peers = Peers(has_tls=self._tls is not None)
+        peers = Peers(
+            has_tls=self._tls is not None,
+            why_stranger=self._why_stranger,
+            must_wait=lambda headers: must_wait(
+                headers,
+                metadata_incarnation_id=self._host.controller.committed.incarnation_id,
+            ),
+        )
         controller_service_pb2_grpc.add_ControllerServiceServicer_to_server(
             ControllerServicer(self._host, self._quorum, peers, self._describe_quorum), server
         )
@@ -187,6 +199,41 @@ class QuorumProcess:
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
             **self.ports,
+        )
+
+    # --- the cluster
+
+    def _own_registration(self) -> OwnRegistration:
+        settings = self._settings
+        endpoints = {node: (host, port) for node, host, port in settings.rpc_endpoints}
+        return OwnRegistration(
+            node_id=settings.node_id,
+            peers=endpoints,
+            listeners=lambda: [
+                common_pb2.Listener(name=CONTROLLER, host=host, port=port)
+                for node, (host, port) in endpoints.items()
+                if node == settings.node_id
+            ],
+            host=self._host,
+            quorum=self._quorum,
+            identity=lambda: ClusterIdentity(
+                settings.cluster_id,
+                controller_ids=self._voter_ids,
+                metadata_incarnation_id=self._host.controller.committed.incarnation_id,
+            ),
+            tls=self._tls,
+        )
+
+    @property
+    def _voter_ids(self) -> list[int]:
+        return [node for node, _, _ in self._settings.voters]
+
+    def _why_stranger(self, headers: Headers) -> str:
+        return why_stranger(
+            headers,
+            cluster_id=self._settings.cluster_id,
+            metadata_incarnation_id=self._host.controller.committed.incarnation_id,
+            voters=self._voter_ids,
         )
 
     # --- what is told

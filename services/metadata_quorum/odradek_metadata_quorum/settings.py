@@ -9,6 +9,7 @@ from typing import Final
 from odradek_metadata_quorum.controller import ControllerSettings
 from odradek_metadata_quorum.quorum import QuorumSettings, QuorumTimers, QuorumTls
 from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING
+from odradek_protocol.identity import ControllerId
 from odradek_protocol.metadata.config_definition import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
@@ -182,6 +183,7 @@ class QuorumProcessSettings(NodeSettings):
             session_ms=self.session_ms,
             grace_ms=self.grace_ms,
             initial_configs=self.initial_configs(),
+            voters=tuple(ControllerId(node) for node, _, _ in self.voters),
         )
 
     def quorum_settings(self, *, insecure: bool) -> QuorumSettings:

@@ -251,8 +251,7 @@ def _locked(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a broker for another cluster than its controllers'",
-    "...broker 9 belongs to cluster other, this is cluster ...: point it at its own "
-    "controllers, or give it an empty data directory",
+    "...broker 9 belongs to cluster other, this is cluster ...: point it at its own controllers",
 )
 def _wrong_cluster(cluster: EmbeddedCluster) -> str:
     endpoints = f"controller.rpc.endpoints=1@{cluster.describe()['controllers']}"

@@ -31,6 +31,7 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.codec import decode_batch
+from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import ConfigResourceType, Endpoint, RestartClass
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as admin_grpc
@@ -130,6 +131,8 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
                         for one in request.listeners
                     ),
                     rack=request.rack or None,
+                    features=tuple(sorted(request.features.items())),
+                    feature_minima=tuple(sorted(request.feature_minima.items())),
                     lost_partitions=frozenset(_partition(p) for p in request.lost_partitions),
                 ),
                 _now_ms(),
@@ -352,6 +355,7 @@ async def registered(controller: MemoryController) -> int:
             incarnation_id=bytes(16),
             directory_ids=[bytes(16)],
             restart_class=pb.RESTART_CLASS_POWER,
+            features=dict(OWN_MAXIMA),
         ),
         None,
     )

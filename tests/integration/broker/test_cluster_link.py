@@ -33,6 +33,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import NoOp, Topic
 from odradek_protocol.metadata.snapshot import snapshot_bytes
@@ -41,6 +42,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.grpc_endpoints import SERVER_OPTIONS
 from odradek_runtime.tls import TlsFiles
 from tests.integration.broker.memory_controller import MemoryController, registered, until
@@ -103,6 +105,7 @@ async def test_the_feed_brings_the_image_up_to_date(controller: MemoryController
         broker_id=BrokerId(1),
         controllers=client,
         on_change=lambda _image, delta: changes.append(delta),
+        on_refused=pytest.fail,
     )
     task = asyncio.create_task(feed.run())
     await until(lambda: feed.image.offset == controller.core.committed.offset)
@@ -129,6 +132,7 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
         broker_id=BrokerId(1),
         controllers=client,
         on_change=lambda _image, delta: created.update(delta.topics_created),
+        on_refused=pytest.fail,
     )
     task = asyncio.create_task(feed.run())
     await until(lambda: feed.image.offset == image.offset and len(created) == 20)
@@ -157,7 +161,9 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
     monkeypatch.setattr(metadata_feed, "_STANDBY_S", 0.1)
     server, port = await _serve(CutOff())
     client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
-    feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
+    feed = MetadataFeed(
+        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None, on_refused=pytest.fail
+    )
     task = asyncio.create_task(feed.run())
     await until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
     task.cancel()
@@ -179,7 +185,9 @@ class OtherHistory(pb_grpc.ControllerServiceServicer):
 async def test_a_feed_that_is_refused_for_good_is_told(caplog: pytest.LogCaptureFixture) -> None:
     server, port = await _serve(OtherHistory())
     client = ControllerClient([(1, "127.0.0.1", port)], None)
-    feed = MetadataFeed(broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None)
+    feed = MetadataFeed(
+        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None, on_refused=pytest.fail
+    )
     task = asyncio.create_task(feed.run())
     await until(lambda: "Metadata feed is refused" in caplog.messages)
     task.cancel()
@@ -200,6 +208,7 @@ async def test_a_call_finds_the_active_controller(controller: MemoryController) 
         incarnation_id=bytes(16),
         directory_ids=[bytes(16)],
         restart_class=pb.RESTART_CLASS_POWER,
+        features=dict(OWN_MAXIMA),
     )
     answer = await client.call("Register", request, timeout_s=5)
     assert answer.error_code == 0
@@ -248,6 +257,7 @@ class _Beating:
             on_news=lambda _news: None,
             on_stale=self.stale.set,
             tls=tls,
+            identity=ClusterIdentity("c"),
         )
 
 

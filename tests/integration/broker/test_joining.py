@@ -46,6 +46,7 @@ class Rejoining:
             broker_id=BrokerId(4),
             controllers=self.client,
             on_change=lambda image, delta: self.member.image_changed(image, delta),
+            on_refused=pytest.fail,
         )
         settings: Any = SimpleNamespace(
             node_id=4,
@@ -58,6 +59,7 @@ class Rejoining:
             restart_class=RestartClass.CLEAN,
             previous_broker_epoch=BrokerEpoch(previous_broker_epoch),
             directory_id=bytes(16),
+            follow_metadata=lambda _: None,
             told=lambda: None,
         )
         self._loop = asyncio.get_running_loop()

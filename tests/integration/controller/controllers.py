@@ -16,6 +16,7 @@ from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.process import QuorumProcess
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_protocol.metadata.codec import decode_batch
+from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.snapshot import SnapshotReader
 from odradek_protocol.records.crc32c import crc32c
@@ -186,6 +187,7 @@ def register_request(broker_id: int = 1, life: int = 1, **more: Any) -> pb.Regis
             "directory_ids": [broker_id.to_bytes(16, "big")],
             "restart_class": pb.RESTART_CLASS_PROCESS,
             "previous_broker_epoch": -1,
+            "features": dict(OWN_MAXIMA),
             **more,
         }
     )

@@ -38,6 +38,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import decode_batch
+from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType, MetadataRecord, RestartClass
 
@@ -122,8 +123,9 @@ class Cluster:
         directory: int | None = None,
         rack: str | None = None,
         lost_partitions: frozenset[TopicIdPartition] = frozenset(),
+        **more: Any,
     ) -> RegisterResponse:
-        """A new life of a broker."""
+        """A new life of a broker; `more` are fields of the request."""
         self.lives += 1
         previous = self.epochs.get(broker_id, NO_BROKER_EPOCH)
         if previous_broker_epoch is not None:
@@ -139,6 +141,11 @@ class Cluster:
             previous_broker_epoch=previous,
             rack=rack,
             lost_partitions=lost_partitions,
+            **{
+                "features": OWN_MAXIMA,
+                "feature_minima": OWN_MINIMA,
+                **more,
+            },
         )
         response: RegisterResponse = self.commit(
             self.controller.handle_register(request, self.now_ms)

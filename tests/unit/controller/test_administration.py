@@ -1,10 +1,8 @@
-"""Quotas, features, producer ids: what is taken, what is refused and why."""
+"""Quotas and producer ids: what is taken, what is refused and why."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
 from odradek_metadata_quorum.controller.requests import AllocateProducerIdsRequest
@@ -47,7 +45,7 @@ def test_quotas_are_set_and_removed() -> None:
     assert found.image.quotas == {}
 
 
-# --- features and producer ids
+# --- what a first start sets, and producer ids
 
 
 def test_a_clusters_first_start_sets_features_and_configs_once() -> None:
@@ -58,33 +56,11 @@ def test_a_clusters_first_start_sets_features_and_configs_once() -> None:
             cluster_id="test-cluster", initial_configs=(("min.insync.replicas", "2"),)
         )
     )
-    assert found.image.features["transaction.version"] == 2
+    assert found.image.features == {"group.version": 1, "metadata.version": 2}
     assert found.image.config_of(BROKER, "") == {"min.insync.replicas": "2"}
     found.set_config("min.insync.replicas", "1")
     found.fail_over()
     assert found.image.config_of(BROKER, "") == {"min.insync.replicas": "1"}
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "downgrade", "good"),
-    [
-        ("transaction.version", 2, False, True),
-        ("transaction.version", 1, False, False),
-        ("transaction.version", 1, True, True),
-        ("transaction.version", 3, False, False),
-        ("metadata.version", 0, True, False),
-        ("no.version", 1, False, False),
-    ],
-)
-def test_feature_levels(name: str, level: int, downgrade: bool, good: bool) -> None:
-    found = cluster_with_topic()
-    outcome = found.commit(
-        found.controller.handle_update_feature(name, level, allow_downgrade=downgrade)
-    )
-    assert outcome.is_good is good
-    assert good or outcome.error is ErrorCode.FEATURE_UPDATE_FAILED
-    if good:
-        assert found.image.features[name] == level
 
 
 def test_producer_ids_are_given_out_once_also_across_controllers() -> None:

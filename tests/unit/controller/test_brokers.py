@@ -12,6 +12,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
     PartitionChange,
@@ -37,6 +38,7 @@ def test_the_same_incarnation_gets_the_same_answer() -> None:
         incarnation_id=IncarnationId(b"i" * 16),
         directory_ids=(DirectoryId(b"d" * 16),),
         restart_class=RestartClass.POWER,
+        features=OWN_MAXIMA,
     )
     found.commits_at_once = False
     first = found.commit(found.controller.handle_register(request, 0))
@@ -52,6 +54,7 @@ def test_another_clusters_broker_is_told_so() -> None:
         incarnation_id=IncarnationId(b"i" * 16),
         directory_ids=(DirectoryId(b"d" * 16),),
         restart_class=RestartClass.POWER,
+        features=OWN_MAXIMA,
     )
     response = found.commit(found.controller.handle_register(request, 0))
     assert response.outcome.error is ErrorCode.INCONSISTENT_CLUSTER_ID

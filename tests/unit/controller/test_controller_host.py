@@ -19,6 +19,7 @@ from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActiv
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
 from odradek_protocol.metadata.records import MetadataBatch, NoOp
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
@@ -105,7 +106,7 @@ def prepare_broker(setup: Setup) -> None:
     source = Cluster()
     source.start(1)
     for _, epoch, records in source.log:
-        payload = encode_batch(MetadataBatch(controller_epoch=epoch, records=records))
+        payload = encode_batch(MetadataBatch(controller_epoch=epoch, records=records), level=LEVEL)
         setup.log.offset += 1
         assert setup.log.machine is not None
         setup.log.machine.apply(setup.log.offset, epoch, payload)
@@ -252,7 +253,8 @@ async def test_a_batch_of_another_epoch_than_its_entry_is_void() -> None:
     payload = encode_batch(
         MetadataBatch(
             controller_epoch=1, records=tuple(r for _, _, rs in Cluster().log for r in rs)
-        )
+        ),
+        level=LEVEL,
     )
     setup.log.machine.apply(before.offset + 1, 2, payload)
     after = setup.controller.committed
@@ -267,7 +269,7 @@ async def test_a_snapshot_is_the_state_at_its_moment_whatever_comes_after() -> N
     prepare_broker(setup)
     encode = setup.log.machine.snapshot()
     before = setup.controller.committed.copy()
-    no_op = encode_batch(MetadataBatch(controller_epoch=5, records=(NoOp(),)))
+    no_op = encode_batch(MetadataBatch(controller_epoch=5, records=(NoOp(),)), level=LEVEL)
     setup.log.machine.apply(before.offset + 1, 5, no_op)
     other = Setup()
     assert other.log.machine is not None

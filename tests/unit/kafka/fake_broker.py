@@ -63,6 +63,7 @@ def image() -> MetadataImage:
             rack="east",
         ),
         FeatureLevel(name="group.version", level=1),
+        FeatureLevel(name="metadata.version", level=2),
     ]
     for name, topic_id in TOPICS.items():
         records.append(Topic(topic_id=topic_id, name=TopicName(name)))

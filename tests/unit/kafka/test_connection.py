@@ -112,7 +112,13 @@ async def test_acks_0_has_no_answer_and_holds_nothing_up() -> None:
         assert len(server.partitions.appended) == 1
 
 
-@pytest.mark.parametrize(("version", "told"), [(3, []), (4, [("group.version", 0, 1)])])
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (3, [("metadata.version", 1, 2)]),
+        (4, [("group.version", 0, 1), ("metadata.version", 1, 2), ("transaction.version", 0, 0)]),
+    ],
+)
 async def test_features_that_may_be_off_are_not_told_to_clients_that_fail_at_them(
     version: int, told: list[tuple[str, int, int]]
 ) -> None:
@@ -123,7 +129,8 @@ async def test_features_that_may_be_off_are_not_told_to_clients_that_fail_at_the
         answer = messages.ApiVersionsResponse.decode((await client.receive())[1], version=version)
         supported = answer.supported_features or []
         assert [(one.name, one.min_version, one.max_version) for one in supported] == told
-        assert [one.name for one in answer.finalized_features] == ["group.version"]
+        finalized = [(one.name, one.max_version_level) for one in answer.finalized_features]
+        assert finalized == [("group.version", 1), ("metadata.version", 2)]
 
 
 @pytest.mark.parametrize(

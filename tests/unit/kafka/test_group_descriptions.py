@@ -140,5 +140,5 @@ async def test_a_cluster_may_do_without_the_consumer_protocol(key: ApiKey) -> No
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     asks = message_of(ApiKey.API_VERSIONS, 4)
     versions: Any = told.handle(request(served, ApiKey.API_VERSIONS, 4, asks))
-    assert [one.name for one in versions.supported_features] == ["group.version"]
-    assert versions.finalized_features == []
+    assert "group.version" in {one.name for one in versions.supported_features}
+    assert "group.version" not in {one.name for one in versions.finalized_features}

@@ -17,6 +17,7 @@ from odradek_protocol.identity import (
     BrokerId,
     ClusterId,
     IncarnationId,
+    MetadataIncarnationId,
     Offset,
     PartitionIndex,
     TopicId,
@@ -97,6 +98,22 @@ def test_what_was_never_formatted_says_how_to_format(tmp_path: Path) -> None:
 def test_a_damaged_meta_properties_is_named(tmp_path: Path, text: str) -> None:
     path = formatted(tmp_path)
     (path / "meta.properties").write_text(text)
+    with pytest.raises(DirectoryRefused, match=r"meta.properties is damaged: "):
+        opened(path)
+
+
+def test_the_metadata_log_that_is_followed_is_remembered(tmp_path: Path) -> None:
+    path = formatted(tmp_path)
+    directory = opened(path)
+    assert directory.metadata_incarnation_id is None
+    directory.follow_metadata(MetadataIncarnationId(bytes(range(16))))
+    directory.close(broker_epoch=None)
+    again = opened(path)
+    assert again.metadata_incarnation_id == bytes(range(16))
+    again.close(broker_epoch=None)
+    text = (path / "meta.properties").read_text()
+    assert text.count("=") == 5, "the four lines that older programs read, and one that they ignore"
+    (path / "meta.properties").write_text(text.replace("0e0f", "0e"))
     with pytest.raises(DirectoryRefused, match=r"meta.properties is damaged: "):
         opened(path)
 

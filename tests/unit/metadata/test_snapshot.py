@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import tracemalloc
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek_protocol.identity import BrokerId, MetadataOffset, PartitionIndex, TopicId, TopicName
+from odradek_protocol.identity import (
+    BrokerId,
+    ControllerId,
+    IncarnationId,
+    MetadataIncarnationId,
+    MetadataOffset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
 from odradek_protocol.metadata.codec import MetadataDecodeError
+from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     AccessControlEntry,
@@ -18,9 +29,11 @@ from odradek_protocol.metadata.records import (
     Config,
     ConfigResourceType,
     FeatureLevel,
+    MetadataIncarnation,
     Partition,
     PartitionChange,
     ProducerIds,
+    RegisterController,
     ScramMechanism,
     Topic,
     UserScramCredential,
@@ -38,7 +51,13 @@ def full_image() -> MetadataImage:
     """An image with something of everything."""
     image = with_topics()
     return replayed(
-        FeatureLevel(name="metadata.version", level=1),
+        FeatureLevel(name="metadata.version", level=2),
+        MetadataIncarnation(incarnation_id=MetadataIncarnationId(b"i" * 16)),
+        RegisterController(
+            controller_id=ControllerId(1),
+            incarnation_id=IncarnationId(b"c" * 16),
+            features=(("metadata.version", 2),),
+        ),
         BrokerRegistrationChange(
             broker_id=ONE, broker_epoch=image.brokers[ONE].broker_epoch, fenced=False
         ),
@@ -182,3 +201,22 @@ def large_image() -> MetadataImage:
                 ),
             )
     return image
+
+
+def test_a_snapshot_of_a_later_level_is_no_damage() -> None:
+    whole = bytearray(snapshot_bytes(MetadataImage(features={"metadata.version": 2})))
+    head = whole.index(msgpack.packb([1, -1, 0, 2]))
+    whole[head + 4] = 3
+    with pytest.raises(NewerProgramNeeded, match=r"metadata\.version 3"):
+        read_snapshot(whole)
+
+
+def test_a_snapshot_of_an_older_program_is_read() -> None:
+    """It has no level in its head."""
+    whole = snapshot_bytes(MetadataImage(features={"metadata.version": 1}))
+    head = msgpack.packb([1, -1, 0, 1])
+    assert len(head) == 5
+    older = whole.replace(
+        b"\x00\x00\x00\x05" + head, b"\x00\x00\x00\x04" + msgpack.packb([1, -1, 0])
+    )
+    assert read_snapshot(older) == MetadataImage(features={"metadata.version": 1})

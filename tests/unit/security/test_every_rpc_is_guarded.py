@@ -108,6 +108,7 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
     "DescribeMetadataQuorum": ({}, cluster(Operation.DESCRIBE)),
     "DescribeLogDirs": ({}, cluster(Operation.DESCRIBE)),
     "UpdateFeatures": ({}, cluster(Operation.ALTER)),
+    "DescribeFeatures": ({}, cluster(Operation.DESCRIBE)),
     "GroupHeartbeat": (
         {"group_id": "group", "subscribed_topics": ["orders"]},
         [*group(Operation.READ), *topic(Operation.DESCRIBE)],

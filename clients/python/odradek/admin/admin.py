@@ -11,6 +11,7 @@ from odradek.admin.admin_calls import check
 from odradek.admin.descriptions import (
     BrokerDescription,
     ClusterDescription,
+    FeatureDescription,
     ListenerDescription,
     LogDirDescription,
     QuorumDescription,
@@ -132,6 +133,21 @@ class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
             methods.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=broker_id)
         )
         check(response.error_code, f"broker {broker_id}", response.error_message)
+
+    async def describe_features(self) -> list[FeatureDescription]:
+        """The feature levels in use, and what the cluster's members support, by name."""
+        response = await self._call(methods.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
+        return [
+            FeatureDescription(
+                name=feature.name,
+                level=feature.level,
+                level_min=feature.level_min,
+                level_max=feature.level_max,
+                level_common=feature.level_common,
+                held_back_by=tuple(feature.held_back_by),
+            )
+            for feature in response.features
+        ]
 
     async def update_feature(self, name: str, level: int, *, allow_downgrade: bool = False) -> None:
         """Raise, or lower, a feature level."""

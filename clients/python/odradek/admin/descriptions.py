@@ -161,6 +161,18 @@ class LogDirDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """One feature of the cluster: the level in use, and what its members support."""
+
+    name: str
+    level: int  # 0: off
+    level_min: int  # that the active controller supports
+    level_max: int
+    level_common: int  # the highest that every broker and controller supports
+    held_back_by: tuple[str, ...]  # members that do not support level_max, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
     """One member of the metadata quorum; None: not known to who answered."""
 

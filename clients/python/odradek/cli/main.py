@@ -10,7 +10,7 @@ import typer
 
 from odradek.cli import connection
 from odradek.cli.access import acl, tls, user
-from odradek.cli.cluster import cluster, group, quorum, topic
+from odradek.cli.cluster import cluster, feature, group, quorum, topic
 from odradek.cli.output import fail
 from odradek.cli.processes import demo, dev, services, storage
 from odradek.cli.records import bench, consume, produce
@@ -70,6 +70,7 @@ def _options(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(feature.app, name="feature")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(storage.app, name="storage")
 app.add_typer(tls.app, name="tls")

@@ -29,6 +29,7 @@ class Admin(Facade[AsyncAdmin]):
     describe_quorum = waits(AsyncAdmin.describe_quorum)
     describe_log_dirs = waits(AsyncAdmin.describe_log_dirs)
     unregister_broker = waits(AsyncAdmin.unregister_broker)
+    describe_features = waits(AsyncAdmin.describe_features)
     update_feature = waits(AsyncAdmin.update_feature)
     create_acls = waits(AsyncAdmin.create_acls)
     delete_acls = waits(AsyncAdmin.delete_acls)

@@ -140,6 +140,9 @@ DESCRIBE_LOG_DIRS: Final = admin_call(
 UPDATE_FEATURES: Final = admin_call(
     "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse
 )
+DESCRIBE_FEATURES: Final = admin_call(
+    "DescribeFeatures", admin.DescribeFeaturesRequest, admin.DescribeFeaturesResponse
+)
 GROUP_HEARTBEAT: Final = _group_call(
     "GroupHeartbeat", group.GroupHeartbeatRequest, group.GroupHeartbeatResponse
 )

@@ -4,7 +4,13 @@ A record is `[type id, version, field, field, ...]` in the order of its dataclas
 `[format, controller epoch, [record, ...]]`. There are no names on the wire, so renaming a field is
 free and reordering fields is forbidden. Reading checks each value against the field's type, so
 damaged or hostile bytes end as `MetadataDecodeError` and never as a strange object in the image;
-lengths are bounded by the bytes that are there (msgpack's own default).
+lengths are bounded by the bytes that are there (msgpack's own default). A type, a version or a field
+that this program does not know ends as `NewerProgramNeeded`: ignoring it would give this process
+another image than the others have.
+
+What is written is what the `metadata.version` of the cluster allows: each record in the highest
+version of that level. A record or a field above the level is a bug of the writer, found by an
+assert.
 
 The per-type functions are built once, from the annotations: a record costs some microseconds.
 """
@@ -19,7 +25,18 @@ from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 
+from odradek_protocol.metadata.errors import MetadataDecodeError, NewerProgramNeeded
 from odradek_protocol.metadata.records import RECORD_TYPES, MetadataBatch, MetadataRecord
+
+__all__ = [
+    "MetadataDecodeError",
+    "decode_batch",
+    "decode_record",
+    "decode_records",
+    "encode_batch",
+    "encode_record",
+    "encode_records",
+]
 
 BATCH_FORMAT: Final = 1
 
@@ -27,13 +44,9 @@ _Reader = Callable[[Any], Any]  # Any: what msgpack returns, before it is checke
 _Writer = Callable[[Any], Any]
 
 
-class MetadataDecodeError(ValueError):
-    """These bytes are not metadata of a form that this version reads."""
-
-
-def encode_batch(batch: MetadataBatch) -> bytes:
-    """The bytes of a batch, the same for equal batches."""
-    rows = [_row(record) for record in batch.records]
+def encode_batch(batch: MetadataBatch, *, level: int) -> bytes:
+    """The bytes of a batch at this `metadata.version`, the same for equal batches."""
+    rows = [_row(record, level) for record in batch.records]
     return _packed([BATCH_FORMAT, batch.controller_epoch, rows])
 
 
@@ -43,8 +56,10 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
     if not isinstance(value, tuple) or len(value) < 3:
         raise MetadataDecodeError("a batch is an array of three")
     batch_format, controller_epoch, rows = value[:3]
-    if batch_format != BATCH_FORMAT or isinstance(batch_format, bool):
+    if type(batch_format) is not int or batch_format < BATCH_FORMAT:
         raise MetadataDecodeError(f"batch format {batch_format!r} is not {BATCH_FORMAT}")
+    if batch_format > BATCH_FORMAT or len(value) > 3:
+        raise NewerProgramNeeded(f"a batch of format {batch_format} with {len(value)} parts")
     if not isinstance(rows, tuple):
         raise MetadataDecodeError("records are an array")
     return MetadataBatch(
@@ -52,14 +67,14 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
     )
 
 
-def encode_record(record: MetadataRecord) -> bytes:
+def encode_record(record: MetadataRecord, *, level: int) -> bytes:
     """The bytes of one record, as snapshots hold it."""
-    return _packed(_row(record))
+    return _packed(_row(record, level))
 
 
-def encode_records(records: Sequence[MetadataRecord]) -> bytes:
+def encode_records(records: Sequence[MetadataRecord], *, level: int) -> bytes:
     """The bytes of several records, as one array."""
-    return _packed([_row(record) for record in records])
+    return _packed([_row(record, level) for record in records])
 
 
 def decode_record(payload: bytes | memoryview) -> MetadataRecord:
@@ -100,6 +115,17 @@ class _Layout:
             f.default is MISSING and f.default_factory is MISSING for f in fields(cls)
         )
         assert all(f.default is MISSING for f in fields(cls)[: self.required]), cls
+        self._since = [f.metadata.get("since", 0) for f in fields(cls)]
+        assert self._since == sorted(self._since), cls
+        self._later = [
+            (f.name, f.default, since)
+            for f, since in zip(fields(cls), self._since, strict=True)
+            if since
+        ]
+
+    def field_count(self, version: int) -> int:
+        """How many fields the record has in this version."""
+        return sum(since <= version for since in self._since)
 
     def write(self, value: object) -> list[Any]:
         return [
@@ -107,13 +133,25 @@ class _Layout:
             for name, write in zip(self.names, self.writers, strict=True)
         ]
 
+    def write_version(self, value: object, version: int) -> list[Any]:
+        """The fields of this version; those of later versions must be at their defaults."""
+        for name, default, since in self._later:
+            assert since <= version or getattr(value, name) == default, (name, version, value)
+        return self.write(value)[: self.field_count(version)]
+
     def read(self, values: Sequence[Any]) -> Any:
         if len(values) < self.required:
             raise MetadataDecodeError(f"{self.cls.__name__}: {len(values)} fields are too few")
-        # A newer writer may have appended fields that mean nothing here: not strict.
+        if len(values) > len(self.names):
+            raise NewerProgramNeeded(
+                f"{self.cls.__name__} with {len(values)} fields, {len(self.names)} are known"
+            )
+        # An older writer did not know the last fields: not strict.
         named = zip(self.names, self.readers, values, strict=False)
         try:
             return self.cls(**{name: read(value) for name, read, value in named})
+        except NewerProgramNeeded:
+            raise
         except MetadataDecodeError as error:
             raise MetadataDecodeError(f"{self.cls.__name__}: {error}") from None
 
@@ -206,18 +244,23 @@ _BY_TYPE_ID: Final = {cls.TYPE_ID: layout for cls, layout in _LAYOUTS.items()}
 assert len(_BY_TYPE_ID) == len(RECORD_TYPES), "two records share a type id"
 
 
-def _row(record: MetadataRecord) -> list[Any]:
-    return [record.TYPE_ID, record.VERSION, *_LAYOUTS[type(record)].write(record)]
+def _row(record: MetadataRecord, level: int) -> list[Any]:
+    version = sum(since <= level for since in record.LEVELS) - 1
+    assert version >= 0, f"metadata.version {level} has no {type(record).__name__}"
+    return [record.TYPE_ID, version, *_LAYOUTS[type(record)].write_version(record, version)]
 
 
 def _record(row: Any) -> MetadataRecord:
     values = _read_array(row)
     if len(values) < 2:
         raise MetadataDecodeError("a record begins with its type and version")
-    layout = _BY_TYPE_ID.get(_read_int(values[0]))
+    type_id, version = _read_int(values[0]), _read_int(values[1])
+    if type_id < 1 or version < 0:
+        raise MetadataDecodeError(f"record type {type_id}, version {version}")
+    layout = _BY_TYPE_ID.get(type_id)
     if layout is None:
-        raise MetadataDecodeError(f"unknown record type {values[0]}")
-    version, known = _read_int(values[1]), layout.cls.VERSION  # type: ignore[attr-defined]  # set on each record type
-    if not 0 <= version <= known:
-        raise MetadataDecodeError(f"{layout.cls.__name__} version {version}, known: {known}")
+        raise NewerProgramNeeded(f"unknown record type {type_id}")
+    newest = len(layout.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
+    if version > newest:
+        raise NewerProgramNeeded(f"{layout.cls.__name__} version {version}, {newest} is known")
     return cast(MetadataRecord, layout.read(values[2:]))

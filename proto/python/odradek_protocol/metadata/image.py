@@ -29,8 +29,10 @@ from typing import Any, Final, TypeAlias
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     DirectoryId,
     IncarnationId,
+    MetadataIncarnationId,
     MetadataOffset,
     PartitionIndex,
     ProducerId,
@@ -38,6 +40,14 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.errors import NewerProgramNeeded
+from odradek_protocol.metadata.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_MIN,
+    METADATA_VERSION_WITH_IDENTITY,
+    SUPPORTED_FEATURES,
+    TRANSACTION_VERSION,
+)
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     AccessControlEntry,
@@ -47,12 +57,14 @@ from odradek_protocol.metadata.records import (
     ConfigResourceType,
     Endpoint,
     FeatureLevel,
+    MetadataIncarnation,
     MetadataRecord,
     NoOp,
     Partition,
     PartitionChange,
     ProducerIds,
     RegisterBroker,
+    RegisterController,
     RemoveAccessControlEntry,
     RemoveTopic,
     RemoveUserScramCredential,
@@ -88,6 +100,7 @@ class BrokerState:
     fenced: bool
     in_shutdown: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
+    feature_minima: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_live(self) -> bool:
@@ -123,8 +136,26 @@ class MetadataImage:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
+    incarnation_id: MetadataIncarnationId | None = None  # from metadata.version 2 on
+    controllers: dict[ControllerId, RegisterController] = field(default_factory=dict)
 
     # --- reading
+
+    @property
+    def metadata_version(self) -> int:
+        """The level that says which records may be written."""
+        return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
+
+    def feature_level(self, name: str) -> int:
+        """The level of a feature that is in use; 0 for one that is off."""
+        if name == TRANSACTION_VERSION and not self.has_identity:
+            return 0  # see `features`
+        return self.features.get(name, 0)
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the level allows the records that say whose metadata this is."""
+        return self.metadata_version >= METADATA_VERSION_WITH_IDENTITY
 
     def topic(self, name: str) -> TopicState | None:
         """The topic that has this name now."""
@@ -194,6 +225,8 @@ class MetadataImage:
             quotas={entity: dict(values) for entity, values in self.quotas.items()},
             features=dict(self.features),
             next_producer_id=self.next_producer_id,
+            incarnation_id=self.incarnation_id,
+            controllers=dict(self.controllers),
         )
 
     # --- changing
@@ -205,7 +238,11 @@ class MetadataImage:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; notes in `delta` what changed."""
+        """Apply one committed record of the entry at `offset`; notes in `delta` what changed.
+
+        Raises:
+            NewerProgramNeeded: a feature is set to a level that this program does not support.
+        """
         assert offset >= self.offset, f"replay goes back: {self.offset} -> {offset}"
         assert epoch >= self.epoch, f"epoch goes back: {self.epoch} -> {epoch}"
         self.offset, self.epoch = offset, epoch
@@ -217,6 +254,12 @@ class MetadataImage:
         self.offset, self.epoch = offset, max(epoch, self.epoch)
 
     def _feature_level(self, record: FeatureLevel, delta: MetadataDelta) -> None:
+        _, highest = SUPPORTED_FEATURES.get(record.name, (0, 0))
+        is_meaningless = record.name == TRANSACTION_VERSION and not self.has_identity
+        if record.level > highest and not is_meaningless:
+            raise NewerProgramNeeded(
+                f"the cluster uses {record.name} {record.level}, this program supports {highest}"
+            )
         if record.level == 0:
             self.features.pop(record.name, None)
         else:
@@ -236,6 +279,7 @@ class MetadataImage:
             rack=record.rack,
             features=record.features,
             fenced=record.fenced,
+            feature_minima=record.feature_minima,
         )
         assert before is None or before.broker_epoch < after.broker_epoch, (before, after)
         delta.broker_changed(record.broker_id, before)
@@ -323,6 +367,13 @@ class MetadataImage:
         self.scram.pop((record.user, record.mechanism), None)
         delta.scram_users.add(record.user)
 
+    def _incarnation(self, record: MetadataIncarnation, _delta: MetadataDelta) -> None:
+        assert self.incarnation_id is None, (self.incarnation_id, record)
+        self.incarnation_id = record.incarnation_id
+
+    def _register_controller(self, record: RegisterController, _delta: MetadataDelta) -> None:
+        self.controllers[record.controller_id] = record
+
     def _no_op(self, _record: NoOp, _delta: MetadataDelta) -> None:
         pass
 
@@ -389,4 +440,6 @@ _REPLAY: Final[dict[type[MetadataRecord], Callable[[MetadataImage, Any, Metadata
     UserScramCredential: MetadataImage._user_scram,
     RemoveUserScramCredential: MetadataImage._remove_user_scram,
     NoOp: MetadataImage._no_op,
+    MetadataIncarnation: MetadataImage._incarnation,
+    RegisterController: MetadataImage._register_controller,
 }

@@ -12,14 +12,16 @@ it was (None). Three numbers are never written because replaying gives them, the
 - `partition_epoch` rises by one with each `PartitionChange`;
 - `leader_epoch` rises by one with each `PartitionChange` that sets `leader`, even to the same one.
 
-Evolution: fields are appended, with defaults, and never reordered or reused. An older reader
-ignores trailing fields that it does not know; a newer one takes defaults for what is missing. A
-change that an older reader must not ignore raises `VERSION`, and a feature level gates its use.
+Evolution: fields are appended, with defaults, and never reordered or reused. Each appended field
+begins a new version of its record (`metadata={"since": version}`), and `LEVELS` says, by version,
+from which `metadata.version` on it may be written. A newer reader takes defaults for what is
+missing. An older one refuses a version, a field or a type that it does not know, because a member
+that ignored it would have another image than the rest: the level keeps it from ever seeing one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Final
 
@@ -27,8 +29,10 @@ from odradek_protocol.identity import (
     NO_BROKER,
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     DirectoryId,
     IncarnationId,
+    MetadataIncarnationId,
     PartitionIndex,
     ProducerId,
     TopicId,
@@ -79,7 +83,7 @@ class FeatureLevel:
     """The cluster uses a feature at this level from now on; 0 switches it off."""
 
     TYPE_ID: ClassVar[int] = 1
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     name: str
     level: int
 
@@ -89,10 +93,11 @@ class RegisterBroker:
     """A life of a broker begins, fenced; the offset of this entry is its broker epoch.
 
     `broker_epoch` is written in snapshots only, where the offset of the entry is no longer there.
+    `features` are the highest levels that its program supports, `feature_minima` the lowest above 0.
     """
 
     TYPE_ID: ClassVar[int] = 2
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1, 2)
     broker_id: BrokerId
     incarnation_id: IncarnationId
     directory_ids: tuple[DirectoryId, ...]
@@ -102,6 +107,7 @@ class RegisterBroker:
     features: tuple[tuple[str, int], ...] = ()
     fenced: bool = True
     broker_epoch: BrokerEpoch | None = None
+    feature_minima: tuple[tuple[str, int], ...] = field(default=(), metadata={"since": 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ class BrokerRegistrationChange:
     """A registered broker is fenced, unfenced, on its way out, or has lost directories."""
 
     TYPE_ID: ClassVar[int] = 3
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     fenced: bool | None = None
@@ -122,7 +128,7 @@ class UnregisterBroker:
     """A broker will not come back; its registration is forgotten."""
 
     TYPE_ID: ClassVar[int] = 4
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
@@ -132,7 +138,7 @@ class Topic:
     """A topic exists, with no partition yet."""
 
     TYPE_ID: ClassVar[int] = 5
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     topic_id: TopicId
     name: TopicName
 
@@ -150,7 +156,7 @@ class Partition:
     """
 
     TYPE_ID: ClassVar[int] = 6
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     topic_id: TopicId
     partition: PartitionIndex
     replicas: tuple[BrokerId, ...]
@@ -170,7 +176,7 @@ class PartitionChange:
     """A partition changes; None leaves a field as it is, leader NO_BROKER means none."""
 
     TYPE_ID: ClassVar[int] = 7
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     topic_id: TopicId
     partition: PartitionIndex
     leader: BrokerId | None = None
@@ -188,7 +194,7 @@ class RemoveTopic:
     """A topic and its partitions are gone; its name is free."""
 
     TYPE_ID: ClassVar[int] = 8
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     topic_id: TopicId
 
 
@@ -197,7 +203,7 @@ class Config:
     """A config of a resource is set, or (None) back at its default."""
 
     TYPE_ID: ClassVar[int] = 9
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     resource_type: ConfigResourceType
     resource_name: str
     name: str
@@ -209,7 +215,7 @@ class ProducerIds:
     """Producer ids below this one are given out, the last block to this broker."""
 
     TYPE_ID: ClassVar[int] = 10
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     next_producer_id: ProducerId
@@ -220,7 +226,7 @@ class ClientQuota:
     """A quota of an entity is set, or (None) removed (KIP-546)."""
 
     TYPE_ID: ClassVar[int] = 11
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     entity: tuple[tuple[str, str | None], ...]  # sorted (user|client-id|ip, name or None: default)
     key: str
     value: float | None = None
@@ -231,7 +237,7 @@ class AccessControlEntry:
     """A right is granted or denied; the numbers are Kafka's."""
 
     TYPE_ID: ClassVar[int] = 12
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     acl_id: bytes  # 16 random bytes
     resource_type: int
     resource_name: str
@@ -247,7 +253,7 @@ class RemoveAccessControlEntry:
     """A right is neither granted nor denied any more."""
 
     TYPE_ID: ClassVar[int] = 13
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     acl_id: bytes
 
 
@@ -256,7 +262,7 @@ class UserScramCredential:
     """A user can log in with SCRAM (RFC 5802); nobody can learn the password from this."""
 
     TYPE_ID: ClassVar[int] = 14
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     user: str
     mechanism: ScramMechanism
     salt: bytes
@@ -273,7 +279,7 @@ class RemoveUserScramCredential:
     """A user cannot log in with this mechanism any more."""
 
     TYPE_ID: ClassVar[int] = 15
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
     user: str
     mechanism: ScramMechanism
 
@@ -283,7 +289,34 @@ class NoOp:
     """Nothing changes; its commit proves that its controller is the active one."""
 
     TYPE_ID: ClassVar[int] = 16
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (1,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataIncarnation:
+    """Which metadata log this is: 16 random bytes, written once, in its first batch.
+
+    A log that begins again, because the controllers lost their directories, has another one, and
+    whoever followed the lost log refuses it. The log of a program that wrote none gets its own when
+    `metadata.version` is raised.
+    """
+
+    TYPE_ID: ClassVar[int] = 17
+    LEVELS: ClassVar[tuple[int, ...]] = (2,)
+    incarnation_id: MetadataIncarnationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterController:
+    """A life of a controller, active or standby, and the feature levels its program supports."""
+
+    TYPE_ID: ClassVar[int] = 18
+    LEVELS: ClassVar[tuple[int, ...]] = (2,)
+    controller_id: ControllerId
+    incarnation_id: IncarnationId
+    endpoints: tuple[Endpoint, ...] = ()
+    features: tuple[tuple[str, int], ...] = ()
+    feature_minima: tuple[tuple[str, int], ...] = ()
 
 
 MetadataRecord = (
@@ -303,6 +336,8 @@ MetadataRecord = (
     | UserScramCredential
     | RemoveUserScramCredential
     | NoOp
+    | MetadataIncarnation
+    | RegisterController
 )
 
 RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
@@ -322,6 +357,8 @@ RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
     UserScramCredential,
     RemoveUserScramCredential,
     NoOp,
+    MetadataIncarnation,
+    RegisterController,
 )
 
 NO_LEADER: Final = NO_BROKER

@@ -2,7 +2,8 @@
 
     snapshot = magic, frame, frame, ..., end frame        frame = length (u32, big endian), body
 
-The first body is `[format, offset, epoch]`, the last `[record count]`; those between are arrays of
+The first body is `[format, offset, epoch, metadata.version]` (older programs wrote no fourth item, and
+ignore it), the last `[record count]`; those between are arrays of
 records that, replayed into an empty image, give the image again. Order is by kind and key, so equal
 images have equal bytes and two members can compare theirs by checksum. Frames hold at most
 `RECORDS_PER_FRAME` records: writing and reading can stop after each, to give the event loop a turn.
@@ -20,12 +21,19 @@ import msgpack
 
 from odradek_protocol.identity import NO_BROKER, NO_BROKER_EPOCH, MetadataOffset
 from odradek_protocol.metadata.codec import MetadataDecodeError, decode_records, encode_records
+from odradek_protocol.metadata.errors import NewerProgramNeeded
+from odradek_protocol.metadata.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+)
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
     ClientQuota,
     Config,
     FeatureLevel,
+    MetadataIncarnation,
     MetadataRecord,
     ProducerIds,
     RegisterBroker,
@@ -41,11 +49,12 @@ _LENGTH: Final = struct.Struct(">I")
 
 def write_snapshot(image: MetadataImage) -> Iterator[bytes]:
     """The pieces of the image's snapshot, in order; the image must not change meanwhile."""
-    head = msgpack.packb([SNAPSHOT_FORMAT, image.offset, image.epoch])
+    level = image.metadata_version
+    head = msgpack.packb([SNAPSHOT_FORMAT, image.offset, image.epoch, level])
     yield MAGIC + _LENGTH.pack(len(head)) + head
     records, count = image_records(image), 0
     while piece := tuple(islice(records, RECORDS_PER_FRAME)):
-        body = encode_records(piece)
+        body = encode_records(piece, level=level)
         count += len(piece)
         yield _LENGTH.pack(len(body)) + body
     end = msgpack.packb(count)
@@ -58,7 +67,10 @@ def snapshot_bytes(image: MetadataImage) -> bytes:
 
 
 def read_snapshot(data: bytes | memoryview) -> MetadataImage:
-    """The image in a whole snapshot; raises `MetadataDecodeError` for anything else."""
+    """The image in a whole snapshot; raises `MetadataDecodeError` for anything else.
+
+    `NewerProgramNeeded` when it uses what this program does not know.
+    """
     reader = SnapshotReader()
     reader.add(data)
     return reader.finish()
@@ -141,13 +153,19 @@ class SnapshotReader:
 
 def _empty_image(body: bytes) -> MetadataImage:
     try:
-        snapshot_format, offset, epoch = msgpack.unpackb(body)[:3]
+        snapshot_format, offset, epoch, *more = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MetadataDecodeError(f"damaged head: {error}") from error
-    if snapshot_format != SNAPSHOT_FORMAT:
+    level = more[0] if more else METADATA_VERSION_MIN
+    if any(type(item) is not int for item in (snapshot_format, offset, epoch, level)):
+        raise MetadataDecodeError("format, offset, epoch and level are integers")
+    if snapshot_format < SNAPSHOT_FORMAT:
         raise MetadataDecodeError(f"snapshot format {snapshot_format!r} is not {SNAPSHOT_FORMAT}")
-    if type(offset) is not int or type(epoch) is not int:
-        raise MetadataDecodeError("offset and epoch are integers")
+    if snapshot_format > SNAPSHOT_FORMAT or level > METADATA_VERSION_MAX:
+        raise NewerProgramNeeded(
+            f"a snapshot of format {snapshot_format} and {METADATA_VERSION} {level}, this program"
+            f" reads format {SNAPSHOT_FORMAT} and levels up to {METADATA_VERSION_MAX}"
+        )
     return MetadataImage(offset=MetadataOffset(offset), epoch=epoch)
 
 
@@ -155,6 +173,10 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Records that give this image when replayed into an empty one, in a fixed order."""
     for name, level in sorted(image.features.items()):
         yield FeatureLevel(name=name, level=level)
+    if image.incarnation_id is not None:
+        yield MetadataIncarnation(incarnation_id=image.incarnation_id)
+    for _, controller in sorted(image.controllers.items()):
+        yield controller
     yield from _broker_records(image)
     for (resource_type, resource), values in sorted(image.configs.items()):
         for name, value in sorted(values.items()):
@@ -189,6 +211,7 @@ def _broker_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             features=broker.features,
             fenced=broker.fenced,
             broker_epoch=broker.broker_epoch,
+            feature_minima=broker.feature_minima,
         )
         if broker.in_shutdown or broker.offline_directory_ids:
             yield BrokerRegistrationChange(

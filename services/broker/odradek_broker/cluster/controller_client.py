@@ -19,6 +19,7 @@ from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
 from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.internal_channels import InternalChannels
 from odradek_runtime.listeners import host_port
 from odradek_runtime.tls import TlsFiles
@@ -44,7 +45,15 @@ class NoController(Exception):
 class ControllerClient:
     """Unary calls to the active controller, and the channels to each of them."""
 
-    def __init__(self, controllers: Sequence[tuple[int, str, int]], tls: TlsFiles | None) -> None:
+    def __init__(
+        self,
+        controllers: Sequence[tuple[int, str, int]],
+        tls: TlsFiles | None,
+        *,
+        identity: ClusterIdentity | None = None,
+    ) -> None:
+        """`identity` goes with each call: a controller of another cluster refuses it."""
+        self.identity = identity or ClusterIdentity()
         self._endpoints = {ControllerId(node): (host, port) for node, host, port in controllers}
         self._order = list(self._endpoints)
         self._channels = InternalChannels(tls)
@@ -90,7 +99,9 @@ class ControllerClient:
                     raise NoController(self._complaint(method, said))
                 try:
                     answer = await self._stub(controller, is_admin, method)(
-                        request, timeout=min(left_s, attempt_s)
+                        request,
+                        timeout=min(left_s, attempt_s),
+                        metadata=self.identity.headers(),
                     )
                 except grpc.aio.AioRpcError as error:
                     if error.code() not in _PASSING:

@@ -27,6 +27,7 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.grpc_endpoints import internal_sync_channel
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
@@ -91,6 +92,7 @@ class Heartbeat:
         on_news: Callable[[HeartbeatNews], None],
         on_stale: Callable[[], None],
         tls: TlsFiles | None,
+        identity: ClusterIdentity,
     ) -> None:
         """`on_news` and `on_stale` are called on `loop`."""
         self.image_offset = -1
@@ -107,14 +109,16 @@ class Heartbeat:
         self._loop = loop
         self._on_news = on_news
         self._on_stale = on_stale
-        self._controller_epoch = 0  # the highest that an answer came from
+        self._controller_epoch = 0  # the highest that a good answer came from
         self._last_news: HeartbeatNews | None = None
         self._news_lock = threading.Lock()
         self._stopping = threading.Event()
         self._beat_now = threading.Event()
         self._seq = 0
         self._streams = [
-            _ControllerStream(ControllerId(node), host, port, tls, self._received, self._stopping)
+            _ControllerStream(
+                ControllerId(node), host, port, tls, identity, self._received, self._stopping
+            )
             for node, host, port in controllers
         ]
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -164,15 +168,17 @@ class Heartbeat:
     ) -> None:
         if not answer.is_active or self._stopping.is_set():
             return
+        is_good = answer.error_code == ErrorCode.NONE
         with self._news_lock:
             if answer.controller_epoch < self._controller_epoch:
                 return  # it was deposed, and does not know that yet
-            self._controller_epoch = answer.controller_epoch
+            if is_good:  # the refusal of a stranger says nothing of this cluster's epochs
+                self._controller_epoch = answer.controller_epoch
         if answer.error_code in _LIFE_IS_OVER:
             self._lease.end()
             self._tell(self._on_stale)
             return
-        if answer.error_code != ErrorCode.NONE:
+        if not is_good:
             return
         if not answer.is_fenced:
             self._lease.renew(sent_at_ms)
@@ -207,11 +213,14 @@ class _ControllerStream:
         host: str,
         port: int,
         tls: TlsFiles | None,
+        identity: ClusterIdentity,
         on_answer: Callable[[ControllerId, pb.HeartbeatResponse, int], None],
         stopping: threading.Event,
     ) -> None:
         self._controller = controller
         self._endpoint = (host, port, tls)
+        self._identity = identity
+        self._refusal = ""
         self._on_answer = on_answer
         self._stopping = stopping
         self._unsent: queue.Queue[pb.HeartbeatRequest | None] = queue.Queue(_UNSENT_MAX)
@@ -264,20 +273,35 @@ class _ControllerStream:
         with internal_sync_channel(
             host, port, tls, peer=f"controller-{self._controller}"
         ) as channel:
-            call = pb_grpc.ControllerServiceStub(channel).Heartbeat(self._requests(ended))
+            call = pb_grpc.ControllerServiceStub(channel).Heartbeat(
+                self._requests(ended), metadata=self._identity.headers()
+            )
             self._call = call
             try:
                 for answer in call:
                     is_answered = True
+                    self._refusal = ""
                     sent_at_ms = self._sent_at.pop(answer.seq, None)
                     if sent_at_ms is not None:
                         self._on_answer(self._controller, answer, sent_at_ms)
-            except grpc.RpcError:
-                pass  # a controller that is away is no event of ours; others tell of it
+            except grpc.RpcError as error:
+                # A controller that is away is no event of ours; others tell of it.
+                if isinstance(error, grpc.Call):
+                    self._note_refusal(error.code(), error.details() or "")
             finally:
                 ended.set()
                 call.cancel()
         return is_answered
+
+    def _note_refusal(self, code: grpc.StatusCode, details: str) -> None:
+        """Tell of each reason once."""
+        if code is grpc.StatusCode.FAILED_PRECONDITION and details != self._refusal:
+            self._refusal = details
+            _log.error(
+                "A controller refuses this broker's heartbeats",
+                controller_id=self._controller,
+                reason=details,
+            )
 
     def _requests(self, ended: threading.Event) -> Iterator[pb.HeartbeatRequest]:
         while not ended.is_set() and not self._stopping.is_set():

@@ -29,10 +29,12 @@ from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
     IncarnationId,
+    MetadataIncarnationId,
     TopicId,
     TopicIdPartition,
 )
 from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
@@ -94,6 +96,8 @@ class Membership:
         self._on_stale = on_stale
         self._heartbeat: Heartbeat | None = None
         self._report: asyncio.Task[None] | None = None  # of log ends; one at a time
+        self._noting_lock = asyncio.Lock()
+        self._noting: asyncio.Task[None] | None = None  # of the metadata's incarnation
 
     # --- joining -----------------------------------------------------------------------------------
 
@@ -131,6 +135,42 @@ class Membership:
         await _patiently(
             self.image_shows(self.is_registered), "the metadata to show this registration"
         )
+        await self._follow_metadata(self._feed.image)
+
+    async def _follow_metadata(self, image: MetadataImage) -> None:
+        """Note durably which metadata log the image is of, once it has an incarnation.
+
+        Raises:
+            ProcessRefused: it has none, and this broker has followed one; or it cannot be noted.
+        """
+        async with self._noting_lock:
+            await self._note_incarnation(image.incarnation_id)
+
+    async def _note_incarnation(self, incarnation_id: MetadataIncarnationId | None) -> None:
+        identity = self._controllers.identity
+        if incarnation_id == identity.metadata_incarnation_id:
+            return
+        if incarnation_id is None:
+            assert identity.metadata_incarnation_id is not None
+            raise ProcessRefused(
+                f"broker {self.broker_id} has followed the metadata log"
+                f" {identity.metadata_incarnation_id.hex()}, the controllers' log has no"
+                " incarnation: it was written by an older program, or is another one. Start the"
+                " controllers with the program and the data directories that they had"
+            )
+        try:
+            await self._pool.call(lambda: self._directory.follow_metadata(incarnation_id))
+        except StorageFailed as failure:
+            raise ProcessRefused(f"the data directory cannot be written: {failure}") from None
+        identity.metadata_incarnation_id = incarnation_id
+        _log.info("Follows a metadata log", incarnation=incarnation_id.hex())
+
+    async def _note_raised_level(self, image: MetadataImage) -> None:
+        """The log got its incarnation while this broker was serving."""
+        try:
+            await self._follow_metadata(image)
+        except ProcessRefused as refused:
+            _log.error("Could not note the metadata's incarnation", reason=str(refused))
 
     async def _register(
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
@@ -148,6 +188,10 @@ class Membership:
             listeners=listeners,
             rack=settings.rack,
             lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
+            features=dict(OWN_MAXIMA),
+            feature_minima=dict(OWN_MINIMA),
+            metadata_incarnation_id=self._controllers.identity.metadata_incarnation_id or b"",
+            controller_ids=sorted(self._controllers.identity.controller_ids),
         )
         self.epoch = await register(self._controllers, request)
         await self._pool.call(self._directory.told)
@@ -163,6 +207,7 @@ class Membership:
             on_news=self._heard,
             on_stale=self.found_stale,
             tls=self._tls,
+            identity=self._controllers.identity,
         )
         self._heartbeat.image_offset = self._feed.image.offset
         self._heartbeat.start()
@@ -197,6 +242,13 @@ class Membership:
             and registered.incarnation_id != self._incarnation  # our own, still to be answered
         ):
             self.found_stale()
+        if (
+            image.incarnation_id is not None
+            and self._controllers.identity.metadata_incarnation_id is None
+            and self._heartbeat is not None
+            and (self._noting is None or self._noting.done())
+        ):
+            self._noting = asyncio.ensure_future(self._note_raised_level(image))
         self._image_moved.set()
 
     def is_registered(self, image: MetadataImage) -> bool:

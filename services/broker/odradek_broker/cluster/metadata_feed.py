@@ -7,6 +7,9 @@ far behind gets a snapshot: it is built beside the present image and applied as 
 between the two, in slices, so that the loop turns meanwhile.
 
 `on_change(image, delta)` is called after each batch: the image is already what the delta leads to.
+
+The feed ends, and `on_refused` says why, when no other controller could help: the metadata needs a
+newer program than this one, or it is not the log that this broker has followed so far.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_protocol.identity import BrokerId, ControllerId, MetadataOffset
 from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
 from odradek_protocol.metadata.delta import MetadataDelta, differences
+from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.snapshot import SnapshotReader
 from odradek_protocol.records.crc32c import crc32c
@@ -34,12 +38,17 @@ _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _STANDBY_S: Final = 5.0  # then it is asked anew who is active, and read there
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
+_NOT_ITS_HISTORY: Final = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION)
 _log = event_log(__name__)
 _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse]
 
 
 class FeedBroken(Exception):
     """The controller sent what does not follow; another one is asked."""
+
+
+class OtherMetadata(Exception):
+    """The log has another incarnation than the one that this broker has followed."""
 
 
 class MetadataFeed:
@@ -51,11 +60,14 @@ class MetadataFeed:
         broker_id: BrokerId,
         controllers: ControllerClient,
         on_change: Callable[[MetadataImage, MetadataDelta], None],
+        on_refused: Callable[[str], None],
     ) -> None:
         self.image = MetadataImage()
         self._broker_id = broker_id
         self._controllers = controllers
         self._on_change = on_change
+        self._on_refused = on_refused
+        self._refusals: set[ControllerId] = set()  # whose refusal was logged
         self._source: ControllerId | None = None
         self._call: _Call | None = None
 
@@ -65,7 +77,19 @@ class MetadataFeed:
             self._call.cancel()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow until cancelled, or until `on_refused`."""
+        try:
+            await self._follow_any()
+        except NewerProgramNeeded as error:
+            self._on_refused(str(error))
+        except OtherMetadata as error:
+            self._on_refused(
+                f"{error}: the controllers lost their data directories and began anew, or belong to"
+                " another cluster. This broker's logs are kept. Restore the data directories of the"
+                " controllers, or correct controller.rpc.endpoints, and start the broker again"
+            )
+
+    async def _follow_any(self) -> None:
         backoff_s = _RETRY_MIN_S
         while True:
             for controller in self._controllers.candidates():
@@ -73,16 +97,14 @@ class MetadataFeed:
                 try:
                     await self._follow(controller)
                 except grpc.aio.AioRpcError as error:
-                    if error.code() is grpc.StatusCode.OUT_OF_RANGE:  # not its cluster's history
-                        _log.error(
-                            "Metadata feed is refused",
-                            controller=controller,
-                            reason=error.details(),
-                        )
+                    if error.code() in _NOT_ITS_HISTORY:
+                        self._log_refusal(controller, error.details() or "")
                     else:
                         _log.debug(
                             "Metadata feed ended", controller=controller, code=error.code().name
                         )
+                except NewerProgramNeeded:
+                    raise
                 except (FeedBroken, MetadataDecodeError) as error:
                     _log.error("Metadata feed is wrong", controller=controller, reason=str(error))
                 except asyncio.CancelledError:
@@ -97,6 +119,12 @@ class MetadataFeed:
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
 
+    def _log_refusal(self, controller: ControllerId, reason: str) -> None:
+        """Once until it is read again: a controller may be of another cluster for long."""
+        if controller not in self._refusals:
+            self._refusals.add(controller)
+            _log.error("Metadata feed is refused", controller=controller, reason=reason)
+
     async def _follow(self, controller: ControllerId) -> None:
         stub = pb_grpc.ControllerServiceStub(self._controllers.channel(controller))
         self._source = controller
@@ -105,7 +133,8 @@ class MetadataFeed:
                 broker_id=self._broker_id,
                 from_offset=self.image.offset + 1,
                 last_epoch=self.image.epoch,
-            )
+            ),
+            metadata=self._controllers.identity.headers(),
         )
         leave = (
             None
@@ -121,6 +150,7 @@ class MetadataFeed:
     async def _receive(self, call: _Call) -> None:
         snapshot: _IncomingSnapshot | None = None
         async for message in call:
+            self._refusals.discard(self._source or ControllerId(-1))
             if message.HasField("batches"):
                 snapshot = None
                 self._replay(message.batches)
@@ -145,10 +175,22 @@ class MetadataFeed:
                     for record in batch.records:
                         self.image.replay(offset, entry.controller_epoch, record, delta)
             self.image.advance(offset, entry.controller_epoch)
+            self._require_own(self.image)
             self._on_change(self.image, delta)
+
+    def _require_own(self, image: MetadataImage) -> None:
+        """Raises OtherMetadata, before anybody has acted on the image."""
+        followed = self._controllers.identity.metadata_incarnation_id
+        if followed is not None and image.incarnation_id not in (None, followed):
+            assert image.incarnation_id is not None
+            raise OtherMetadata(
+                f"broker {self._broker_id} has followed the metadata log {followed.hex()}, the"
+                f" controllers have {image.incarnation_id.hex()}"
+            )
 
     async def _apply(self, after: MetadataImage) -> None:
         before = self.image
+        self._require_own(after)
         if after.offset < before.offset:
             raise FeedBroken(f"snapshot of {after.offset} is older than the image {before.offset}")
         self.image = after

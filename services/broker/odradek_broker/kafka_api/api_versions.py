@@ -15,15 +15,12 @@ from odradek_broker.kafka_api.request import Request
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ApiVersionsResponse, Message
+from odradek_protocol.metadata.features import GROUP_VERSION, SUPPORTED_FEATURES
 
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
 _WITH_NODE: Final = 5
 _LEVEL_0_FROM: Final = 4  # Java clients before 3.9 refuse a broker that tells 0 (KAFKA-17492)
-
-# What the broker supports, as (lowest, highest). Levels in use are the image's: a client may only
-# use what all brokers of the cluster have agreed on.
-SUPPORTED_FEATURES: Final = {"group.version": (0, 1)}
 
 
 @handles(ApiKey.API_VERSIONS)
@@ -41,10 +38,10 @@ def api_versions(request: Request) -> Message:
     supported = {
         name: levels
         for name, levels in SUPPORTED_FEATURES.items()
-        if name != "group.version" or request.services.groups is not None
+        if name != GROUP_VERSION or request.services.groups is not None
     }
     finalized = {
-        name: min(image.features.get(name, 0), highest) for name, (_, highest) in supported.items()
+        name: min(image.feature_level(name), highest) for name, (_, highest) in supported.items()
     }
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,

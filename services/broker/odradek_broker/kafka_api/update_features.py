@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from odradek_broker.kafka_api.api_versions import SUPPORTED_FEATURES
 from odradek_broker.kafka_api.forwarding import Unanswered, change
 from odradek_broker.kafka_api.registry import handles
 from odradek_broker.kafka_api.request import Request
@@ -17,6 +16,7 @@ from odradek_broker.security.rights import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, UpdateFeaturesResponse
+from odradek_protocol.metadata.features import SUPPORTED_FEATURES
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
 _UPGRADE: Final = 1

@@ -30,6 +30,7 @@ from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, 
 from odradek_broker.log.directory.meta_properties import MetaProperties
 from odradek_broker.log.directory.opening import (
     DirectoryRefused,
+    adopt_metadata,
     checked_meta,
     format_directory,
     sync_name,
@@ -61,6 +62,7 @@ from odradek_protocol.identity import (
     ClusterId,
     DirectoryId,
     IncarnationId,
+    MetadataIncarnationId,
     Offset,
     PartitionIndex,
     TopicId,
@@ -91,6 +93,7 @@ class LogDirectory:
         self.path = path
         self.cluster_id = meta.cluster_id
         self.directory_id = meta.directory_id
+        self.metadata_incarnation_id = meta.metadata_incarnation_id  # of the log that was followed
         self.restart_class = RestartClass.POWER
         self.previous_broker_epoch = BrokerEpoch(-1)  # that of the clean marker, if there was one
         self.recent = RecentAppends(recent_bytes_max)
@@ -173,6 +176,14 @@ class LogDirectory:
             self._markers.told()
         except OSError as error:
             raise self.health.fail(f"registering {self.path}", error) from error
+
+    def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
+        """Note durably which metadata log this broker follows. Blocks: pool. Raises StorageFailed."""
+        try:
+            adopt_metadata(self._storage, self.path, incarnation_id)
+        except OSError as error:
+            raise self.health.fail(f"noting the metadata of {self.path}", error) from error
+        self.metadata_incarnation_id = incarnation_id
 
     def load(
         self,

@@ -153,6 +153,7 @@ RULES: Final[dict[str, Rule]] = {
     _ADMIN + "DescribeMetadataQuorum": _on_cluster(Operation.DESCRIBE),
     _ADMIN + "DescribeLogDirs": _on_cluster(Operation.DESCRIBE),
     _ADMIN + "UpdateFeatures": _on_cluster(Operation.ALTER),
+    _ADMIN + "DescribeFeatures": _on_cluster(Operation.DESCRIBE),
     _GROUP + "GroupHeartbeat": _member,
     _GROUP + "CommitOffsets": _commit,
     _GROUP + "FetchOffsets": _fetch_offsets,

@@ -7,10 +7,10 @@
 In every state `replay` applies committed records to the committed image, and heartbeats and broken
 streams are noted, so that a new active controller knows who was dead before its time (R24).
 
-OPENING proposes one batch of its own (a NoOp; on a cluster's first start also the initial configs
-and feature levels) and decides nothing until it comes back. When it does, everything older is in
-the committed image, the controller knows that it is the active one, and the offset of whatever it
-proposes next is one more.
+OPENING proposes one batch of its own (a NoOp; on a cluster's first start also the initial feature
+levels, the log's incarnation and the initial configs) and decides nothing until it comes back. When
+it does, everything older is in the committed image, the controller knows that it is the active one,
+and the offset of whatever it proposes next is one more.
 
 ACTIVE decides. `handle_*` and `tick` give `Decision`s; the caller must
 
@@ -37,6 +37,7 @@ from typing import TypeVar
 
 from odradek_metadata_quorum.controller import (
     brokers,
+    controllers,
     leaders,
     partitions,
     producer_ids,
@@ -73,6 +74,7 @@ from odradek_metadata_quorum.controller.requests import (
     HeartbeatResponse,
     PartitionResult,
     Reassignment,
+    RegisterControllerRequest,
     RegisterRequest,
     RegisterResponse,
     ReportLogEndsRequest,
@@ -83,6 +85,7 @@ from odradek_protocol.identity import BrokerId, MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
 from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.features import METADATA_VERSION, METADATA_VERSION_WITH_IDENTITY
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     NO_LEADER,
@@ -150,8 +153,13 @@ class Controller:
         """This member leads the quorum in `epoch`, and all older entries are replayed here."""
         assert self.epoch is None, f"active twice: {self.epoch}, {epoch}"
         records: list[MetadataRecord] = [NoOp()]
+        metadata_version = self.committed.metadata_version
         if not self.committed.features:
-            records += [FeatureLevel(name=n, level=v) for n, v in self.settings.initial_features]
+            levels = self.settings.initial_features
+            records += [FeatureLevel(name=name, level=level) for name, level in levels]
+            metadata_version = dict(levels)[METADATA_VERSION]
+            if metadata_version >= METADATA_VERSION_WITH_IDENTITY:
+                records.append(features.new_incarnation(self._draws))
             records += [
                 Config(
                     resource_type=ConfigResourceType.BROKER,
@@ -162,7 +170,7 @@ class Controller:
                 for name, value in self.settings.initial_configs
             ]
         self._opening = _Opening(epoch=epoch, now_ms=now_ms, records_left=len(records))
-        return [_decision(None, tuple(records), epoch)]
+        return [_decision(None, tuple(records), epoch, metadata_version)]
 
     def resigned(self) -> None:
         """This member leads no longer: forget all that was decided and not committed."""
@@ -277,6 +285,16 @@ class Controller:
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
+    # --- controllers
+
+    def handle_register_controller(
+        self, request: RegisterControllerRequest, now_ms: int
+    ) -> Decision[Outcome]:
+        """A voter says which feature levels it supports."""
+        return self._decide(
+            lambda work: controllers.register_controller(work, request, now_ms=now_ms)
+        )
+
     # --- partitions
 
     def handle_alter_partition(
@@ -358,11 +376,30 @@ class Controller:
         )
 
     def handle_update_feature(
-        self, name: str, level: int, *, allow_downgrade: bool = False
+        self,
+        name: str,
+        level: int,
+        now_ms: int,
+        *,
+        allow_downgrade: bool = False,
     ) -> Decision[Outcome]:
         """A feature level to change."""
         return self._decide(
-            lambda work: features.update_feature(work, name, level, allow_downgrade=allow_downgrade)
+            lambda work: features.update_feature(
+                work,
+                name,
+                level,
+                now_ms=now_ms,
+                allow_downgrade=allow_downgrade,
+            )
+        )
+
+    def handle_describe_features(
+        self, now_ms: int
+    ) -> Decision[tuple[tuple[features.FeatureDescription, ...], MetadataOffset]]:
+        """All features of this program, and the metadata offset that they are read at."""
+        return self._decide(
+            lambda work: (features.describe_features(work, now_ms=now_ms), work.committed.offset)
         )
 
     def _decide(self, handler: Callable[[Workspace], T]) -> Decision[T]:
@@ -372,7 +409,9 @@ class Controller:
         offset = work.next_offset
         try:
             response = handler(work)
-            decision = _decision(response, tuple(work.written), work.epoch)
+            decision = _decision(
+                response, tuple(work.written), work.epoch, work.image.metadata_version
+            )
             if len(decision.payload) > self.settings.batch_bytes_max:
                 raise BatchTooLarge(
                     f"this request needs {len(decision.payload)} bytes of metadata at once, at "
@@ -393,10 +432,13 @@ class Controller:
                 work.image.replay(offset, work.epoch, record)
 
 
-def _decision(response: T, records: tuple[MetadataRecord, ...], epoch: int) -> Decision[T]:
+def _decision(
+    response: T, records: tuple[MetadataRecord, ...], epoch: int, metadata_version: int
+) -> Decision[T]:
     if not records:
         return Decision(response=response)
-    payload = encode_batch(MetadataBatch(controller_epoch=epoch, records=records))
+    batch = MetadataBatch(controller_epoch=epoch, records=records)
+    payload = encode_batch(batch, level=metadata_version)
     return Decision(response=response, records=records, payload=payload)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import INITIAL_LEVELS, FeatureLevels
 from odradek_protocol.metadata.records import MetadataRecord
 
 Response = TypeVar("Response", covariant=True)
@@ -74,8 +76,5 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000
     initial_configs: tuple[tuple[str, str], ...] = field(default=())  # of all brokers, first start
-    initial_features: tuple[tuple[str, int], ...] = (
-        ("group.version", 1),
-        ("metadata.version", 1),
-        ("transaction.version", 2),
-    )
+    initial_features: FeatureLevels = INITIAL_LEVELS
+    voters: tuple[ControllerId, ...] = ()  # all of them must support a level that is raised

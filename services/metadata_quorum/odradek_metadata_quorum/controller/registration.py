@@ -12,12 +12,15 @@ last life. Otherwise the class is POWER.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from odradek_metadata_quorum.controller.decision import GOOD, Outcome
 from odradek_metadata_quorum.controller.flapping import note_fencing
 from odradek_metadata_quorum.controller.requests import RegisterRequest, RegisterResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_protocol.identity import BrokerId, TopicIdPartition
+from odradek_protocol.identity import BrokerId, MetadataIncarnationId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import highest_supported
 from odradek_protocol.metadata.image import BrokerState
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
@@ -54,6 +57,7 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
             endpoints=request.endpoints,
             rack=request.rack,
             features=request.features,
+            feature_minima=request.feature_minima if work.image.has_identity else (),
         )
     )
     work.write(*_registration_changes(work, request, restart_class))
@@ -121,21 +125,75 @@ def _refusal(
         return Outcome(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
             message=f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is "
-            f"cluster {work.settings.cluster_id}: point it at its own controllers, or give it an "
-            "empty data directory",
+            f"cluster {work.settings.cluster_id}: point it at its own controllers",
         )
     if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
         return Outcome(
             error=ErrorCode.INVALID_REGISTRATION,
             message="a broker has an id from 0, a directory id, and an incarnation id of 16 bytes",
         )
-    for name, level in work.image.features.items():
-        if dict(request.features).get(name, level) < level:
+    if request.metadata_incarnation_id not in (None, work.image.incarnation_id):
+        return Outcome(
+            error=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            message=other_metadata(
+                request.broker_id, request.metadata_incarnation_id, work.image.incarnation_id
+            ),
+        )
+    if strangers := request.controller_ids - set(work.settings.voters or request.controller_ids):
+        return Outcome(
+            error=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            message=f"broker {request.broker_id} names the controllers {_list(strangers)}, which "
+            f"are not voters here: the voters are {_list(work.settings.voters)}. Correct the "
+            "broker's controller.rpc.endpoints; or, if the controllers' own "
+            "controller.quorum.voters differ from each other, those",
+        )
+    return _feature_refusal(work, request) or _duplicate_refusal(work, request, before)
+
+
+def other_metadata(
+    broker_id: BrokerId,
+    followed: MetadataIncarnationId | None,
+    present: MetadataIncarnationId | None,
+) -> str:
+    """What happened when a broker meets a metadata log that is not the one it has followed."""
+    return (
+        f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, the "
+        f"controllers have {incarnation_text(present)}: they lost their data directories and began "
+        "anew, or belong to another cluster. The broker's logs are kept as they are. Restore the "
+        "data directories of the controllers, or correct controller.rpc.endpoints, and start the "
+        "broker again. Only if the old metadata is lost for good: stop the broker and run `odradek "
+        f"storage adopt --incarnation {incarnation_text(present)}` on its data directory; logs of "
+        "topics that the new metadata does not have are then set aside as strays"
+    )
+
+
+def incarnation_text(incarnation_id: MetadataIncarnationId | None) -> str:
+    """An incarnation as people read and type it."""
+    return "(none)" if incarnation_id is None else incarnation_id.hex()
+
+
+def _list(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))
+
+
+def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | None:
+    minima = dict(request.feature_minima)
+    for name in work.image.features:
+        level = work.image.feature_level(name)
+        lowest, highest = minima.get(name, 0), highest_supported(request.features, name)
+        if not lowest <= level <= highest and level > 0:
+            way_out = "upgrade the broker" if level > highest else "raise the level first"
             return Outcome(
                 error=ErrorCode.UNSUPPORTED_VERSION,
                 message=f"this cluster uses {name} at level {level}, broker {request.broker_id} "
-                f"knows it to {dict(request.features)[name]}: upgrade the broker",
+                f"supports {lowest} to {highest}: {way_out}",
             )
+    return None
+
+
+def _duplicate_refusal(
+    work: Workspace, request: RegisterRequest, before: BrokerState | None
+) -> Outcome | None:
     if (
         before is not None
         and not before.fenced

@@ -10,8 +10,10 @@ from odradek_protocol.identity import (
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     DirectoryId,
     IncarnationId,
+    MetadataIncarnationId,
     ProducerId,
     TopicId,
     TopicIdPartition,
@@ -19,6 +21,7 @@ from odradek_protocol.identity import (
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import FeatureLevels
 from odradek_protocol.metadata.records import Endpoint, RestartClass
 
 # --- brokers
@@ -36,8 +39,11 @@ class RegisterRequest:
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
-    features: tuple[tuple[str, int], ...] = ()
+    features: FeatureLevels = ()  # the highest levels it supports
+    feature_minima: FeatureLevels = ()
     lost_partitions: frozenset[TopicIdPartition] = frozenset()
+    metadata_incarnation_id: MetadataIncarnationId | None = None  # of the log it has followed
+    controller_ids: frozenset[ControllerId] = frozenset()  # that its settings name; empty: not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,17 @@ class RegisterResponse:
 
     outcome: Outcome = GOOD
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRequest:
+    """A voter says which feature levels its program supports, again and again while it lives."""
+
+    controller_id: ControllerId
+    incarnation_id: IncarnationId
+    endpoints: tuple[Endpoint, ...] = ()
+    features: FeatureLevels = ()
+    feature_minima: FeatureLevels = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,13 @@ from odradek_metadata_quorum.controller.liveness import Liveness
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     MetadataOffset,
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import cluster_config
+from odradek_protocol.metadata.features import FeatureLevels
 from odradek_protocol.metadata.image import MetadataImage, PartitionKey, PartitionState
 from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
@@ -50,6 +52,14 @@ class BrokerMemory:
     judged_at: int | None = None  # the offset at which the two below were true; they take long
     leads_what_can_move: bool = False
     is_missed: bool = False
+
+
+@dataclass(slots=True)
+class ControllerMemory:
+    """What a voter registered last with this controller, while it was active."""
+
+    features: FeatureLevels
+    registered_at_ms: int
 
 
 @dataclass(slots=True)
@@ -73,6 +83,7 @@ class Workspace:
     epoch: int
     next_offset: MetadataOffset
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
+    controllers: dict[ControllerId, ControllerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
     log_ends_wanted: dict[BrokerId, list[TopicIdPartition]] = field(default_factory=dict)
     broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)  # where any

@@ -146,11 +146,36 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once it is committed."""
         outcome = await self._decide(
             context,
-            lambda c, _: c.handle_update_feature(
-                request.name, request.level, allow_downgrade=request.allow_downgrade
+            lambda c, now_ms: c.handle_update_feature(
+                request.name,
+                request.level,
+                now_ms,
+                allow_downgrade=request.allow_downgrade,
             ),
         )
         return pb.UpdateFeaturesResponse(error_code=outcome.error, error_message=outcome.message)
+
+    async def DescribeFeatures(
+        self, request: pb.DescribeFeaturesRequest, context: Context
+    ) -> pb.DescribeFeaturesResponse:
+        """Levels as decided before this call."""
+        described, offset = await self._decide(
+            context, lambda c, now_ms: c.handle_describe_features(now_ms)
+        )
+        return pb.DescribeFeaturesResponse(
+            features=[
+                pb.FeatureDescription(
+                    name=feature.name,
+                    level=feature.level,
+                    level_min=feature.level_min,
+                    level_max=feature.level_max,
+                    level_common=feature.level_common,
+                    held_back_by=feature.held_back_by,
+                )
+                for feature in described
+            ],
+            metadata_offset=offset,
+        )
 
     # --- access
 

@@ -44,7 +44,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         """Answer once the registration is committed."""
-        await self._peers.require_broker(context, request.broker_id)
+        await self._peers.require_registering_broker(context, request.broker_id)
         wanted = wire.register_request(request)
         response, error = await self._decide(lambda c, now_ms: c.handle_register(wanted, now_ms))
         if response is None:
@@ -52,6 +52,21 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
                 error_code=error, broker_epoch=-1, active_controller_id=self._active_id()
             )
         return wire.register_response(response, self._active_id())
+
+    async def RegisterController(
+        self, request: pb.RegisterControllerRequest, context: Context
+    ) -> pb.RegisterControllerResponse:
+        """Answer once it is committed, or remembered."""
+        await self._peers.require_controller(context, request.controller_id)
+        wanted = wire.register_controller_request(request)
+        response, error = await self._decide(
+            lambda c, now_ms: c.handle_register_controller(wanted, now_ms)
+        )
+        if response is None:
+            return pb.RegisterControllerResponse(error_code=error)
+        return pb.RegisterControllerResponse(
+            error_code=response.error, error_message=response.message
+        )
 
     async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context

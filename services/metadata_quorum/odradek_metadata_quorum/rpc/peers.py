@@ -1,33 +1,78 @@
-"""Who may call: with TLS on, peers are who their certificates say, and nobody else."""
+"""Who may call: members of this cluster; with TLS on, peers are who their certificates say."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
 
+from odradek_runtime.cluster_identity import STRANGER
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import peer_identity
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_STRANGERS_MAX: Final = 100
 _log = event_log(__name__)
 
 
-class Peers:
-    """Judges callers by their certificates; without TLS everybody may."""
+Headers = Iterable[tuple[str, str | bytes]]
 
-    def __init__(self, *, has_tls: bool) -> None:
+
+class Peers:
+    """Judges callers by their certificates, without TLS by what they say of their cluster only."""
+
+    def __init__(
+        self,
+        *,
+        has_tls: bool,
+        why_stranger: Callable[[Headers], str],
+        must_wait: Callable[[Headers], bool],
+    ) -> None:
+        """`why_stranger` says why a call with these headers is of another cluster; empty: it is not.
+
+        `must_wait` says whether that cannot be judged yet.
+        """
         self._has_tls = has_tls
+        self._why_stranger = why_stranger
+        self._must_wait = must_wait
+        self._strangers: dict[str, None] = {}  # told of; the oldest goes
+
+    async def require_registering_broker(self, context: Context, broker_id: int) -> None:
+        """Only this broker itself; the registration says of which cluster it is, and is answered."""
+        await self._require(context, ("broker",), broker_id)
 
     async def require_broker(self, context: Context, broker_id: int) -> None:
         """Only this broker itself speaks for a broker."""
         await self._require(context, ("broker",), broker_id)
+        await self._refuse_stranger(context)
+
+    async def require_controller(self, context: Context, controller_id: int) -> None:
+        """Only this controller itself speaks for a controller."""
+        await self._require(context, ("controller",), controller_id)
+        await self._refuse_stranger(context)
 
     async def require_member(self, context: Context) -> None:
         """Only brokers and controllers of the cluster."""
         await self._require(context, ("broker", "controller"), None)
+        await self._refuse_stranger(context)
+
+    async def _refuse_stranger(self, context: Context) -> None:
+        headers = context.invocation_metadata() or ()
+        reason = self._why_stranger(headers)
+        if not reason:
+            if self._must_wait(headers):
+                await refuse(
+                    context, grpc.StatusCode.UNAVAILABLE, "the metadata is still being read"
+                )
+            return
+        if reason not in self._strangers:
+            if len(self._strangers) >= _STRANGERS_MAX:
+                del self._strangers[next(iter(self._strangers))]
+            self._strangers[reason] = None
+            _log.error("Refused a call of another cluster", peer=context.peer(), reason=reason)
+        await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{STRANGER}{reason}")
 
     async def _require(self, context: Context, roles: Collection[str], node_id: int | None) -> None:
         if not self._has_tls:

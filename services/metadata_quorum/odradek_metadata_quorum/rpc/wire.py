@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from odradek_metadata_quorum.controller.requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -11,6 +13,7 @@ from odradek_metadata_quorum.controller.requests import (
     HeartbeatRequest,
     HeartbeatResponse,
     LogEnd,
+    RegisterControllerRequest,
     RegisterRequest,
     RegisterResponse,
     ReportLogEndsRequest,
@@ -18,8 +21,10 @@ from odradek_metadata_quorum.controller.requests import (
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
+    ControllerId,
     DirectoryId,
     IncarnationId,
+    MetadataIncarnationId,
     PartitionIndex,
     TopicId,
     TopicIdPartition,
@@ -44,18 +49,38 @@ def register_request(message: pb.RegisterRequest) -> RegisterRequest:
         directory_ids=tuple(map(DirectoryId, message.directory_ids)),
         restart_class=_RESTART_CLASSES.get(message.restart_class, RestartClass.POWER),
         previous_broker_epoch=BrokerEpoch(message.previous_broker_epoch),
-        endpoints=tuple(
-            Endpoint(
-                name=listener.name,
-                host=listener.host,
-                port=listener.port,
-                security_protocol=listener.security_protocol or "PLAINTEXT",
-            )
-            for listener in message.listeners
-        ),
+        endpoints=_endpoints(message.listeners),
         rack=message.rack or None,
         features=tuple(sorted(message.features.items())),
+        feature_minima=tuple(sorted(message.feature_minima.items())),
         lost_partitions=frozenset(map(partition, message.lost_partitions)),
+        metadata_incarnation_id=MetadataIncarnationId(message.metadata_incarnation_id) or None,
+        controller_ids=frozenset(map(ControllerId, message.controller_ids)),
+    )
+
+
+def register_controller_request(
+    message: pb.RegisterControllerRequest,
+) -> RegisterControllerRequest:
+    """As the controller takes it."""
+    return RegisterControllerRequest(
+        controller_id=ControllerId(message.controller_id),
+        incarnation_id=IncarnationId(message.incarnation_id),
+        endpoints=_endpoints(message.listeners),
+        features=tuple(sorted(message.features.items())),
+        feature_minima=tuple(sorted(message.feature_minima.items())),
+    )
+
+
+def _endpoints(listeners: Iterable[common_pb2.Listener]) -> tuple[Endpoint, ...]:
+    return tuple(
+        Endpoint(
+            name=listener.name,
+            host=listener.host,
+            port=listener.port,
+            security_protocol=listener.security_protocol or "PLAINTEXT",
+        )
+        for listener in listeners
     )
 
 

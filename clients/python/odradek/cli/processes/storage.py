@@ -96,6 +96,30 @@ def strays(
     )
 
 
+@app.command("adopt")
+def adopt_metadata(
+    data_dir: Annotated[Path, typer.Option(help="log.dirs of the broker, which must be stopped.")],
+    incarnation: Annotated[
+        str,
+        typer.Option(
+            help="The metadata log to follow from now on, as the refused broker names it; or none."
+        ),
+    ],
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Let a broker follow another metadata log, when the controllers' old data is lost for good.
+
+    Its logs stay. At the next start those of topics that the other metadata does not have are set aside as
+    strays, not deleted.
+    """
+    if missing := what_is_missing("odradek storage adopt", "server"):
+        fail(missing)
+    if not re.fullmatch(r"none|[0-9a-f]{32}", incarnation):
+        fail(f"--incarnation {incarnation}: 32 hexadecimal digits, or none", status=EXIT_USAGE)
+    _run("odradek_broker.log.directory.adopt_command", str(data_dir), incarnation)
+    print_facts({"data_dir": data_dir, "incarnation": incarnation}, output)
+
+
 def _run(module: str, *arguments: str) -> str:
     """Run a module of the server as a process; what it prints."""
     import subprocess

@@ -10,6 +10,7 @@ from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.features import GROUP_VERSION
 
 
 def has_groups(services: Services) -> bool:
@@ -19,7 +20,7 @@ def has_groups(services: Services) -> bool:
 
 def has_consumer_protocol(request: Request) -> bool:
     """Whether the cluster's level of group.version lets members speak it (KIP-848)."""
-    return request.services.image.features.get("group.version", 0) >= 1
+    return request.services.image.feature_level(GROUP_VERSION) >= 1
 
 
 def coordinator(request: Request) -> GroupCoordinator:

@@ -111,6 +111,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     UnregisterBroker = _forwarded("UnregisterBroker")
     DescribeCluster = _forwarded("DescribeCluster")
     UpdateFeatures = _forwarded("UpdateFeatures")
+    DescribeFeatures = _forwarded("DescribeFeatures")
 
     # --- configs ---------------------------------------------------------------------------------
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.directory.meta_properties import (
+    META_PROPERTIES,
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
 )
 from odradek_broker.log.storage import File, Storage, write_all
-from odradek_protocol.identity import BrokerId, ClusterId, DirectoryId
+from odradek_protocol.identity import BrokerId, ClusterId, DirectoryId, MetadataIncarnationId
 
 LOCK_NAME: Final = ".lock"
 
@@ -52,9 +54,27 @@ def checked_meta(
     """Whose directory this is; DirectoryRefused unless it is this node's of this cluster."""
     meta = _read_meta(storage, path)
     if meta is None:
-        raise DirectoryRefused(f"{path} has no meta.properties: run `odradek storage format` first")
+        raise DirectoryRefused(
+            f"{path} has no {META_PROPERTIES}: run `odradek storage format` first"
+        )
     _require_identity(meta, path, cluster_id, node_id)
     return meta
+
+
+def adopt_metadata(
+    storage: Storage, path: Path, incarnation_id: MetadataIncarnationId | None
+) -> MetaProperties:
+    """Say that the directory's logs belong to another metadata log from now on; None: to any.
+
+    Durable when it returns. The caller holds the lock.
+    """
+    meta = _read_meta(storage, path)
+    if meta is None:
+        raise DirectoryRefused(f"{path} has no {META_PROPERTIES}: it is no broker's data directory")
+    adopted = replace(meta, metadata_incarnation_id=incarnation_id)
+    if adopted != meta:
+        write_meta_properties(storage, path, adopted)
+    return adopted
 
 
 def take_lock(storage: Storage, path: Path) -> File:
@@ -79,7 +99,7 @@ def _read_meta(storage: Storage, path: Path) -> MetaProperties | None:
     try:
         return read_meta_properties(storage, path)
     except ValueError as error:
-        raise DirectoryRefused(f"{path}/meta.properties is damaged: {error}") from None
+        raise DirectoryRefused(f"{path}/{META_PROPERTIES} is damaged: {error}") from None
 
 
 def _require_identity(

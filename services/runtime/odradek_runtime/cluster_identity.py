@@ -1,0 +1,109 @@
+"""Which cluster, and which life of its metadata, a call between two of its processes belongs to.
+
+Callers of the controllers send it in the headers of each call. A controller refuses calls that are
+meant for another cluster, for another metadata log, or for a quorum with other voters: nothing that
+it could answer would be true for the caller. What a caller does not know it does not send, and what
+is not sent is not judged, as with programs that knew no such headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from odradek_protocol.identity import MetadataIncarnationId
+
+_CLUSTER: Final = "odradek-cluster-bin"
+_METADATA: Final = "odradek-metadata-bin"
+_CONTROLLERS: Final = "odradek-controllers-bin"
+_CONTROLLERS_MAX: Final = 100
+STRANGER: Final = "NOT OF THIS CLUSTER: "  # how the refusal's text begins
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class ClusterIdentity:
+    """What one process knows of its cluster; `metadata_incarnation_id` is learnt later."""
+
+    def __init__(
+        self,
+        cluster_id: str = "",
+        *,
+        controller_ids: Iterable[int] = (),
+        metadata_incarnation_id: MetadataIncarnationId | None = None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.controller_ids = frozenset(controller_ids)
+        self.metadata_incarnation_id = metadata_incarnation_id
+
+    def headers(self) -> Headers:
+        """What a call carries."""
+        headers = []
+        if self.cluster_id:
+            headers.append((_CLUSTER, self.cluster_id.encode()))
+        if self.metadata_incarnation_id is not None:
+            headers.append((_METADATA, self.metadata_incarnation_id))
+        if self.controller_ids:
+            ids = ",".join(map(str, sorted(self.controller_ids)))
+            headers.append((_CONTROLLERS, ids.encode()))
+        return tuple(headers)
+
+
+def why_stranger(
+    headers: Iterable[tuple[str, str | bytes]],
+    *,
+    cluster_id: str,
+    metadata_incarnation_id: MetadataIncarnationId | None,
+    voters: Collection[int],
+) -> str:
+    """Why a call is not meant for this controller, with the way out; empty: it is.
+
+    Whether it is one of another log, a controller without an incarnation cannot say (`must_wait`).
+    """
+    sent = dict(headers)
+    cluster = sent.get(_CLUSTER)
+    if isinstance(cluster, bytes) and cluster != cluster_id.encode():
+        return (
+            f"the caller belongs to cluster {cluster.decode(errors='replace')}, this controller to"
+            f" {cluster_id}: correct the caller's cluster.id or controller.rpc.endpoints"
+        )
+    metadata = sent.get(_METADATA)
+    if isinstance(metadata, bytes) and metadata_incarnation_id not in (None, metadata):
+        assert metadata_incarnation_id is not None
+        return (
+            f"the caller follows the metadata log {metadata.hex()}, this controller has"
+            f" {metadata_incarnation_id.hex()}: the controllers lost their data directories and"
+            " began anew, or belong to another cluster. Restore their data directories, or correct"
+            " controller.rpc.endpoints"
+        )
+    named = _ids(sent.get(_CONTROLLERS))
+    if not named <= set(voters):
+        return (
+            f"the caller names the controllers {_list(named)}, the voters of this one are"
+            f" {_list(voters)}: correct controller.rpc.endpoints of the caller, or"
+            " controller.quorum.voters of the controller that differs from the others, and format"
+            " that one again"
+        )
+    return ""
+
+
+def must_wait(
+    headers: Iterable[tuple[str, str | bytes]],
+    *,
+    metadata_incarnation_id: MetadataIncarnationId | None,
+) -> bool:
+    """Whether the caller follows a log with an incarnation, and this controller has read of none yet.
+
+    Its own log may still be the same one, or a new one whose first batch is not committed.
+    """
+    return metadata_incarnation_id is None and _METADATA in dict(headers)
+
+
+def _ids(value: str | bytes | None) -> set[int]:
+    if not isinstance(value, bytes):
+        return set()
+    items = value.split(b",", _CONTROLLERS_MAX)
+    return {int(item) for item in items if item.isdigit() and len(item) <= 10}
+
+
+def _list(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))

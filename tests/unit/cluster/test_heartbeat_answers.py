@@ -1,0 +1,46 @@
+"""What the answers to heartbeats change, and what those of a stranger do not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from odradek_broker.cluster.heartbeat import Heartbeat, LoopTick
+from odradek_broker.cluster.lease import Lease
+from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.clock import boottime_ms
+from odradek_runtime.cluster_identity import ClusterIdentity
+
+
+def answer(epoch: int, error: ErrorCode = ErrorCode.NONE) -> pb.HeartbeatResponse:
+    return pb.HeartbeatResponse(seq=1, is_active=True, controller_epoch=epoch, error_code=error)
+
+
+async def test_the_refusal_of_a_stranger_takes_no_lease_away() -> None:
+    """A controller that leads a quorum of its own raises its epoch with each restart."""
+    lease = Lease(2_400)
+    heartbeat = Heartbeat(
+        broker_id=BrokerId(1),
+        broker_epoch=BrokerEpoch(500),
+        controllers=[],
+        interval_ms=250,
+        lease=lease,
+        tick=LoopTick(),
+        loop=asyncio.get_running_loop(),
+        on_news=lambda _: None,
+        on_stale=lambda: None,
+        tls=None,
+        identity=ClusterIdentity("c"),
+    )
+    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    assert lease.until_ms > 0
+    for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR):
+        heartbeat._received(ControllerId(3), answer(9, code), boottime_ms())
+    lease.until_ms = 0
+    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    assert lease.until_ms > 0, "the answers of the real controller renew nothing any more"
+    heartbeat._received(ControllerId(2), answer(6), boottime_ms())
+    lease.until_ms = 0
+    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    assert lease.until_ms == 0, "a deposed controller renewed the lease"
