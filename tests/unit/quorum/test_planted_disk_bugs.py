@@ -14,6 +14,7 @@ import pytest
 from odradek_metadata_quorum.quorum.errors import QuorumError
 from odradek_metadata_quorum.quorum.raft import replicating_engine
 from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.send_window import SendWindow
 from odradek_metadata_quorum.quorum.storage import log_recovery, snapshot_store
 from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
@@ -22,6 +23,7 @@ from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.chaos import Chaos
 from tests.sim.quorum.simulated_disk import SimulatedDisk, SimulatedFile
 from tests.unit.quorum import (
+    test_hung_disks,
     test_interrupted_writes,
     test_later_formats,
     test_snapshots_without_room,
@@ -133,6 +135,18 @@ def full_disk_is_the_disks_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot_store, "_full_disk_is_no_failure", lambda abandon: nullcontext())
 
 
+def window_ends_at_the_own_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SendWindow, "sent", lambda self, entries: None)
+
+
+def full_window_not_probed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_probe", lambda self, peer_ids: None)
+
+
+def follower_takes_all_it_is_sent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "_unsynced_bytes_max", lambda self: 1 << 60)
+
+
 def _killed(begin: Callable[[], Any]) -> Callable[[], None]:
     def test() -> None:
         test_interrupted_writes.test_a_life_after_a_kill_within_a_disk_job_vouches_for_durable_bytes_only(
@@ -180,6 +194,18 @@ DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
     (
         last_segment_not_noted,
         test_later_formats.test_a_last_segment_that_was_durable_is_not_removed_as_half_started,
+    ),
+    (
+        window_ends_at_the_own_queue,
+        test_hung_disks.test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window,
+    ),
+    (
+        full_window_not_probed,
+        test_hung_disks.test_a_window_that_was_lost_on_the_way_is_sent_again,
+    ),
+    (
+        follower_takes_all_it_is_sent,
+        test_hung_disks.test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_none,
     ),
     (
         large_snapshot_stored,

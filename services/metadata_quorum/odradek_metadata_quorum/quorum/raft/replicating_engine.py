@@ -30,6 +30,7 @@ from odradek_metadata_quorum.quorum.network.wire import Message
 from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
 from odradek_metadata_quorum.quorum.raft.engine import COMMAND_NO_OP, COMMAND_REGULAR, ENGINE_CLOCK
 from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
+from odradek_metadata_quorum.quorum.raft.send_window import SendWindow
 from odradek_metadata_quorum.quorum.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from odradek_metadata_quorum.quorum.state_machine import StateMachine
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue, Fatal
@@ -135,6 +136,8 @@ class ReplicatingEngine(HardenedEngine):
         self._commit_notice_s: float | None = None
         self._resend = False
         self._paused: set[int] = set()
+        self._windows = {peer_id: SendWindow() for peer_id in voters}
+        self._probe_due_s = 0.0
         self._beat_due_s = 0.0
         self.active_epoch: int | None = None
         self._led_term: int | None = None
@@ -305,7 +308,7 @@ class ReplicatingEngine(HardenedEngine):
         self._told = (self._log.last_index, self.commit_index)
         self._commit_notice_s = None
         connected = self._SyncObj__connectedNodes
-        behind = []
+        behind, full = [], []
         self._paused.clear()
         for peer_id, node in self._peers.items():
             if node in connected:
@@ -313,6 +316,7 @@ class ReplicatingEngine(HardenedEngine):
                     behind.append(peer_id)
                     self._paused.add(peer_id)
                 elif self._is_full(peer_id):
+                    full.append(peer_id)
                     self._paused.add(peer_id)
         for peer_id in self._paused:
             connected.discard(self._peers[peer_id])
@@ -321,6 +325,22 @@ class ReplicatingEngine(HardenedEngine):
             connected.add(self._peers[peer_id])
         for peer_id in behind:
             self._send_snapshot(peer_id)
+        self._probe(full)
+
+    def _probe(self, peer_ids: list[int]) -> None:
+        """Instead of entries: a heartbeat, and the question whether the last entry sent arrived."""
+        now_s = ENGINE_CLOCK.read()
+        if not peer_ids or now_s < self._probe_due_s:
+            return
+        self._probe_due_s = now_s + self._timers.heartbeat_s
+        for peer_id in peer_ids:
+            node = self._peers[peer_id]
+            heartbeat = self._heartbeat(node)
+            self.tell(peer_id, heartbeat)
+            last_sent = self._SyncObj__raftNextIndex[node] - 1
+            if last_sent > heartbeat["prevLogIdx"]:
+                term = self._log.term_at(last_sent)
+                self.tell(peer_id, {**heartbeat, "prevLogIdx": last_sent, "prevLogTerm": term})
 
     def _beat(self) -> None:
         """Heartbeats besides the engine's, whose next ones may all wait behind new entries."""
@@ -355,19 +375,28 @@ class ReplicatingEngine(HardenedEngine):
         ):
             message = self._heartbeat(node)
         super()._send_from_engine(node, message)
-        if message.get("entries") and self._is_full(node.id):
-            self._paused.add(node.id)  # the engine stops at a peer that is not connected
-            self._SyncObj__connectedNodes.discard(node)
-            self._resend = True
+        if message.get("entries"):
+            self._windows[node.id].sent(message["entries"])
+            if self._is_full(node.id):
+                self._paused.add(node.id)  # the engine stops at a peer that is not connected
+                self._SyncObj__connectedNodes.discard(node)
+                self._resend = True
         return True
 
     def _is_full(self, peer_id: int) -> bool:
         waiting = self._outbox.waiting_bytes(peer_id) + self._queued_bytes(peer_id)
-        return bool(waiting > self._limits.window_bytes_max)
+        window_max = self._limits.window_bytes_max
+        return bool(waiting > window_max or self._windows[peer_id].bytes > window_max)
 
     def _on_next_node_idx(self, node: Any, message: Message) -> None:
+        window = self._windows[node.id]
+        was_full = self._is_full(node.id)
         super()._on_next_node_idx(node, message)
-        if self.is_leader and message["reset"]:
+        if message["reset"]:
+            window.clear()
+        elif message["success"]:
+            window.acknowledged(message["next_node_idx"] - 1)
+        if self.is_leader and (message["reset"] or (was_full and not self._is_full(node.id))):
             self._resend = True  # do not wait for the next heartbeat to go on from there
         if self.is_leader and self._SyncObj__raftNextIndex[node] > self._log.first_index:
             self._end_transfer(node.id)
@@ -375,6 +404,37 @@ class ReplicatingEngine(HardenedEngine):
     def is_sending_snapshot_to(self, peer_id: int) -> bool:
         """Whether a snapshot is on its way to a voter."""
         return peer_id in self._senders
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        super().peer_disconnected(peer_id)
+        self._windows[peer_id].clear()
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        for window in self._windows.values():
+            window.clear()
+        super()._SyncObj__onBecomeLeader()
+
+    # Receiving.
+
+    def _on_append_entries(self, node: Any, message: Message) -> None:
+        """Take no entries while more than a few windows of them wait for this node's disk."""
+        if message["entries"] and self._log.unsynced_bytes > self._unsynced_bytes_max():
+            message["entries"] = []
+            if self._log.term_at(message["prevLogIdx"]) is None:
+                # A refusal would bring all of it again, at once. The next heartbeat asks again.
+                if self._hear_leader(node, message["term"]):
+                    self._hear_heartbeat(node, message["term"], commit_index=0)
+                return
+        super()._on_append_entries(node, message)
+
+    def _hear_heartbeat(self, node: Any, term: int, *, commit_index: int) -> None:
+        """To the engine it is a heartbeat that proves nothing: no entries, no commit index."""
+        self._to_engine(
+            node, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
+        )
+
+    def _unsynced_bytes_max(self) -> int:
+        return 4 * self._limits.window_bytes_max
 
     # Snapshots sent.
 
@@ -426,15 +486,7 @@ class ReplicatingEngine(HardenedEngine):
     def _on_install_snapshot(self, node: Any, message: Message) -> None:
         if not self._hear_leader(node, message["term"]):
             return
-        # To the engine it is a heartbeat that proves nothing: no entries, no commit index.
-        self._to_engine(
-            node,
-            {
-                "type": wire.APPEND_ENTRIES,
-                "term": message["term"],
-                "commit_index": self._commit_of_chunk(message),
-            },
-        )
+        self._hear_heartbeat(node, message["term"], commit_index=self._commit_of_chunk(message))
         snapshot = SnapshotId(message["offset"], message["epoch"], message["total"], message["crc"])
         if self._is_stale(snapshot):
             self._answer_snapshot(node, snapshot, installed=True)

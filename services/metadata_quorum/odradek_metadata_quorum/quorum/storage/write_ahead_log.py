@@ -69,6 +69,8 @@ class WriteAheadLog:
         self.payload_bytes = sum(len(entry[0]) for entry in self.entries)
         self.synced_index = self.entries[-1][1]
         self._parts: list[bytes] = []
+        self._noted_bytes = 0  # of commands that no write has taken
+        self._taken_bytes = 0  # of those that the write under way has
         self._entry_count = 0
         self._resets = False
         self.in_flight_index = self.synced_index  # synced once the write under way returns
@@ -106,6 +108,11 @@ class WriteAheadLog:
         """Whether changes were noted that no `take` has handed over."""
         return bool(self._parts)
 
+    @property
+    def unsynced_bytes(self) -> int:
+        """Size of the commands that are not on disk yet, those included that were truncated since."""
+        return self._noted_bytes + self._taken_bytes
+
     def term_at(self, index: int) -> int | None:
         """Term of the entry at `index`; None outside of boundary and end."""
         position = index - self.entries[0][1]
@@ -121,6 +128,7 @@ class WriteAheadLog:
         self._parts.append(RECORD_HEADER.pack(ENTRY, len(command), index, term))
         self._parts.append(command)
         self._entry_count += 1
+        self._noted_bytes += len(command)
 
     def truncate_from(self, index: int) -> None:
         """Void the entries from `index` on; the boundary stays."""
@@ -155,12 +163,14 @@ class WriteAheadLog:
         """Hand the noted records over; at most one write may be under way."""
         write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
         self._parts, self._entry_count, self._resets = [], 0, False
+        self._taken_bytes, self._noted_bytes = self._noted_bytes, 0
         self.in_flight_index = self.last_index
         return write
 
     def written(self) -> None:
         """The write under way is durable (but for what was truncated meanwhile)."""
         self.synced_index = self.in_flight_index
+        self._taken_bytes = 0
 
     def _make_durable(self, last_write_offset: int) -> None:
         """Vouch for what an earlier life left; see the module."""
