@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
 
 from odradek_broker.settings import BrokerSettings
@@ -10,7 +9,7 @@ from odradek_protocol.metadata.configs import BROKER_CONFIGS
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
-from odradek_runtime.settings import specs_of
+from odradek_runtime.settings import is_given, specs_of
 from odradek_runtime.settings_text import settings_text
 
 _SOURCE_DYNAMIC_BROKER: Final = 2
@@ -33,8 +32,7 @@ def describe_broker(
             continue
         value = getattr(settings, field.name)
         text = settings_text(value)
-        is_default = field.default is not dataclasses.MISSING and value == field.default
-        source = _SOURCE_DEFAULT if is_default else _SOURCE_STATIC
+        source = _SOURCE_STATIC if is_given(settings, name) else _SOURCE_DEFAULT
         if name in own:
             text, source = own[name], _SOURCE_DYNAMIC_BROKER
         elif name in everyone:

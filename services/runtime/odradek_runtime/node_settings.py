@@ -9,8 +9,12 @@ from odradek_runtime.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Metrics, probes, the process's own log, certificates."""
+    """Metrics, probes, the process's own log, certificates.
 
+    `given` has the names of the settings that were given at the start, be it with their default.
+    """
+
+    given: frozenset[str] = frozenset()
     metrics_host: str = setting(
         "metrics.host", "Address of /metrics, /livez and /readyz.", default="127.0.0.1"
     )

@@ -136,7 +136,19 @@ def load_settings(
                 f"{name} is not set: {spec.doc} Set it with --set {name}=..., in the configuration"
                 f" file, or as {env_prefix + _env_form(name)}"
             )
+    if "given" in types:
+        values["given"] = frozenset(given)
     return cls(**values)
+
+
+def is_given(settings: Any, name: str) -> bool:
+    """Whether a setting was given at the start, rather than being the default."""
+    field, _ = specs_of(type(settings))[name]
+    return (
+        name in settings.given
+        or field.default is MISSING
+        or getattr(settings, field.name) != field.default
+    )
 
 
 def read_properties(path: Path) -> list[tuple[str, str, int]]:

@@ -8,7 +8,6 @@ A topic's config falls back on the broker config that is its default (`retention
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +21,7 @@ from odradek_protocol.metadata.configs import (
 )
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_runtime.settings import specs_of
+from odradek_runtime.settings import is_given, specs_of
 from odradek_runtime.settings_text import settings_text
 
 _TYPES: Final = {
@@ -118,11 +117,9 @@ def _broker_chain(
         if name in found:
             chain.append((name, found[name], source))
     known = specs_of(BrokerSettings).get(name)
-    if known is not None:
-        field, _ = known
-        value = getattr(settings, field.name)
-        if field.default is dataclasses.MISSING or value != field.default:
-            chain.append((name, settings_text(value), ConfigSource.STATIC))
+    if known is not None and is_given(settings, name):
+        value = getattr(settings, known[0].name)
+        chain.append((name, settings_text(value), ConfigSource.STATIC))
     return chain
 
 
