@@ -400,6 +400,11 @@ def test_a_torn_offset_checkpoint_is_refused(text: bytes) -> None:
         decode_offsets(text)
 
 
+def test_an_empty_cleanup_policy_neither_deletes_nor_compacts() -> None:
+    config = LogConfig.from_topic_configs({"cleanup.policy": ""})
+    assert (config.cleanup_delete, config.cleanup_compact) == (False, False)
+
+
 def test_topic_configs_become_log_settings() -> None:
     config = LogConfig.from_topic_configs(
         {

@@ -60,11 +60,7 @@ def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinit
 
 def check_config(resource_type: ConfigResourceType, name: str, value: str) -> ConfigValue:
     """The parsed value; raises `ConfigError` if the config is unknown or takes no such value."""
-    definition = definition_of(resource_type, name)
-    parsed = definition.parse(value)
-    if name.endswith("cleanup.policy") and not parsed:
-        raise ConfigError(f"{name}: an empty list is not {definition.accepts()}")
-    return parsed
+    return definition_of(resource_type, name).parse(value)
 
 
 def check_together(topic_configs: dict[str, str]) -> None:

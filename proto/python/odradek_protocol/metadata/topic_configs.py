@@ -35,7 +35,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             ConfigType.LIST,
             "delete",
             "What happens to old segments: they are deleted (delete), keep only the last value "
-            "of each key (compact), or both.",
+            "of each key (compact), or both. Empty: nothing, the topic keeps everything.",
             choices=("compact", "delete"),
         ),
         _topic(

@@ -91,7 +91,7 @@ class LogConfig:
                 except ValueError:
                     raise ValueError(f"{key}={configs[key]!r} is no valid setting") from None
         if "cleanup.policy" in configs:
-            policies = {part.strip() for part in configs["cleanup.policy"].split(",")}
+            policies = cleanup_policies(configs["cleanup.policy"])
             if not policies <= {"delete", "compact"}:
                 raise ValueError(
                     f"cleanup.policy={configs['cleanup.policy']!r} is no valid setting"
@@ -99,6 +99,11 @@ class LogConfig:
             fields["cleanup_delete"] = "delete" in policies
             fields["cleanup_compact"] = "compact" in policies
         return cls(**fields)
+
+
+def cleanup_policies(text: str) -> set[str]:
+    """The items of a `cleanup.policy`; none: nothing is deleted or compacted."""
+    return {item.strip() for item in text.split(",") if item.strip()}
 
 
 _PARSERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {

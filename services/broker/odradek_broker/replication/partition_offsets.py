@@ -98,7 +98,7 @@ class PartitionOffsets:
         high watermark."""
         if not host.is_leader or not self._may_answer(host, host.replica.leader_epoch):
             return _NOT_LEADER
-        if not host.log.config.cleanup_delete:
+        if host.log.config.cleanup_compact and not host.log.config.cleanup_delete:
             return OffsetOutcome(ErrorCode.POLICY_VIOLATION)
         done: asyncio.Future[OffsetOutcome] = asyncio.get_running_loop().create_future()
         host.delete_records(

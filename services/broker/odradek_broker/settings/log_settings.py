@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
+from odradek_broker.log.log_config import (
+    Durability,
+    LogConfig,
+    TimestampKind,
+    cleanup_policies,
+)
 from odradek_runtime.node_settings import NodeSettings
 from odradek_runtime.settings import setting
 
@@ -14,8 +19,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 def _policies(text: str) -> str:
-    if not {part.strip() for part in text.split(",")} <= {"delete", "compact"}:
-        raise ValueError("delete, compact, or both")
+    if not cleanup_policies(text) <= {"delete", "compact"}:
+        raise ValueError("delete, compact, both, or nothing")
     return text
 
 
@@ -122,7 +127,10 @@ class LogSettings(NodeSettings):
         minimum=1,
     )
     log_cleanup_policy: str = setting(
-        "log.cleanup.policy", "delete, compact, or both.", default="delete", parse=_policies
+        "log.cleanup.policy",
+        "delete, compact, or both; empty: nothing is deleted or compacted.",
+        default="delete",
+        parse=_policies,
     )
     log_cleaner_backoff_ms: int = setting(
         "log.cleaner.backoff.ms",
@@ -227,7 +235,7 @@ class LogSettings(NodeSettings):
 
     def log_defaults(self) -> LogConfig:
         """What topics get that set nothing themselves."""
-        policies = {part.strip() for part in self.log_cleanup_policy.split(",")}
+        policies = cleanup_policies(self.log_cleanup_policy)
         return LogConfig(
             segment_bytes=self.log_segment_bytes,
             segment_ms=self.log_roll_ms if self.log_roll_ms > 0 else self.log_roll_hours * _HOUR_MS,
