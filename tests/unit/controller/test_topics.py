@@ -250,40 +250,40 @@ def test_thousands_of_topics_at_once_do_not_stop_the_controller() -> None:
     assert set(leaders.values()) == {3_000}
 
 
-def test_what_one_request_makes_collides_and_counts_within_it() -> None:
-    found = Cluster(
-        settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_request_max=3)
-    )
+def test_what_one_request_makes_collides_within_it() -> None:
+    found = Cluster()
     found.start(1)
-    request = CreateTopicsRequest(
-        topics=(
-            NewTopic(name="a.b", partition_count=1),
-            NewTopic(name="a_b", partition_count=1),
-            NewTopic(name="c", partition_count=3),
-            NewTopic(name="d", partition_count=2),
-        )
-    )
+    topics = (NewTopic(name="a.b", partition_count=1), NewTopic(name="a_b", partition_count=1))
+    request = CreateTopicsRequest(topics=topics)
     results = found.commit(found.controller.handle_create_topics(request))
-    assert [result.outcome.error for result in results] == [
-        ErrorCode.NONE,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.POLICY_VIOLATION,
-        ErrorCode.NONE,
-    ]
-    grown = found.commit(
-        found.controller.handle_create_partitions(
-            CreatePartitionsRequest(
-                topics=(
-                    NewPartitions(name="a.b", total_count=3),
-                    NewPartitions(name="d", total_count=4),
-                )
-            )
-        )
-    )
-    assert [result.outcome.error for result in grown] == [
-        ErrorCode.NONE,
-        ErrorCode.POLICY_VIOLATION,
-    ]
+    errors = [result.outcome.error for result in results]
+    assert errors == [ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
+def test_a_request_for_too_many_partitions_is_refused_as_a_whole() -> None:
+    settings = ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_request_max=5)
+    found = Cluster(settings=settings)
+    found.start(1)
+
+    def create(*topics: NewTopic) -> list[ErrorCode]:
+        request = CreateTopicsRequest(topics=topics)
+        results = found.commit(found.controller.handle_create_topics(request))
+        return [result.outcome.error for result in results]
+
+    by_hand = NewTopic(name="c", assignments=((BrokerId(1),),) * 2)
+    many = [NewTopic(name="a", partition_count=3), NewTopic(name="b"), by_hand]
+    assert create(*many) == [ErrorCode.POLICY_VIOLATION] * 3
+    assert not found.image.topics
+    assert create(*many[:2]) == [ErrorCode.NONE] * 2, "num.partitions is 1"
+
+    def grow(**counts: int) -> list[ErrorCode]:
+        topics = tuple(NewPartitions(name=name, total_count=n) for name, n in counts.items())
+        request = CreatePartitionsRequest(topics=topics)
+        results = found.commit(found.controller.handle_create_partitions(request))
+        return [result.outcome.error for result in results]
+
+    assert grow(a=6, b=4) == [ErrorCode.POLICY_VIOLATION] * 2
+    assert grow(a=5, b=4) == [ErrorCode.NONE] * 2
 
 
 def test_a_topic_has_no_more_partitions_than_its_longest_name_has_room_for() -> None:

@@ -1,4 +1,7 @@
-"""CreateTopics: checked here for what the wire can get wrong, decided by the controller."""
+"""CreateTopics: checked here for what the wire can get wrong, decided by the controller.
+
+How many partitions one request may create is the controller's to decide, too: it refuses all or none.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import CreateTopicsResponse, Message, uuid_of
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
-PARTITIONS_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 10_000  # what a request is charged for at most
 _Result: Final = CreateTopicsResponse.CreatableTopicResult
 _Config: Final = _Result.CreatableTopicConfigs
 
@@ -30,15 +33,8 @@ async def create_topics(request: Request) -> Message:
     may_all = request.sees_cluster(Operation.CREATE)
     results: dict[str, Any] = {}
     wanted: list[pb.NewTopic] = []
-    partitions_left = PARTITIONS_MAX
     async for topic in request.in_turns(message.topics):
         refused = _refused(request, topic, may_all=may_all, is_twice=names[topic.name] > 1)
-        partitions_left -= max(topic.num_partitions, len(topic.assignments), 1)
-        if refused is None and partitions_left < 0:
-            refused = (
-                ErrorCode.POLICY_VIOLATION,
-                f"more than {PARTITIONS_MAX} partitions in one request",
-            )
         if refused is None:
             wanted.append(await _new_topic(request, topic))
         else:
@@ -50,7 +46,10 @@ async def create_topics(request: Request) -> Message:
             MUTATION_RATE,
             request.session.principal,
             request.client_id,
-            sum(max(one.partition_count, len(one.assignments), 1) for one in wanted),
+            min(
+                sum(max(topic.partition_count, len(topic.assignments), 1) for topic in wanted),
+                PARTITIONS_MAX,
+            ),
         )
         results |= await _create(request, wanted)
     return CreateTopicsResponse(topics=[results[name] for name in names])

@@ -73,24 +73,17 @@ class _Survey:
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
-        self._partitions_added = 0
         self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
         self._by_metric_name: dict[str, str] | None = None  # made when a name needs it
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:
-        """Refuse more partitions than one request may add, a topic have, or a cluster have."""
+        """Refuse more partitions than a topic or a cluster may have."""
         settings = self._work.settings
         if present + count > TOPIC_PARTITIONS_MAX:
             raise _Refused(
                 ErrorCode.POLICY_VIOLATION,
                 f"{name}: a topic may have {TOPIC_PARTITIONS_MAX} partitions, not {present + count}",
-            )
-        if self._partitions_added + count > settings.partitions_per_request_max:
-            raise _Refused(
-                ErrorCode.POLICY_VIOLATION,
-                f"{name}: {count} more partitions are too many, one request may add "
-                f"{settings.partitions_per_request_max}",
             )
         if self._partitions + count > settings.partitions_max:
             raise _Refused(
@@ -127,8 +120,7 @@ class _Survey:
             raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
     def accept(self, name: str, assignments: Assignments, *, validate_only: bool) -> None:
-        """A topic has these partitions more; if only asked about, they count for this request."""
-        self._partitions_added += len(assignments)
+        """A topic has these partitions more, unless they were only asked about."""
         if validate_only:
             return
         self._partitions += len(assignments)
@@ -142,7 +134,14 @@ def _metric_name(name: str) -> str:
 
 
 def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicResult, ...]:
-    """Create topics, each for itself, those that are good in one batch."""
+    """Create topics, each for itself, those that are good in one batch.
+
+    A request for too many partitions is refused as a whole, as in Kafka: which of its topics exist
+    afterwards must not depend on their order.
+    """
+    total = sum(len(topic.assignments) or _wanted_count(work, topic) for topic in request.topics)
+    if (outcome := _too_many(work, total)) is not None:
+        return tuple(TopicResult(name=TopicName(t.name), outcome=outcome) for t in request.topics)
     names = Counter(topic.name for topic in request.topics)
     survey = _Survey(work)
     results = []
@@ -155,6 +154,20 @@ def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicR
             result = TopicResult(name=TopicName(topic.name), outcome=refused.outcome)
         results.append(result)
     return tuple(results)
+
+
+def _wanted_count(work: Workspace, topic: NewTopic) -> int:
+    return max(_default(work, topic.partition_count, "num.partitions"), 0)
+
+
+def _too_many(work: Workspace, total: int) -> Outcome | None:
+    most = work.settings.partitions_per_request_max
+    if total <= most:
+        return None
+    return Outcome(
+        error=ErrorCode.POLICY_VIOLATION,
+        message=f"the request would add {total} partitions; one request may add {most}, send several",
+    )
 
 
 def _create(
@@ -302,7 +315,13 @@ def _write_partitions(
 
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
-    """Add partitions; those that are there keep their replicas."""
+    """Add partitions; those that are there keep their replicas. Too many are refused as a whole."""
+    total = 0
+    for wanted in request.topics:
+        if (topic := work.image.topic(wanted.name)) is not None:
+            total += max(wanted.total_count - len(topic.partitions), 0)
+    if (outcome := _too_many(work, total)) is not None:
+        return tuple(TopicResult(name=TopicName(t.name), outcome=outcome) for t in request.topics)
     survey = _Survey(work)
     results = []
     for wanted in request.topics:
