@@ -179,7 +179,8 @@ def test_what_is_stored_checks_a_login_and_is_none() -> None:
         ({"mechanism": 0}, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         ({"iterations": 4095}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"iterations": 1_000_000}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ({"salt": b"s"}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"salt": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"salt": b"s" * 257}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"salted_password": b"short"}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ({"user": ""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
     ],
@@ -191,6 +192,15 @@ def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -
     )
     assert outcome.error is error
     assert not found.image.scram
+
+
+@pytest.mark.parametrize("salt", [b"s", b"salt", b"s" * 256])
+def test_salts_of_any_length_that_tools_send_are_taken(salt: bytes) -> None:
+    found = cluster_with_topic()
+    change = found.controller.handle_alter_scram_users((upsertion(salt=salt),), ())
+    ((_, outcome),) = found.commit(change)
+    assert outcome.is_good
+    assert found.image.scram["alice", ScramMechanism.SHA_256].salt == salt
 
 
 def test_thousands_of_users_at_once_do_not_stop_the_controller() -> None:

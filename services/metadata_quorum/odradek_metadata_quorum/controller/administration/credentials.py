@@ -23,6 +23,7 @@ from odradek_protocol.metadata.records import (
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
+SALT_BYTES_MAX: Final = 256
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 
 
@@ -95,8 +96,10 @@ def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
     if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
         return _unacceptable(f"{ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
     digest_bytes = hashlib.new(_HASHES[ScramMechanism(item.mechanism)]).digest_size
-    if not 8 <= len(item.salt) <= 256 or len(item.salted_password) != digest_bytes:
-        return _unacceptable(f"a salt of 8 to 256 bytes, a salted password of {digest_bytes}")
+    if not 1 <= len(item.salt) <= SALT_BYTES_MAX or len(item.salted_password) != digest_bytes:
+        return _unacceptable(
+            f"a salt of 1 to {SALT_BYTES_MAX} bytes, a salted password of {digest_bytes}"
+        )
     return GOOD
 
 
