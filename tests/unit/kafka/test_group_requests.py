@@ -210,3 +210,25 @@ async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None
         may_describe()
         served.partitions.image.advance(served.partitions.image.offset + 1, 1)
         assert await beat(epoch) == (epoch, set())
+
+
+async def test_a_pattern_matches_internal_topics_like_others() -> None:
+    """As in Kafka, where leaving them out is the client's choice."""
+    async with coordinating() as served:
+        message = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            subscribed_topic_regex=".*",
+            rebalance_timeout_ms=1_000,
+            topic_partitions=[],
+        )
+        response = await answered(served, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+        topics = served.image.topics
+        assert {
+            topics[one.topic_id.bytes].name for one in response.assignment.topic_partitions
+        } == {
+            "__consumer_offsets",
+            "orders",
+            "payments",
+        }

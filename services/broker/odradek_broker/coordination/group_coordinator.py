@@ -286,7 +286,10 @@ class GroupCoordinator:
 
 
 class _Patterns:
-    """Which of these names a pattern matches; RE2, so in time linear in their length."""
+    """Which of these names a pattern matches; RE2, so in time linear in their length.
+
+    Internal topics are matched like others, as in Kafka: leaving them out is the client's choice there.
+    """
 
     def __init__(self, names: frozenset[TopicName]) -> None:
         self._names = names
@@ -301,11 +304,7 @@ class _Patterns:
                 compiled = re2.compile(pattern)
             except re2.error as error:
                 raise InvalidPattern(f"the pattern {pattern!r} is not valid RE2: {error}") from None
-            matched = frozenset(
-                name
-                for name in self._names
-                if not name.startswith("__") and compiled.fullmatch(name)
-            )
+            matched = frozenset(name for name in self._names if compiled.fullmatch(name))
             if len(self._known) >= _PATTERNS_KEPT_MAX:
                 self._known.clear()
             self._known[pattern] = matched
