@@ -53,15 +53,17 @@ async def close_data_directory(
     bytes.
     """
 
+    is_clean = False
+
     async def close() -> None:
+        nonlocal is_clean
         await pool.idle()
-        await pool.call(lambda: directory.close(broker_epoch=broker_epoch))
+        is_clean = await pool.call(lambda: directory.close(broker_epoch=broker_epoch))
 
     unsynced_bytes = sum(log.unsynced_bytes for log in directory.logs())
     try:
-        is_closed = await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
+        await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
     except StorageFailed as failure:
         _log.error("Could not stop cleanly", reason=str(failure))
     else:
-        is_clean = is_closed and broker_epoch is not None
         _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)

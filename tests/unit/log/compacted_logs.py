@@ -82,7 +82,7 @@ def compact(broker: Broker, *, now_ms: int = DAY_MS) -> CompactJob | None:
     slices = 0
     while not job.is_done:
         job.run_slice(0)
-        log.install_compacted(job, now_ms=now_ms)
+        log.install_compacted(job)
         slices += 1
     assert slices > 1
     broker.remove_files(now_ms=now_ms)

@@ -85,7 +85,7 @@ def test_a_full_map_ends_the_pass_early_and_loses_nothing() -> None:
         job.keys_max = 3
         while not job.is_done:
             job.run_slice()
-            log.install_compacted(job, now_ms=DAY_MS)
+            log.install_compacted(job)
     assert {r.key: r.value for r in records(broker).values()} == before
     assert len(shown(broker)) < 20
 
@@ -105,7 +105,7 @@ def test_a_map_that_fills_within_a_segment_ends_there() -> None:
         while not job.is_done:
             job.run_slice(0)
             greatest = max(greatest, len(job._map))
-            log.install_compacted(job, now_ms=DAY_MS)
+            log.install_compacted(job)
         passes += 1
     assert greatest == 10, "the map holds no more than it may, in however large a segment"
     assert passes > 5
@@ -128,7 +128,7 @@ def test_a_tombstone_beyond_a_full_map_is_not_touched_yet() -> None:
     job.keys_max = 3
     while not job.is_done:
         job.run_slice()
-        log.install_compacted(job, now_ms=DAY_MS)
+        log.install_compacted(job)
     headers = [header for _, header in iter_headers(broker.read_all())]
     (tombstone,) = (header for header in headers if header.base_offset == 6)
     assert not tombstone.attributes & DELETE_HORIZON_MASK, "its value is still there"

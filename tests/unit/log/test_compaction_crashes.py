@@ -29,7 +29,7 @@ from tests.unit.log.material import Broker, memory_broker
 def install(log: PartitionLog, job: CompactJob) -> None:
     while not job.is_done:
         job.run_slice()
-        log.install_compacted(job, now_ms=DAY_MS)
+        log.install_compacted(job)
 
 
 class Stopped(BaseException):

@@ -92,7 +92,7 @@ def test_what_was_compacted_before_a_cut_does_not_come_back(
     log = broker.log
     end = cut(log, kind)
     if is_installed:
-        log.install_compacted(job, now_ms=5_000)
+        log.install_compacted(job)
     new = broker.append(3, leader_epoch=7)
     broker.sync()
     if death == "kill":
@@ -152,14 +152,14 @@ def test_a_log_cut_at_any_moment_of_its_compaction_stays_cut(kind: str) -> None:
             job.run_slice(0)
             storage.fault = None
             if cut_at.begun is None:
-                log.install_compacted(job, now_ms=5_000)
+                log.install_compacted(job)
         if cut_at.begun is None:
             break
         cut_at.finish()
         while not job.is_done:
-            log.install_compacted(job, now_ms=5_000)
+            log.install_compacted(job)
             job.run_slice(0)
-        log.install_compacted(job, now_ms=5_000)
+        log.install_compacted(job)
         assert broker.directory.failure is None, moment
         assert storage.handles <= 5, moment
         assert not broker.files(".cleaned"), moment

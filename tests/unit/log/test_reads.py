@@ -162,7 +162,7 @@ def test_a_cold_read_of_what_leaves_meanwhile_finds_nothing(leaves: str) -> None
         assert job is not None
         while not job.is_done:
             job.run_slice()
-            log.install_compacted(job, now_ms=0)
+            log.install_compacted(job)
     else:
         broker.directory.delete(log.topic_id, log.partition)
     assert plan.run() == ReadResult((), start, start, 0)
@@ -214,6 +214,24 @@ def test_reads_by_time_open_one_batch_and_honour_the_log_start() -> None:
     log.set_high_watermark(Offset(120))
     log.advance_log_start(Offset(50))
     assert log.offset_for_timestamp(0) == (1122, 50, 0)
+
+
+@pytest.mark.parametrize("later_ms", [[], [30, 40, 50], [80, 20]])
+@pytest.mark.parametrize("log_start", [5, 6, 7, 8])
+def test_the_greatest_timestamp_is_looked_for_above_the_log_start(
+    later_ms: list[int], log_start: int
+) -> None:
+    """The greatest of all, 9,002, lies below it."""
+    broker = memory_broker(LogConfig(segment_bytes=1_000, index_interval_bytes=0))
+    for timestamp_ms in (10, 9_000, 60, 20, *later_ms):
+        broker.append(3, timestamp_ms=timestamp_ms, value_bytes=60)
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(Offset(log_start))
+    times = [t + i for t in (10, 9_000, 60, 20, *later_ms) for i in range(3)]
+    greatest = max(times[log_start:])
+    expected = (greatest, times.index(greatest, log_start), 0)
+    assert log.max_timestamp_offset() == expected
 
 
 @pytest.mark.parametrize("what", ["noise", "bomb"])

@@ -154,9 +154,10 @@ def test_files_are_removed_after_the_delay_and_readers_may_end_meanwhile() -> No
     assert "00000000000000000000.log" not in names()
     assert "00000000000000000000.log.deleted" in names()
     assert plan.run().size_bytes > 0, "its descriptor outlives the name"
-    broker.remove_files(now_ms=9099)
+    broker.remove_files(now_ms=50_000)  # of another clock; the delay begins now
+    broker.remove_files(now_ms=50_099)
     assert "00000000000000000000.log.deleted" in names()
-    broker.remove_files(now_ms=9100)
+    broker.remove_files(now_ms=50_100)
     assert not {name for name in names() if name.endswith(".deleted")}
 
 

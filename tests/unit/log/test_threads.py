@@ -77,7 +77,7 @@ def test_readers_in_threads_see_only_whole_batches_in_order(tmp_path: Path) -> N
                     compaction = fresh, pool.submit(fresh.run_slice, 2)
             elif compaction is not None and compaction[1].done():
                 current = compaction[0]
-                log.install_compacted(current, now_ms=turn)
+                log.install_compacted(current)
                 compaction = None
                 if current.is_done:
                     passes += 1
@@ -96,9 +96,9 @@ def test_readers_in_threads_see_only_whole_batches_in_order(tmp_path: Path) -> N
             current, slice_done = compaction
             slice_done.result(timeout=30)
             while not current.is_done:
-                log.install_compacted(current, now_ms=3000)
+                log.install_compacted(current)
                 pool.submit(current.run_slice, 2).result(timeout=30)
-            log.install_compacted(current, now_ms=3000)
+            log.install_compacted(current)
             passes += 1
         for job, done in syncs:
             done.result(timeout=30)

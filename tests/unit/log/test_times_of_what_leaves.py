@@ -51,7 +51,7 @@ def compact_when_opened(storage: Watched, log: PartitionLog) -> None:
     assert job is not None
     while not job.ready:
         job.run_slice(0)
-    storage.on_open = lambda: log.install_compacted(job, now_ms=300)
+    storage.on_open = lambda: log.install_compacted(job)
 
 
 def test_a_segment_compacted_meanwhile_is_looked_into_anew() -> None:

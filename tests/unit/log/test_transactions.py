@@ -57,7 +57,7 @@ def test_a_transaction_whose_marker_is_not_replicated_is_not_compacted(kind: Con
     job = broker.log.begin_compaction(now_ms=DAY_MS)
     while job is not None and not job.is_done:
         job.run_slice()
-        broker.log.install_compacted(job, now_ms=DAY_MS)
+        broker.log.install_compacted(job)
     assert shown(broker) == [(0, b"a", b"committed"), (1, b"a", b"pending")]
 
 

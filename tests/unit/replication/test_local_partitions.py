@@ -12,7 +12,7 @@ from odradek_broker.cluster.lease import Lease
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
-from odradek_broker.replication.partition_service import OFFSET_LATEST
+from odradek_broker.replication.partition_service import OFFSET_EARLIEST, OFFSET_LATEST
 from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
@@ -81,7 +81,7 @@ async def test_a_leader_whose_lease_is_over_answers_nothing_and_deletes_nothing(
         lease.end()
         refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert partitions.gate_read(TOPIC, PARTITION, outcome).error is refused
-        for timestamp_ms in (OFFSET_LATEST, 0):
+        for timestamp_ms in (OFFSET_LATEST, OFFSET_EARLIEST, 0):
             found = await partitions.list_offsets(TOPIC, PARTITION, timestamp_ms)
             assert found.error is refused
         end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from odradek_broker.data_directory import close_data_directory
 from odradek_broker.log.directory.checkpoint_job import CheckpointJob
+from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.replication.disk import upkeep
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
-from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
+from odradek_protocol.identity import BrokerEpoch
+from odradek_runtime.clock import boottime_ms
+from tests.unit.log.material import TOPIC_ID, Broker, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
 
 WAIT_S_MAX = 20.0
@@ -84,3 +93,54 @@ async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert (host.log.recovery_point, another.recovery_point) == (0, 0)
+
+
+async def test_flushes_and_removals_go_by_a_clock_that_does_not_jump(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wall clock that is set forward makes nothing due."""
+    broker = memory_broker(replace(CONFIG, segment_bytes=600, file_delete_delay_ms=60_000))
+    while broker.log.segment_count < 2:
+        broker.append(3, value_bytes=100)
+    broker.checkpoint()
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(log.log_end_offset)
+    assert log.apply_retention(now_ms=0) == 1
+    retired = broker.files(".log.deleted")
+    log.append(batch(log.log_end_offset), now_ms=boottime_ms())
+    before = log.recovery_point
+    monkeypatch.setattr(upkeep, "wall_ms", lambda: 1 << 60)
+    monkeypatch.setattr(upkeep, "_FLUSH_INTERVAL_S", 0.001)
+    monkeypatch.setattr(upkeep, "_SWEEP_INTERVAL_S", 0.001)
+    async with table_of(broker, 1) as (table, _):
+        timers = upkeep_of(table, broker)
+        tasks = [asyncio.create_task(timer()) for timer in (timers.flush, timers.sweep)]
+        loop = asyncio.get_running_loop()
+        many_intervals_s = loop.time() + 0.05
+        await until(lambda: loop.time() > many_intervals_s)
+        await table.pool.idle()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert table.by_id[TOPIC_ID, 0].log.recovery_point == before
+        assert retired
+        assert broker.files(".log.deleted") == retired
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+async def test_a_stop_is_called_clean_only_if_the_next_start_will_find_it_so(
+    has_failed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(3)
+    if has_failed:
+        broker.directory.health.fail("writing", OSError(errno.EIO, "I/O error"))
+    pool = DiskPool(threads_max=1)
+    with caplog.at_level(logging.INFO):
+        await close_data_directory(broker.directory, pool, broker_epoch=BrokerEpoch(7))
+    pool.close()
+    (record,) = [r for r in caplog.records if r.getMessage() == "Stopped"]
+    assert record.odradek_fields["clean"] is not has_failed  # type: ignore[attr-defined]
+    broker.start()
+    assert (broker.restart_class is RestartClass.CLEAN) is not has_failed

@@ -462,13 +462,15 @@ class LogDirectory:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def close(self, *, broker_epoch: BrokerEpoch | None) -> None:
-        """Sync everything, checkpoint, and with a broker epoch write the clean marker last.
+    def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
+        """Sync everything, checkpoint, and with a broker epoch write the clean marker last; true if it
+        was written.
 
         Blocks: pool. Syncs under way may be left unfinished; with a cut under way there is no clean
         marker. Releases the lock whatever happens. Raises StorageFailed; a directory that is
         offline already is only let go.
         """
+        is_whole = False
         try:
             if self.health.failure is None and broker_epoch is not None:
                 is_whole = self._sync_all()
@@ -484,6 +486,7 @@ class LogDirectory:
                         self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
                 except OSError as error:
                     raise self.health.fail_to_write(f"stopping in {self.path}", error) from error
+            return is_whole
         finally:
             for log in self._logs.values():
                 log.close()

@@ -7,7 +7,8 @@ read, or is too much to hold, that is not the disk's fault: then the batch stand
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
@@ -62,7 +63,13 @@ def find_greatest(
         newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
         if newest is None:
             return None
-        return _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+        found = _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+        if found is not None or newest is not kept[0]:
+            return found
+        # The first segment's greatest lies below the log start: ask for what lies above it.
+        above_ms = _greatest_above(storage, newest, log_start_offset)
+        greatest_ms = max([above_ms, *(segment.max_timestamp_ms for segment in kept[1:])])
+        return None if greatest_ms < 0 else _find(storage, kept, greatest_ms, log_start_offset)
 
     return _look(health, segments, find)
 
@@ -104,25 +111,49 @@ def _find(
 def _scan(
     storage: Storage, segment: Segment, floor: int, timestamp_ms: int, log_start_offset: int
 ) -> TimestampOffset | None:
-    file = storage.open(segment.path(Suffix.LOG))
-    try:
-        if segment.is_retired:  # the name may be its successor's by now
-            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+    with _opened(storage, segment) as file:
         size_bytes = segment.size_bytes
         start, _ = segment.locate(file, floor, size_bytes)
         for position, header in walk_headers(file, start, size_bytes):
             if header.max_timestamp_ms >= timestamp_ms:
-                found = _in_batch(file, position, header, timestamp_ms, log_start_offset)
-                if found is not None:
-                    return found
+                for record in _records(file, position, header, log_start_offset):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record
         return None
+
+
+def _greatest_above(storage: Storage, segment: Segment, log_start_offset: int) -> int:
+    """The greatest timestamp at or past the log start; -1 if there is none."""
+    greatest_ms = -1
+    with _opened(storage, segment) as file:
+        size_bytes = segment.size_bytes
+        start, _ = segment.locate(file, log_start_offset, size_bytes)
+        for position, header in walk_headers(file, start, size_bytes):
+            if not header.record_count:
+                continue
+            if header.base_offset >= log_start_offset:
+                greatest_ms = max(greatest_ms, header.max_timestamp_ms)
+                continue
+            for record in _records(file, position, header, log_start_offset):
+                greatest_ms = max(greatest_ms, record.timestamp_ms)
+    return greatest_ms
+
+
+@contextmanager
+def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
+    file = storage.open(segment.path(Suffix.LOG))
+    try:
+        if segment.is_retired:  # the name may be its successor's by now
+            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+        yield file
     finally:
         file.close()
 
 
-def _in_batch(
-    file: File, position: int, header: Header, timestamp_ms: int, log_start_offset: int
-) -> TimestampOffset | None:
+def _records(
+    file: File, position: int, header: Header, log_start_offset: int
+) -> Iterator[TimestampOffset]:
+    """The records of a batch from the log start on; the batch's own time for what cannot be read."""
     data = file.pread(header.size_bytes, position)
     epoch = LeaderEpoch(header.leader_epoch)
     whole = read_header(data)
@@ -131,9 +162,7 @@ def _in_batch(
         reader = open_batch(data, 0, whole, check_crc=False, start_offset=log_start_offset)
         while reader.remaining:
             for record in reader.read(_RECORDS_AT_ONCE):
-                if record.timestamp_ms >= timestamp_ms:
-                    return TimestampOffset(record.timestamp_ms, Offset(record.offset), epoch)
+                yield TimestampOffset(record.timestamp_ms, Offset(record.offset), epoch)
     except CorruptBatch:
         first = max(header.base_offset, log_start_offset)
-        return TimestampOffset(header.max_timestamp_ms, Offset(first), epoch)
-    return None
+        yield TimestampOffset(header.max_timestamp_ms, Offset(first), epoch)

@@ -421,7 +421,7 @@ class PartitionLog(ReadableLog):
             return 0
         with self._health.writing(f"deleting segments of {self.directory}"):
             gone = self._segments.all[:count]
-            self._segments.retire(gone, due_ms=now_ms + self.config.file_delete_delay_ms)
+            self._segments.retire(gone, delay_ms=self.config.file_delete_delay_ms)
         self._progress.forget_segments()
         first_offset = Offset(self._segments.first_offset)
         self.cleaned_offset = max(self.cleaned_offset, first_offset)
@@ -429,7 +429,8 @@ class PartitionLog(ReadableLog):
         return count
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Retired segments whose time has come: `remove_files` of each, in the pool."""
+        """Retired segments whose time has come: `remove_files` of each, in the pool. `now_ms` is of a
+        clock that does not jump, and only of the calls of this."""
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
@@ -440,15 +441,15 @@ class PartitionLog(ReadableLog):
         with self._health.writing(f"looking for old segments of {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
-    def install_compacted(self, job: CompactJob, *, now_ms: int) -> None:
+    def install_compacted(self, job: CompactJob) -> None:
         """Put the segments that a slice made ready in place. Raises StorageFailed."""
         self._health.check()
         if job.error is not None:
             failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)
             raise failure from job.error
-        due_ms = now_ms + self.config.file_delete_delay_ms
+        delay_ms = self.config.file_delete_delay_ms
         with self._health.failing(f"compacting {self.directory}"):
-            if job.install(self._segments, is_cutting=self._is_cutting, due_ms=due_ms):
+            if job.install(self._segments, is_cutting=self._is_cutting, delay_ms=delay_ms):
                 self._recent.forget(self._tail)
         self._progress.forget_segments()
         if job.is_done:

@@ -332,10 +332,10 @@ class PartitionHost:
                 if effect.base_offset < self.log.log_end_offset:
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)  # empty, and rare: it may wait here
-                info = self.log.append(self._received, now_ms=wall_ms())
+                info = self.log.append(self._received, now_ms=boottime_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
-                info = self.log.append(produce.stamped(effect), now_ms=wall_ms())
+                info = self.log.append(produce.stamped(effect), now_ms=boottime_ms())
                 counters.append_bytes += info.size_bytes
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)

@@ -49,6 +49,8 @@ class PartitionOffsets:
         if timestamp_ms == OFFSET_EARLIEST:
             if bound.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
                 return OffsetOutcome(bound.error_code)
+            if not self._may_answer(host, host.replica.leader_epoch):
+                return _NOT_LEADER
             start = log.log_start_offset
             return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
         if bound.error_code is not ErrorCode.NONE:

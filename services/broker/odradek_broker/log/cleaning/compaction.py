@@ -130,7 +130,7 @@ class CompactJob:
             self.end_offset = NO_OFFSET
         self.is_done = True
 
-    def install(self, segments: SegmentList, *, is_cutting: bool, due_ms: int) -> bool:
+    def install(self, segments: SegmentList, *, is_cutting: bool, delay_ms: int) -> bool:
         """Put what is ready in its place (loop); whether there was anything. Raises OSError."""
         ready, self.ready = self.ready, []
         is_swapped = False
@@ -140,7 +140,7 @@ class CompactJob:
                 run.new.remove_files()  # deleted or cut meanwhile; a later pass comes
                 run.new.close()
             else:
-                segments.swap(run.old, run.new, due_ms=due_ms)
+                segments.swap(run.old, run.new, delay_ms=delay_ms)
                 is_swapped = True
         return is_swapped
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,15 @@ from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import Storage
 
 CLOSED_OPEN_MAX: Final = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Retired:
+    """A segment whose files wait to be removed."""
+
+    segment: Segment
+    delay_ms: int
+    due_ms: int | None = None
 
 
 class SegmentList:
@@ -30,7 +40,7 @@ class SegmentList:
         self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
         self._open: list[Segment] = []  # closed ones with a descriptor, last used last
-        self._retired: list[tuple[int, Segment]] = []  # (when its files may go, segment)
+        self._retired: list[_Retired] = []
 
     @property
     def first_offset(self) -> int:
@@ -92,26 +102,30 @@ class SegmentList:
         self._release([segment for segment in self.all if segment not in segments])
         self._put(segments)
 
-    def retire(self, segments: list[Segment], *, due_ms: int) -> None:
+    def retire(self, segments: list[Segment], *, delay_ms: int) -> None:
         """Take closed segments out and rename their files. Raises OSError."""
-        self._rename_away(segments, due_ms)
+        self._rename_away(segments, delay_ms)
         self._put([segment for segment in self.all if segment not in segments])
 
-    def swap(self, old: list[Segment], new: Segment, *, due_ms: int) -> None:
+    def swap(self, old: list[Segment], new: Segment, *, delay_ms: int) -> None:
         """Put one compacted segment in the place of neighbours. Raises OSError."""
         number = self.all.index(old[0])
         assert self.all[number : number + len(old)] == old, [s.base_offset for s in old]
-        self._rename_away(old, due_ms)
+        self._rename_away(old, delay_ms)
         new.rename_files("")
         new.close()
         new.drop_indexes()
         self._put([*self.all[:number], new, *self.all[number + len(old) :]])
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Segments whose files may be removed now."""
-        due = [segment for due_ms, segment in self._retired if due_ms <= now_ms]
-        self._retired = [entry for entry in self._retired if entry[0] > now_ms]
-        return due
+        """Segments whose files may be removed now: their delay began when they were first asked for,
+        so that only the clock of whoever asks counts, which must not jump."""
+        for retired in self._retired:
+            if retired.due_ms is None:
+                retired.due_ms = now_ms + retired.delay_ms
+        due = [r for r in self._retired if r.due_ms is not None and r.due_ms <= now_ms]
+        self._retired = [retired for retired in self._retired if retired not in due]
+        return [retired.segment for retired in due]
 
     def close(self, *, for_good: bool = False) -> None:
         """Give back all descriptors; `for_good`: the partition was deleted."""
@@ -125,7 +139,7 @@ class SegmentList:
         self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
 
-    def _rename_away(self, segments: list[Segment], due_ms: int) -> None:
+    def _rename_away(self, segments: list[Segment], delay_ms: int) -> None:
         for segment in segments:
             segment.is_retired = True
             try:
@@ -135,7 +149,7 @@ class SegmentList:
                     raise
                 segment.remove_files()  # a longer name takes room, too; who reads it has it open
                 continue
-            self._retired.append((due_ms, segment))
+            self._retired.append(_Retired(segment, delay_ms))
         self._release(segments)
 
     def _release(self, segments: list[Segment]) -> None:

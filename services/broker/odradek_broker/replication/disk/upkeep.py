@@ -11,7 +11,7 @@ from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_runtime.clock import monotonic_ms, wall_ms
+from odradek_runtime.clock import boottime_ms, monotonic_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _FLUSH_INTERVAL_S: Final = 1.0
@@ -52,7 +52,7 @@ class Upkeep:
             if not self._table.is_active:
                 continue
             # one after the other: readers want the pool's threads too
-            for log in self._directory.due_flushes(now_ms=wall_ms()):
+            for log in self._directory.due_flushes(now_ms=boottime_ms()):
                 host = self._table.by_id.get((log.topic_id, log.partition))
                 if host is None or host.is_failed or host.log is not log:
                     continue  # deleted meanwhile, or opened anew
@@ -103,7 +103,7 @@ class Upkeep:
                 for path in self._directory.take_removals():
                     await self._remove(path)
                 for host in list(self._table.by_id.values()):
-                    for segment in host.log.take_retired(now_ms=wall_ms()):
+                    for segment in host.log.take_retired(now_ms=boottime_ms()):
                         await pool.call(segment.remove_files)
             except StorageFailed as failure:
                 self._table.storage_failed(failure)
@@ -142,7 +142,7 @@ class Upkeep:
             await self._table.pool.call(job.run_slice)
             if host.is_removed or host.is_failed:
                 return
-            host.log.install_compacted(job, now_ms=wall_ms())
+            host.log.install_compacted(job)
             if job.is_done:
                 _log.info(
                     "Compacted",
