@@ -1,0 +1,383 @@
+"""Brokers that replicate in one process: the production's table, hosts, servicer, links and streams.
+
+Only what is below and around them is replaced: directories are in memory (`MemoryStorage`), the
+disk's pool has no threads and may be held (`StepPool`), a stream is two queues (`MemoryCall`), and
+the controller is a list of metadata records that each broker replays, at once or when a test says
+so. What a follower requests and what a leader responds can be looked at, changed or dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from unittest.mock import patch
+
+import grpc
+import grpc.aio
+
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.listeners.servicers.replication_servicer import ReplicationServicer
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.partition.effects import ProposeIsr
+from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.streams import follower_stream
+from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.replication.streams.follower_stream import FollowerIdentity
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    ClusterId,
+    DirectoryId,
+    IncarnationId,
+    MetadataOffset,
+    PartitionIndex,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import (
+    Config,
+    ConfigResourceType,
+    Partition,
+    PartitionChange,
+    RegisterBroker,
+    RestartClass,
+    Topic,
+)
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_runtime.clock import boottime_ms
+from tests.unit.log.material import TOPIC, TOPIC_ID, batch, memory_broker
+
+CLUSTER_ID = ClusterId("memory")
+CONFIG = LogConfig(segment_bytes=1 << 20)
+PARTITION = PartitionIndex(0)
+WAIT_S = 20.0
+_HOUR_MS = 3_600_000
+
+
+class StepPool:
+    """The disk's pool without threads: work runs in a later turn of the loop.
+
+    While it `is_held` work waits for `begin`, which does it, and `finish`, which tells that it is
+    done: whatever happens between the two happens while the disk works.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[], None]]] = deque()
+        self._done: deque[Callable[[], None]] = deque()
+
+    def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
+        self._waiting.append((work, on_done))
+        if not self.is_held:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def begin(self) -> None:
+        """Do the oldest work that waits."""
+        work, on_done = self._waiting.popleft()
+        work()
+        self._done.append(on_done)
+
+    def finish(self) -> None:
+        """Tell the owner of the oldest work begun that it is done."""
+        self._done.popleft()()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _turn(self) -> None:
+        if self._waiting and not self.is_held:
+            self.begin()
+            self.finish()
+
+
+class MemoryCall:
+    """One stream, as the follower holds it: grpc.aio's channel and call in one."""
+
+    def __init__(self, cluster: MemoryCluster, leader: MemoryBroker) -> None:
+        self._cluster = cluster
+        self.requests: asyncio.Queue[Any] = asyncio.Queue()
+        self.responses: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.metadata = asyncio.Event()
+        context = Context(self, cluster)
+        self._serving = asyncio.create_task(leader.servicer.Replicate(None, context))
+        self._serving.add_done_callback(self._served)
+        self.follower = 0
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()
+        self.metadata.set()
+        self.responses.put_nowait(None)
+
+    def stream_stream(self, _method: str, **_: Any) -> Callable[[], MemoryCall]:
+        return lambda: self
+
+    async def write(self, request: pb.ReplicateRequest) -> None:
+        if self._serving.done():
+            raise ConnectionResetError("the leader ended the stream")
+        if request.HasField("hello"):
+            self.follower = request.hello.broker_id
+        received = pb.ReplicateRequest.FromString(request.SerializeToString())
+        self._cluster.requests.append((self.follower, received))
+        if self._cluster.passes_request(self.follower, received):
+            self.requests.put_nowait(received)
+
+    async def initial_metadata(self) -> None:
+        await self.metadata.wait()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (response := await self.responses.get()) is not None:
+            yield response
+        raise ConnectionResetError("the leader ended the stream")
+
+    def cancel(self) -> None:
+        self._serving.cancel()
+
+    async def close(self) -> None:
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+
+
+class Context:
+    """The leader's end of a call, as grpc.aio hands it to the servicer."""
+
+    def __init__(self, call: MemoryCall, cluster: MemoryCluster) -> None:
+        self._call = call
+        self._cluster = cluster
+
+    async def read(self) -> pb.ReplicateRequest:
+        return await self._call.requests.get()
+
+    async def write(self, response: bytes) -> None:
+        self._cluster.responses.append((self._call.follower, response))
+        self._call.responses.put_nowait(response)
+
+    async def send_initial_metadata(self, _: Any) -> None:
+        self._call.metadata.set()
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise grpc.aio.AbortError(f"{code}: {details}")
+
+
+class MemoryBroker:
+    """One broker: what `process.py` puts together for replication, over a directory in memory."""
+
+    def __init__(self, cluster: MemoryCluster, broker_id: int, settings: ReplicaSettings) -> None:
+        self.broker_id = BrokerId(broker_id)
+        self.disk = memory_broker(CONFIG)
+        self.pool = StepPool()
+        self.lease = Lease(_HOUR_MS)
+        self.lease.renew(boottime_ms())
+        self.image = MetadataImage()
+        self.is_deaf = False  # hears nothing of the metadata until `hear`
+        self.offline: list[str] = []
+        self._cluster = cluster
+        self.table = PartitionTable(
+            broker_id=self.broker_id,
+            directory=self.disk.directory,
+            defaults=CONFIG,
+            settings=settings,
+            pool=self.pool,  # type: ignore[arg-type]
+            proposals=self,  # type: ignore[arg-type]
+            on_offline=self.offline.append,
+            on_broken=lambda broken: self.offline.extend(map(str, broken)),
+        )
+        self.servicer = ReplicationServicer(
+            cluster_id=CLUSTER_ID,
+            table=self.table,
+            partition_bytes_max=1 << 20,
+            message_bytes_max=1 << 20,
+            is_mutual_tls=False,
+        )
+        self.links = FollowerLinks(
+            identity=FollowerIdentity(
+                cluster_id=CLUSTER_ID,
+                broker_id=self.broker_id,
+                broker_epoch=BrokerEpoch(broker_id),
+                directory_id=DirectoryId(bytes([broker_id]) * 16),
+                credit_bytes=1 << 20,
+            ),
+            endpoint_of=lambda leader: ("memory", leader),
+            tls=None,
+        )
+        self.table.links = self.links
+        self.partitions = LocalPartitions(
+            self.table, self.lease, broker_id=self.broker_id, reads_by_rack=False
+        )
+
+    def hear(self) -> None:
+        """Replay what the metadata log has beyond our image."""
+        for offset, record in self._cluster.metadata[self.image.offset :]:
+            delta = MetadataDelta()
+            self.image.replay(MetadataOffset(offset), 1, record, delta)
+            if self.table.is_active:
+                self.table.apply(self.image, delta)
+        if not self.table.is_active and self._cluster.is_described:
+            self.table.activate(self.image)
+
+    def propose(
+        self,
+        partition: TopicIdPartition,
+        proposal: ProposeIsr,
+        *,
+        is_urgent: bool,
+        on_answer: Callable[[ErrorCode], None],
+    ) -> None:
+        """As IsrProposals does; the proposal is kept, and taken if the cluster takes them."""
+        self._cluster.proposals.append(proposal)
+        if self._cluster.takes_proposals:
+            isr = tuple(broker_id for broker_id, _ in proposal.isr)
+            asyncio.get_running_loop().call_soon(
+                self._cluster.record,
+                PartitionChange(topic_id=TOPIC_ID, partition=PARTITION, isr=isr),
+            )
+
+    @property
+    def host(self) -> PartitionHost:
+        return self.table.by_id[TOPIC_ID, PARTITION]
+
+    @property
+    def values(self) -> bytes:
+        """All bytes that readers may see here."""
+        host = self.host
+        end = host.replica.high_watermark
+        if end == 0:
+            return b""
+        plan = host.log.plan_read(0, bytes_max=1 << 30, end_offset=end)
+        return b"".join(bytes(piece) for piece in plan.run().slices)
+
+    def produce(self, records: int = 1, *, acks: int = -1) -> list[ProduceOutcome]:
+        """Append one batch; the outcome comes into the list, when it comes."""
+        outcomes: list[ProduceOutcome] = []
+        self.partitions.produce(
+            TOPIC,
+            PARTITION,
+            batch(0, count=records),
+            acks=acks,
+            timeout_ms=60_000,
+            on_done=outcomes.append,
+        )
+        return outcomes
+
+
+class MemoryCluster:
+    """Brokers 1 .. n and what the controller has committed."""
+
+    def __init__(self, brokers: int, settings: ReplicaSettings | None = None) -> None:
+        self.metadata: list[tuple[int, Any]] = []  # (offset, record); offsets from 1 on
+        self.is_described = False
+        self.takes_proposals = True
+        self.proposals: list[ProposeIsr] = []
+        self.requests: list[tuple[int, pb.ReplicateRequest]] = []  # (follower, what it sent)
+        self.responses: list[tuple[int, bytes]] = []  # (follower, what its leader sent)
+        self.passes_request: Callable[[int, pb.ReplicateRequest], bool] = lambda *_: True
+        self.brokers = {
+            broker_id: MemoryBroker(self, broker_id, settings or ReplicaSettings())
+            for broker_id in range(1, brokers + 1)
+        }
+        for broker_id in self.brokers:
+            self.record(
+                RegisterBroker(
+                    broker_id=BrokerId(broker_id),
+                    incarnation_id=IncarnationId(bytes([broker_id]) * 16),
+                    directory_ids=(),
+                    restart_class=RestartClass.CLEAN,
+                    endpoints=(),
+                    fenced=False,
+                    broker_epoch=BrokerEpoch(broker_id),
+                )
+            )
+
+    def __getitem__(self, broker_id: int) -> MemoryBroker:
+        return self.brokers[broker_id]
+
+    def __iter__(self) -> Iterator[MemoryBroker]:
+        return iter(self.brokers.values())
+
+    def record(self, record: Any) -> None:
+        """Commit a metadata record; every broker replays it that is not deaf."""
+        self.metadata.append((len(self.metadata) + 1, record))
+        for broker in self.brokers.values():
+            if not broker.is_deaf:
+                broker.hear()
+
+    def describe(
+        self, *, replicas: tuple[int, ...], isr: tuple[int, ...], leader: int = 1, **configs: str
+    ) -> None:
+        """The topic of one partition, and its configs (`_` for `.`); then brokers begin to live."""
+        self.record(Topic(topic_id=TOPIC_ID, name=TOPIC))
+        for name, value in configs.items():
+            self.config(name.replace("_", "."), value)
+        self.is_described = True
+        self.record(
+            Partition(
+                topic_id=TOPIC_ID,
+                partition=PARTITION,
+                replicas=tuple(map(BrokerId, replicas)),
+                isr=tuple(map(BrokerId, isr)),
+                leader=BrokerId(leader),
+            )
+        )
+
+    def config(self, name: str, value: str) -> None:
+        self.record(
+            Config(
+                resource_type=ConfigResourceType.TOPIC, resource_name=TOPIC, name=name, value=value
+            )
+        )
+
+    def lead(self, leader: int) -> None:
+        """Elect this broker."""
+        self.record(
+            PartitionChange(topic_id=TOPIC_ID, partition=PARTITION, leader=BrokerId(leader))
+        )
+
+    def acks_of(self, follower: int) -> list[pb.ReplicaAckPartition]:
+        """What a follower acknowledged, in order."""
+        return [
+            ack
+            for broker_id, request in self.requests
+            if broker_id == follower
+            for ack in request.ack.partitions
+        ]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the brokers work until it holds."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110  a poll of what several brokers do
+                await asyncio.sleep(0.001)
+
+    def channel(self, _host: str, port: int, _tls: None, *, peer: str) -> MemoryCall:
+        return MemoryCall(self, self.brokers[port])
+
+
+@asynccontextmanager
+async def memory_cluster(
+    brokers: int, settings: ReplicaSettings | None = None
+) -> AsyncIterator[MemoryCluster]:
+    """So many brokers, which are closed at the end."""
+    cluster = MemoryCluster(brokers, settings)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(patch.object(follower_stream, "internal_channel", cluster.channel))
+        ticking = [asyncio.create_task(b.table.tick()) for b in cluster.brokers.values()]
+        try:
+            yield cluster
+        finally:
+            for task in ticking:
+                task.cancel()
+            await asyncio.gather(*ticking, return_exceptions=True)
+            for broker in cluster.brokers.values():
+                await broker.links.close()
