@@ -48,6 +48,8 @@ class Chaos:
         world.converge(bound_s=40.0)
         assert not self._deaths(), (self.seed, world.deaths)
         assert len(world.deaths) == self._broken, (self.seed, world.deaths, self._broken)
+        self.counts["read"] = sum(was_answered for was_answered, _ in world.reads)
+        self.counts["refused read"] = len(world.reads) - self.counts["read"]
         return ChaosResult(
             self.seed,
             world.trace.hexdigest(),
@@ -76,6 +78,8 @@ class Chaos:
         for node_id in list(world.nodes):
             node = world.nodes[node_id]
             if node.dead is None and node.raft.active_epoch is not None:
+                if self._proposed % 3 == 0:
+                    node.read()
                 for _ in range(self.random.choice((1, 1, 1, 4))):
                     self._proposed += 1
                     size = self.random.choice((0, 0, 40, 900))

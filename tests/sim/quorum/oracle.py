@@ -1,7 +1,8 @@
 """What was committed, as seen from outside.
 
 The first node to apply an offset writes down entry and digest, every other one must agree. What was
-acknowledged must be in it, for ever, and a term has one leader.
+acknowledged must be in it, for ever, and a term has one leader. A read that is answered has seen
+everything that was acknowledged before it was asked, by whatever leader.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class Oracle:
         if self.entries.get(offset, (0, b""))[1] != payload:
             raise OracleError(f"{payload!r} was acknowledged at {offset}: another is committed")
         self.acknowledged[offset] = payload
+
+    def answered_read(self, node_id: int, seen: int, acknowledged: int) -> None:
+        """`seen` is what the node had applied when it was asked, `acknowledged` the newest then."""
+        if seen < acknowledged:
+            raise OracleError(
+                f"node {node_id} answered a read from entry {seen}: {acknowledged} was acknowledged"
+            )
 
     def leads(self, node_id: int, term: int) -> None:
         if self.leaders.setdefault(term, node_id) != node_id:

@@ -244,6 +244,19 @@ class SimulatedNode:
             self.wake(0.0)
         return offset
 
+    def read(self) -> None:
+        """A client asks the active leader for its state; the answer waits for a majority."""
+        world, asked_s, seen = self.world, self.world.now, self.raft.applied
+        newest = max(world.oracle.acknowledged, default=0)
+
+        def confirmed(is_leader: bool) -> None:
+            world.reads.append((is_leader, world.now - asked_s))
+            if is_leader:
+                world.oracle.answered_read(self.node_id, seen, newest)
+
+        self.entering(lambda: self.raft.confirm_leadership(confirmed))
+        self.wake(0.0)
+
     def _fatal(self, reason: str, error: BaseException | None) -> None:
         self.died(f"{reason}: {error!r}" if error is not None else reason)
         raise NodeDied(reason)

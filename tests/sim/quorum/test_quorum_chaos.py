@@ -49,6 +49,8 @@ def test_the_quick_seeds_together_reach_every_kind_of_fault() -> None:
         "frozen",
         "slow disks",
         "slow loop",
+        "read",
+        "refused read",
         "torn tail",
         "interrupted job",
         "restart on lost pages",

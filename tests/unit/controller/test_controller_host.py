@@ -7,19 +7,31 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import Controller, ControllerSettings
+from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic, TopicResult
 from odradek_metadata_quorum.quorum import QuorumSettings
-from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown, QuorumOverloaded
+from odradek_metadata_quorum.quorum.errors import (
+    LeadershipUnconfirmed,
+    NotLeader,
+    OutcomeUnknown,
+    QuorumOverloaded,
+)
 from odradek_metadata_quorum.rpc import controller_host
-from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.controller_host import (
+    ControllerHost,
+    NotActive,
+    Overloaded,
+    Unconfirmed,
+)
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
+from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import MetadataBatch, NoOp
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
@@ -35,6 +47,13 @@ class Log:
         self.offset = 0
         self.moved = asyncio.Event()
         self.bytes_max = 1 << 30
+        self.confirmations: asyncio.Queue[Exception | None] | None = None
+
+    async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
+        if self.confirmations is not None:
+            error = await self.confirmations.get()
+            if error is not None:
+                raise error
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         if self.refusal is not None:
@@ -144,6 +163,36 @@ async def test_a_refusal_that_rests_on_an_uncommitted_decision_waits_for_it() ->
         await setup.log.commit()
         assert (await first).outcome.is_good
         assert (await second).outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_answers_without_records_wait_for_a_majority() -> None:
+    """An image, and a refusal; a change of its own needs no more than its commit."""
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        confirmations = setup.log.confirmations = asyncio.Queue[Exception | None]()
+        created = asyncio.create_task(create(setup, "a"))
+        await setup.log.commit()
+        assert (await created).outcome.is_good
+
+        def image() -> asyncio.Task[MetadataImage]:
+            handler = lambda c, _: Decision(response=c.committed)  # noqa: E731
+            return asyncio.create_task(setup.host.decide(handler))
+
+        asked: list[asyncio.Task[Any]] = [image(), asyncio.create_task(create(setup, "a"))]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in asked)
+        confirmations.put_nowait(None)
+        confirmations.put_nowait(None)
+        assert (await asked[0]).topic("a") is not None
+        assert (await asked[1]).outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        confirmations.put_nowait(NotLeader("deposed", leader_id=3))
+        with pytest.raises(NotActive, match="deposed"):
+            await image()
+        confirmations.put_nowait(LeadershipUnconfirmed("nobody answered: ask again"))
+        with pytest.raises(Unconfirmed, match="ask again"):
+            await image()
 
 
 async def test_a_deposed_controller_answers_nobody_with_success() -> None:

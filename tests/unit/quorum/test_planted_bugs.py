@@ -19,6 +19,7 @@ from odradek_metadata_quorum.quorum.raft.joining import Joining
 from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
 from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
 from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.read_index import ReadIndex
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
@@ -29,6 +30,7 @@ from tests.unit.quorum import (
     test_elections,
     test_joining,
     test_raft_rules,
+    test_read_index,
     test_snapshot_store,
     test_snapshot_transfer,
     test_write_barrier,
@@ -195,7 +197,32 @@ def write_under_way_vouches_for_later_entries(patch: pytest.MonkeyPatch) -> None
     patch.setattr(WriteBarrier, "needed_for_index", lambda self, index: self._writing or 0)
 
 
+def leadership_confirmed_by_itself(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "confirm_leadership", lambda self, confirmed: confirmed(self.is_leader))
+
+
+def any_answer_confirms(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ReadIndex,
+        "agree",
+        lambda self, peer_id, number: (self._agreed.add(peer_id), self._conclude()),
+    )
+
+
+def forgetful_voter_confirms(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftNode, "may_vote", lambda self: True)
+
+
 DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [
+    (leadership_confirmed_by_itself, test_read_index.test_a_deposed_leader_answers_no_read),
+    (
+        any_answer_confirms,
+        test_read_index.test_only_answers_to_this_round_from_within_the_term_confirm,
+    ),
+    (
+        forgetful_voter_confirms,
+        test_read_index.test_a_voter_that_may_have_forgotten_a_vote_confirms_nobody,
+    ),
     (no_write_barrier, test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says),
     (
         no_write_barrier,
@@ -318,6 +345,7 @@ async def test_the_disk_queue_test_catches_a_second_sync_that_passes(
 
 
 CHAOS: list[tuple[Patch, int]] = [  # the bug, and within how many seeds chance finds it too
+    (leadership_confirmed_by_itself, 20),
     (no_write_barrier, 20),
     (tail_thrown_away_on_snapshot_load, 20),
     (no_prefix_match, 20),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from odradek_metadata_quorum.quorum.errors import (
     CorruptStorage,
     InsecureListener,
+    LeadershipUnconfirmed,
     NotLeader,
     OutcomeUnknown,
     ProposalTooLarge,
@@ -35,6 +36,7 @@ __all__ = [
     "CorruptStorage",
     "InsecureListener",
     "LatencyStatus",
+    "LeadershipUnconfirmed",
     "NotLeader",
     "OutcomeUnknown",
     "PeerStatus",

@@ -27,6 +27,10 @@ class QuorumOverloaded(QuorumError):
     """Too many proposals wait for their commit; nothing was appended. Try again later."""
 
 
+class LeadershipUnconfirmed(QuorumError):
+    """No majority answered in time, so another controller may lead by now. Ask again, or another one."""
+
+
 class StorageMismatch(QuorumError):
     """The data directory belongs to another cluster, node or release, or is not formatted, or in use."""
 

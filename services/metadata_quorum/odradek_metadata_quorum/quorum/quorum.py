@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from odradek_metadata_quorum.quorum.errors import (
+    LeadershipUnconfirmed,
     NotLeader,
     OutcomeUnknown,
     ProposalTooLarge,
@@ -130,6 +131,39 @@ class Quorum:
             )
         self._voter.wake(0.0)
         return offset, self._pending.add(offset, epoch, len(payload))
+
+    async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
+        """Return once a majority has confirmed that nobody was elected before this call.
+
+        Then what this node had applied when it called was the newest of all. All callers that wait
+        share a round trip to the other voters; nothing is written. Raises `NotLeader`, also when
+        the leadership ends meanwhile, or `LeadershipUnconfirmed` (`timeout_s` passed).
+        """
+        node = self._voter.node
+        confirmed: asyncio.Future[bool] = self._loop.create_future()
+
+        def settle(is_confirmed: bool) -> None:
+            if not confirmed.done():
+                confirmed.set_result(is_confirmed)
+
+        if node.active_epoch == epoch:
+            node.confirm_leadership(settle)
+            self._voter.wake(0.0)
+        else:
+            settle(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                is_confirmed = await confirmed
+        except TimeoutError:
+            raise LeadershipUnconfirmed(
+                f"no majority of the controllers {sorted(self._settings.voters)} confirmed within"
+                f" {timeout_s} s that controller {self._settings.node_id} still leads: ask again"
+            ) from None
+        if not is_confirmed:
+            raise NotLeader(
+                f"controller {self._settings.node_id} does not lead epoch {epoch}",
+                leader_id=self.leader_id,
+            )
 
     # Leadership.
 

@@ -17,7 +17,12 @@ from odradek_metadata_quorum.controller.administration.access import find_acls
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.rpc import wire_admin as wire
 from odradek_metadata_quorum.rpc.config_descriptions import describe
-from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.controller_host import (
+    ControllerHost,
+    NotActive,
+    Overloaded,
+    Unconfirmed,
+)
 from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -326,7 +331,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     # --- below
 
     async def _image(self, context: Context) -> MetadataImage:
-        """The committed image, with all that was decided before this call."""
+        """The committed image: the newest when it was taken, as a majority confirmed since."""
         return await self._decide(context, lambda c, _: Decision(response=c.committed))
 
     async def _decide(
@@ -337,7 +342,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             return await self._host.decide(handler)
         except NotActive as error:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"NOT_CONTROLLER: {error}")
-        except Overloaded as error:
+        except (Overloaded, Unconfirmed) as error:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except BatchTooLarge as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -2,9 +2,13 @@
 
 The rule that all else serves: a decision is answered after its records, and those of every decision
 before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the
-order of the decisions. When leadership ends, whoever waits gets `NotActive`: the outcome of what
-was proposed is unknown to the caller, who asks again at the next active controller (all requests
-bear being done twice, or tell that they were).
+order of the decisions. A decision without records, an answer from the image or a refusal, is
+answered once a majority of the controllers has confirmed that no other one was elected before it
+(`confirm_leadership`): a deposed controller that does not know it yet answers nothing.
+
+When leadership ends, whoever waits gets `NotActive`: the outcome of what was proposed is unknown to
+the caller, who asks again at the next active controller (all requests bear being done twice, or
+tell that they were).
 
 Heartbeats are decided at once and never wait for a commit: what they answer is committed by then
 (`is_fenced`), or harmless if it is not.
@@ -18,7 +22,12 @@ from typing import Final, Protocol, TypeVar
 
 from odradek_metadata_quorum.controller import Controller, Decision
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
-from odradek_metadata_quorum.quorum.errors import NotLeader, OutcomeUnknown, QuorumError
+from odradek_metadata_quorum.quorum.errors import (
+    LeadershipUnconfirmed,
+    NotLeader,
+    OutcomeUnknown,
+    QuorumError,
+)
 from odradek_protocol.identity import BrokerId
 from odradek_runtime.logs import event_log
 
@@ -28,6 +37,7 @@ IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # their payloads; the quorum takes 64 MiB
 TICK_S: Final = 0.05
 OPENING_WAIT_S: Final = 1.0
 PROPOSAL_TIMEOUT_S: Final = 30.0
+CONFIRMATION_TIMEOUT_S: Final = 3.0  # a leader without a majority steps down before
 _log = event_log(__name__)
 
 
@@ -39,11 +49,18 @@ class Overloaded(Exception):
     """Too many decisions wait for their commit; ask again later."""
 
 
+class Unconfirmed(Exception):
+    """Whether this controller is still the active one is not known; ask again, or another one."""
+
+
 class Proposer(Protocol):
     """What the host needs of the quorum."""
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         """Commit an entry; see `Quorum.propose`."""
+
+    async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
+        """Make sure that nobody else leads; see `Quorum.confirm_leadership`."""
 
 
 class ControllerHost:
@@ -112,17 +129,22 @@ class ControllerHost:
             NotActive: this member does not lead, or stopped to before the commit.
             Overloaded: too much waits already.
             BatchTooLarge: the request is too large for one batch; nothing was done.
+            Unconfirmed: nothing was to be done, and no majority confirmed the answer in time.
         """
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
                 f"{self._in_flight} changes of {self._in_flight_bytes} bytes wait for their commit"
             )
+        epoch = self.controller.epoch
+        assert epoch is not None, "active without an epoch"
         decision = handler(self.controller, self._clock_ms())
         self._submit(decision)
         tail = self._tail
         if tail is not None and not await asyncio.shield(tail):
             raise NotActive("stopped being the active controller before the commit")
+        if not decision.records:
+            await self._confirm(epoch)
         if not self.controller.is_active:
             raise NotActive("stopped being the active controller")
         return decision.response
@@ -145,6 +167,15 @@ class ControllerHost:
             return
         del self._streams[broker_id]
         self.controller.stream_broken(broker_id, self._clock_ms())
+
+    async def _confirm(self, epoch: int) -> None:
+        assert self._quorum is not None, "a decision before connect"
+        try:
+            await self._quorum.confirm_leadership(epoch=epoch, timeout_s=CONFIRMATION_TIMEOUT_S)
+        except NotLeader as error:
+            raise NotActive(str(error)) from None
+        except LeadershipUnconfirmed as error:
+            raise Unconfirmed(str(error)) from None
 
     async def _wait_until_open(self) -> None:
         if not self.controller.is_active and self.controller.epoch is not None:

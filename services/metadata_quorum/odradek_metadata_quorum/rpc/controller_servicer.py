@@ -12,7 +12,12 @@ from odradek_metadata_quorum.controller import Controller, Decision
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
-from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.controller_host import (
+    ControllerHost,
+    NotActive,
+    Overloaded,
+    Unconfirmed,
+)
 from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
 from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
 from odradek_protocol.identity import BrokerId
@@ -155,7 +160,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
             return await self._host.decide(handler), ErrorCode.NONE
         except NotActive:
             return None, ErrorCode.NOT_CONTROLLER
-        except Overloaded:
+        except (Overloaded, Unconfirmed):
             return None, ErrorCode.REQUEST_TIMED_OUT
         except BatchTooLarge as error:
             _log.error("A request does not fit into one batch", reason=str(error))

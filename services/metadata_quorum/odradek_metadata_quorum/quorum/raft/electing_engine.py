@@ -42,6 +42,7 @@ from odradek_metadata_quorum.quorum.raft.engine import (
 )
 from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
 from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
+from odradek_metadata_quorum.quorum.raft.read_index import Confirmed, ReadIndex
 from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 
@@ -90,6 +91,8 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._random = randomness
         self._fatal = fatal
         self._pre_vote = PreVote(node_id, len(peers) + 1)
+        self._read_index = ReadIndex(len(peers) + 1)
+        self._read_asked_s = 0.0
         self._votes: set[tuple[int, int]] = set()
         self._heard_s = ENGINE_CLOCK.read()
         self._turns = LoopTurns(
@@ -222,6 +225,33 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         if self._election_timeout_s() <= self._timers.heartbeat_s or not self._peers:
             self._SyncObj__raftElectionDeadline = 0.0
 
+    # Reads.
+
+    def confirm_leadership(self, confirmed: Confirmed) -> None:
+        """Call `confirmed(True)` once a majority has confirmed that nobody was elected before now.
+
+        With False when this node does not lead, or stops to before that. `step` must follow, soon.
+        """
+        if self.halted or not self.is_leader:
+            confirmed(False)
+        else:
+            self._read_index.ask(confirmed)
+
+    def _drive_reads(self) -> None:
+        """Begin the round that somebody waits for; ask again where answers are late.
+
+        The question is a pre-vote's, for the term that this node leads already: nobody consents, and
+        everybody answers with the term it is in. So voters of all versions understand it.
+        """
+        reads, now_s = self._read_index, ENGINE_CLOCK.read()
+        if reads.is_due:
+            self._pre_vote.round += 1
+            reads.begin(self._pre_vote.round)
+            self._read_asked_s = 0.0
+        if reads.round is not None and now_s >= self._read_asked_s + self._timers.heartbeat_s:
+            self._read_asked_s = now_s
+            self._ask_all(self.term, reads.round)
+
     # Overrides: elections.
 
     def _SyncObj__generateRaftTimeout(self) -> float:
@@ -244,19 +274,23 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             return True
         self._SyncObj__raftElectionDeadline = ENGINE_CLOCK.read() + self._election_timeout_s()
         self._SyncObj__raftLeader = None
+        self._ask_all(self.term + 1, self._pre_vote.round)
+        return False
+
+    def _ask_all(self, term: int, round_number: int) -> None:
+        """Ask every voter for consent to lead `term`; one that is in that term tells so."""
         _, last_index, last_term = self._log.entries[-1]
         for peer_id in self._peers:
             self.tell(
                 peer_id,
                 {
                     "type": wire.PRE_VOTE,
-                    "term": self.term + 1,
-                    "round": self._pre_vote.round,
+                    "term": term,
+                    "round": round_number,
                     "last_log_index": last_index,
                     "last_log_term": last_term,
                 },
             )
-        return False
 
     def _SyncObj__setCurrentTerm(self, term: int, voted_for: int | None) -> None:
         assert term >= self.term, (term, self.term)
@@ -298,6 +332,8 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return True
 
     def _on_pre_vote(self, node: Any, message: Message) -> None:
+        if not self.may_vote() and message["term"] <= self.term:
+            return  # a leader's question, and this voter may have forgotten that it elected another
         _, last_index, last_term = self._log.entries[-1]
         granted = (
             self.may_vote()
@@ -330,11 +366,10 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def _on_pre_vote_reply(self, node: Any, message: Message) -> None:
         if message["term"] > self.term:
             self._follow(message["term"])
-        elif (
-            message["granted"]
-            and not self.is_leader
-            and self._pre_vote.grant(node.id, message["round"])
-        ):
+        elif self.is_leader:
+            if message["term"] == self.term:
+                self._read_index.agree(node.id, message["round"])
+        elif message["granted"] and self._pre_vote.grant(node.id, message["round"]):
             self._SyncObj__raftElectionDeadline = 0.0
 
     def _on_timeout_now(self, node: Any, message: Message) -> None:

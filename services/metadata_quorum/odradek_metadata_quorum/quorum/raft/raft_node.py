@@ -120,6 +120,7 @@ class RaftNode(ReplicatingEngine):
         if self.halted:
             return
         if self.is_leader:
+            self._drive_reads()
             self._tell_peers()
         self._barrier.start_write()
 
@@ -181,6 +182,7 @@ class RaftNode(ReplicatingEngine):
             epoch = self._led_term
             assert epoch is not None
             self.active_epoch = self._led_term = None
+            self._read_index.end()
             for peer_id in list(self._senders):
                 self._end_transfer(peer_id)
             self._events.resigned(epoch)
