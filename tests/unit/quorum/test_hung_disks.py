@@ -7,10 +7,11 @@ from dataclasses import replace
 from odradek_metadata_quorum.quorum.network import wire
 from odradek_metadata_quorum.quorum.raft.replicating_engine import ReplicatingEngine
 from tests.sim.quorum.simulated_node import SimulatedNode
-from tests.sim.quorum.world import LIMITS, World
+from tests.sim.quorum.world import LIMITS, TIMERS, World
 from tests.unit.quorum.lone_voter import LoneVoter
 
 ENTRY_BYTES = 2048
+PATIENCE_S = TIMERS.election_min_s - 0.25  # an election, which would mend it too, comes later
 
 
 def propose_for_a_while(world: World, turns: int) -> None:
@@ -65,10 +66,10 @@ def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
     world.drop = lambda source, target, message: (
         target == follower.node_id and message["type"] == wire.APPEND_ENTRIES
     )
-    propose_for_a_while(world, 6)
+    propose_for_a_while(world, 4)
     assert leader.raft._is_full(follower.node_id)
     world.drop = lambda source, target, message: False
-    assert world.run_until(lambda: follower.raft.applied == leader.raft._log.last_index, 1.0)
+    assert world.run_until(lambda: follower.raft.applied == leader.raft._log.last_index, PATIENCE_S)
 
 
 def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_none() -> None:
