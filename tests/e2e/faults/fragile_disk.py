@@ -2,7 +2,7 @@
 
     fragile = FragileDisks(root, workspace)     compiles power_loss_shim.c
     fragile.plug_in()                           all that is there now is durable
-    ... processes run with `environment()` in theirs, and are killed ...
+    ... processes run with `environment()` in theirs, and are killed, at any moment or `kill_within` a change ...
     fragile.cut_power()                         `root` becomes what its disks held
 
 The shim keeps a journal a process; here they are replayed. A file holds what its last fsync covered, a directory
@@ -104,6 +104,7 @@ class FragileDisks:
         self._workspace = workspace
         self._journals = workspace / "journals"
         self._boot_id = workspace / "boot_id"
+        self._stops = workspace / "stops"
         self._shim = build_shim(workspace)
         self._nodes: dict[int, _Node] = {}
         self._root_node = _Directory()
@@ -120,15 +121,23 @@ class FragileDisks:
             "POWER_LOSS_BOOT_ID": str(self._boot_id),
             "POWER_LOSS_LIES": lies,
             "POWER_LOSS_SYNC_MS": str(sync_ms),
+            "POWER_LOSS_STOPS": str(self._stops),
         }
 
     def plug_in(self) -> None:
         """Take what is there as durable, and boot; no process may run."""
-        shutil.rmtree(self._journals, ignore_errors=True)
-        self._journals.mkdir()
+        for folder in (self._journals, self._stops):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
         self._boot_id.write_text(f"{uuid.uuid4()}\n")
         self._nodes = {}
         self._root_node = self._found(self.root)
+
+    def kill_within(self, pid: int, changes: int) -> None:
+        """Have a running process killed within its n-th change from now: a write, a sync, a rename, ..."""
+        assert changes > 0
+        with (self._stops / str(pid)).open("r+b", buffering=0) as stops:
+            stops.write(struct.pack("=I", changes))
 
     def cut_power(self, chance: random.Random | None = None) -> PowerLoss:
         """Leave what the disks held, and boot again; all processes were killed before."""

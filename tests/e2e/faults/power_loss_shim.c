@@ -11,6 +11,10 @@
  * POWER_LOSS_BOOT_ID   read in place of the kernel's boot id: a machine that lost its power boots again
  * POWER_LOSS_SYNC_MS   how long each sync takes at least (a slow disk)
  * POWER_LOSS_LIES      names ending in this are never synced, though fsync says so (a disk that lies)
+ * POWER_LOSS_STOPS     a directory in which each process has a file of its own, named by its pid, with one number
+ *                      of four bytes: 0, or that it is to be killed within the n-th change from now. Of a write a
+ *                      part is done by then; a sync may have covered everything, and nobody is told; a name is
+ *                      changed, and its directory not synced.
  *
  * Files are named by inode, so renames need no thought. Whatever could change a file behind the shim's back
  * (a shared writable mapping, copy_file_range, a rename between directories, ...) ends the process loudly.
@@ -21,6 +25,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -58,6 +63,7 @@ static const char *root, *boot_id, *lies;
 static size_t root_bytes;
 static struct timespec sync_takes;
 static int journal = -1;
+static volatile uint32_t *stops_in; /* changes until this process is killed; 0: it is not */
 
 #define REAL(name) __typeof__(&name) real_##name
 static REAL(open);
@@ -91,6 +97,30 @@ static REAL(posix_fallocate);
 static REAL(copy_file_range);
 static REAL(pwritev2);
 
+static void map_stops(const char *stops) {
+    char path[PATH_MAX];
+    uint32_t none = 0;
+    snprintf(path, sizeof path, "%s/%d", stops, getpid());
+    int fd = real_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0 || real_pwrite(fd, &none, sizeof none, 0) != sizeof none) _exit(99);
+    stops_in = (uint32_t *)syscall(SYS_mmap, NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (stops_in == MAP_FAILED) _exit(99);
+    real_close(fd);
+}
+
+/* Whether the process ends within this change; `order` is held, and stays so. */
+static int ends_here(void) { return stops_in && *stops_in && --*stops_in == 0; }
+
+static void end(void) {
+    for (;;) kill(getpid(), SIGKILL);
+}
+
+static unsigned chance(unsigned below) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned)(now.tv_nsec / 128) % below;
+}
+
 static void die(const char *what, const char *about) {
     dprintf(2, "power_loss_shim: %s: %s: not understood, so nothing that was found would be true\n", what, about);
     _exit(99);
@@ -115,6 +145,8 @@ __attribute__((constructor)) static void begin(void) {
     lies = getenv("POWER_LOSS_LIES");
     const char *sync_ms = getenv("POWER_LOSS_SYNC_MS");
     if (sync_ms) sync_takes = (struct timespec){atol(sync_ms) / 1000, atol(sync_ms) % 1000 * 1000000};
+    const char *stops = getenv("POWER_LOSS_STOPS");
+    if (stops) map_stops(stops);
     root_bytes = strlen(wanted);
     root = wanted;
 }
@@ -198,8 +230,10 @@ static int open_tracked(int directory, const char *path, int flags, mode_t mode)
     if (fd >= 0 && fd < DESCRIPTORS_MAX) {
         struct stat found;
         if (fstat(fd, &found)) die("fstat", path);
-        if (is_new) note((struct entry){.kind = CREATE, .inode = found.st_ino, .parent = parent}, name, NULL, NULL, 0);
-        else if ((flags & O_TRUNC) && S_ISREG(found.st_mode))
+        if (is_new) {
+            note((struct entry){.kind = CREATE, .inode = found.st_ino, .parent = parent}, name, NULL, NULL, 0);
+            if (ends_here()) end();
+        } else if ((flags & O_TRUNC) && S_ISREG(found.st_mode))
             note((struct entry){.kind = TRUNCATE, .inode = found.st_ino}, NULL, NULL, NULL, 0);
         tracked[fd] = S_ISDIR(found.st_mode) ? 2 : S_ISREG(found.st_mode) ? 1 : 0;
         if (tracked[fd] && lies && ends_in(name, lies)) tracked[fd] |= 4;
@@ -256,13 +290,22 @@ int fcntl64(int fd, int command, ...) {
 /* --- bytes ------------------------------------------------------------------------------------------------- */
 
 static ssize_t written(int fd, const struct iovec *data, int pieces, off_t offset) {
+    struct iovec part;
     pthread_mutex_lock(&order);
+    int ends = ends_here();
+    if (ends) {
+        part = (struct iovec){data[0].iov_base, data[0].iov_len * chance(9) / 8};
+        data = &part;
+        pieces = 1;
+        if (!part.iov_len) end();
+    }
     ssize_t taken = offset < 0 ? real_writev(fd, data, pieces) : real_pwritev(fd, data, pieces, offset);
     if (taken > 0) {
         off_t at = offset < 0 ? lseek(fd, 0, SEEK_CUR) - taken : offset;
         note((struct entry){.kind = WRITE, .inode = inode_of(fd), .offset = (uint64_t)at, .data_bytes = (uint32_t)taken},
              NULL, NULL, data, pieces);
     }
+    if (ends) end();
     pthread_mutex_unlock(&order);
     return taken;
 }
@@ -297,6 +340,7 @@ int ftruncate(int fd, off_t size) {
     pthread_mutex_lock(&order);
     int result = real_ftruncate(fd, size);
     if (!result) note((struct entry){.kind = TRUNCATE, .inode = inode_of(fd), .offset = (uint64_t)size}, NULL, NULL, NULL, 0);
+    if (ends_here()) end();
     pthread_mutex_unlock(&order);
     return result;
 }
@@ -307,7 +351,10 @@ static void note_sync(int fd) {
     if (sync_takes.tv_sec || sync_takes.tv_nsec) nanosleep(&sync_takes, NULL);
     if (tracked[fd] & 4) return;
     pthread_mutex_lock(&order);
+    int ends = ends_here();
+    if (ends && chance(3)) end(); /* two in three: what was written is not synced */
     note((struct entry){.kind = SYNC, .inode = inode_of(fd)}, NULL, NULL, NULL, 0);
+    if (ends) end();
     pthread_mutex_unlock(&order);
 }
 int fsync(int fd) { note_sync(fd); return real_fsync(fd); }
@@ -324,6 +371,7 @@ static int renamed(int from, const char *source, int to, const char *target) {
         if (parent != target_parent) die("rename between directories", source);
         note((struct entry){.kind = RENAME, .inode = parent}, name, target_name, NULL, 0);
     }
+    if (ends_here()) end();
     pthread_mutex_unlock(&order);
     return result;
 }
@@ -345,6 +393,7 @@ int unlinkat(int at, const char *path, int flags) {
     uint64_t parent = parent_of(at, path, &name);
     int result = real_unlinkat(at, path, flags);
     if (!result) note((struct entry){.kind = REMOVE, .inode = parent}, name, NULL, NULL, 0);
+    if (ends_here()) end();
     pthread_mutex_unlock(&order);
     return result;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -147,3 +148,40 @@ def test_a_change_that_the_shim_cannot_follow_ends_the_process(
 ) -> None:
     with pytest.raises(AssertionError, match="copy_file_range"):
         run("put('a', b'a'); os.copy_file_range(os.open('a', 0), os.open('b', 66, 0o600), 1)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "durable"),
+    [
+        (1, {"a": b"old", "b": b""}, {"a": b"old"}),  # the new file was made, its name not synced
+        (2, None, {"a": b"old"}),  # a part of the write
+        (3, {"a": b"old", "b": b"x" * 64}, {"a": b"old"}),  # written; synced or not, it has no name
+        (4, {"a": b"x" * 64}, {"a": b"old"}),  # renamed, the directory not synced
+        (5, {"a": b"x" * 64}, None),  # one or the other
+    ],
+)
+def test_a_process_is_killed_within_any_change(
+    disks: FragileDisks, run: Run, changes: int, found: dict[str, bytes] | None, durable: object
+) -> None:
+    """A file that is replaced as it should be: made, written, synced, renamed, its directory synced."""
+    run("put('a', b'old', sync=True); sync('.')")
+    disks.cut_power()
+    code = (
+        f"stops = os.path.join({str(disks.root.parent / 'workspace' / 'stops')!r}, str(os.getpid()))\n"
+        "with open(stops, 'r+b', buffering=0) as file:\n"
+        f"    file.write(({changes}).to_bytes(4, 'little'))\n"
+        "put('b', b'x' * 64, sync=True); os.rename('b', 'a'); sync('.')\n"
+        "raise SystemExit('it lives')"
+    )
+    with pytest.raises(AssertionError, match=f"assert {-signal.SIGKILL} == 0"):
+        run(code)
+    seen = content(disks)
+    if found is None:
+        assert seen["b"] == b"x" * len(seen["b"])
+    else:
+        assert seen == found
+    assert disks.differences() == []
+    disks.cut_power()
+    assert content(disks) == durable or (
+        durable is None and content(disks) in ({"a": b"old"}, {"a": b"x" * 64})
+    )

@@ -8,22 +8,36 @@ were acknowledged; else the power loss was none.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from odradek import Client
-from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek import Client, OdradekError
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 from tests.e2e.faults.cluster_faults import PARTITIONS, kill_at_once, restart, wait_for_full_isr
 from tests.e2e.faults.conftest import Report
 from tests.e2e.faults.fragile_disk import FragileDisks, PowerLoss
-from tests.e2e.faults.workload import Workload, faults_of, read_all, under_load, verify
+from tests.e2e.faults.workload import (
+    SETTLE_S_MAX,
+    Workload,
+    faults_of,
+    read_all,
+    under_load,
+    verify,
+)
 
 RECORDS_BETWEEN = 200  # a partition's
 CONTROL_RECORDS = 300
+TOPICS_MAX = 60  # made in a round
+TOPIC_PAUSE_S = 0.05
+POLL_S = 0.1
+IDLE_S_MAX = 3.0  # a process that changes no file for so long is killed as it is
 
 
 @asynccontextmanager
@@ -126,6 +140,131 @@ async def test_five_power_losses_under_load(
     async with fragile_cluster(tmp_path, monkeypatch) as (cluster, disks):
         for number, seed in enumerate((None, 1, 2, 3, None)):
             report(round=number, **await lose_power_under_load(cluster, disks, number, seed))
+
+
+@asynccontextmanager
+async def making_topics(client: Client, prefix: str) -> AsyncIterator[set[str]]:
+    """Make topics until the end of the block: those whose creation was acknowledged."""
+    made: set[str] = set()
+    is_over = asyncio.Event()
+
+    async def make() -> None:
+        for number in range(TOPICS_MAX):
+            if is_over.is_set():
+                return
+            name = f"{prefix}-{number}"
+            with contextlib.suppress(OdradekError):  # whether it was made is not known
+                await client.admin.create_topic(name, partitions=1, replication_factor=1)
+                made.add(name)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOPIC_PAUSE_S):
+                    await is_over.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(make())
+        try:
+            yield made
+        finally:
+            is_over.set()
+
+
+async def wait_for_topics(client: Client, names: set[str]) -> None:
+    """All are there, when the broker that is asked has read the metadata.
+
+    Raises:
+        TimeoutError: some were not within `SETTLE_S_MAX`: they are lost.
+    """
+    deadline_s = time.monotonic() + SETTLE_S_MAX
+    while missing := names - {topic.name for topic in await client.admin.list_topics()}:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{len(missing)} of {len(names)} topics that were made are lost")
+        await asyncio.sleep(POLL_S)
+
+
+async def kill_within_changes(
+    victims: list[ChildProcess], disks: FragileDisks, chance: random.Random
+) -> int:
+    """Kill each within a write, sync or rename of its own; how many found one to be killed in."""
+    for victim in victims:
+        disks.kill_within(victim.pid, chance.randint(1, 30))
+    found = 0
+    for victim in victims:
+        if await asyncio.to_thread(victim.wait, IDLE_S_MAX):
+            found += 1
+        else:  # it has nothing to write: its quorum or its leaders are gone
+            kill_at_once([victim])
+    return found
+
+
+async def lose_power_within_changes(
+    cluster: EmbeddedCluster, disks: FragileDisks, number: int, seed: int
+) -> dict[str, object]:
+    """One round: brokers and controllers killed within changes of their files, then a power loss.
+
+    In every other round those that were killed come back first, on what the page cache holds: what they
+    find there, and vouch for, must survive as well.
+    """
+    chance = random.Random(seed)
+    children = cluster.children()
+    come_back = number % 2 == 1
+    async with Client(cluster.bootstrap) as client:
+        kept = await create(client, f"kept-{number}", "fsync")
+        async with (
+            under_load(client, kept, partitions=PARTITIONS) as load,
+            making_topics(client, f"made-{number}") as made,
+        ):
+            await load.progress(RECORDS_BETWEEN)
+            victims = chance.sample(children, chance.randint(2, len(children)))
+            killed_within = await kill_within_changes(victims, disks, chance)
+            if come_back:
+                await restart(victims)
+                await load.progress(1)
+            before = len(made)
+            loss = lose_power(cluster, disks, chance if chance.random() < 0.5 else None)
+            await restart(children)
+            await load.progress(RECORDS_BETWEEN)
+            await wait_for_full_isr(client, kept)
+        await verify(client, kept, load)
+        await wait_for_topics(client, made)
+        await client.admin.delete_topics(made)
+    return {
+        "seed": seed,
+        "victims": sorted(victim.name for victim in victims),
+        "killed_within": killed_within,
+        "came_back_first": come_back,
+        "acknowledged": len(load.acknowledged),
+        "topics_made_before": before,
+        "topics_made": len(made),
+        "unsynced_bytes": loss.unsynced_bytes,
+        "unsynced_entries": loss.unsynced_entries,
+    }
+
+
+async def power_losses_within_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report, rounds: int
+) -> None:
+    killed_within = 0
+    async with fragile_cluster(tmp_path, monkeypatch) as (cluster, disks):
+        for number in range(rounds):
+            figures = await lose_power_within_changes(cluster, disks, number, 100 + number)
+            report(round=number, **figures)
+            killed_within += cast(int, figures["killed_within"])
+    assert killed_within >= rounds
+
+
+@pytest.mark.timeout(300)
+async def test_nothing_is_lost_when_processes_are_killed_within_writes_and_the_power_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    await power_losses_within_changes(tmp_path, monkeypatch, report, 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_twenty_power_losses_after_kills_within_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    await power_losses_within_changes(tmp_path, monkeypatch, report, 20)
 
 
 @pytest.mark.long
