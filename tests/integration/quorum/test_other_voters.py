@@ -13,7 +13,7 @@ import pytest
 from odradek.embedded.free_ports import free_ports
 from odradek_metadata_quorum.quorum.network import transport, wire
 from odradek_metadata_quorum.quorum.network.peer_link import hello
-from tests.integration.quorum.voter_networks import running, settings_of, until
+from tests.integration.quorum.voter_networks import a_vote, running, settings_of, until
 
 
 async def test_a_voter_of_the_first_release_reaches_this_one_and_is_reached(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ async def test_a_voter_of_the_first_release_reaches_this_one_and_is_reached(tmp_
     server = await asyncio.start_server(accept, "127.0.0.1", ports[1])
     async with server, running(settings_of(1, ports, tmp_path)) as (one,):
         await until(lambda: one.connected == [2])
-        assert refused == [[20, 1, "c", 1, 2, wire.PROTOCOL_VERSION_MAX]]
+        assert refused == [[20, 1, "c", 1, 2, wire.PROTOCOL_VERSION_MAX, "1,2"]]
         assert greeted == [[20, 1, "c", 1, 2]]
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
         writer.write(wire.encode(hello("c", 2, 1, short=True)))
@@ -65,3 +65,55 @@ async def test_a_voter_whose_name_cannot_be_looked_up_is_dialled_again_and_ends_
                 for record in caplog.records
             )
         )
+
+
+def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        str(getattr(record, "odradek_fields", {})["reason"])
+        for record in caplog.records
+        if record.message == "A controller counts other voters"
+    ]
+
+
+async def test_voters_that_count_different_majorities_do_not_talk_and_say_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three was formatted for two voters: its majority is another."""
+    monkeypatch.setattr(transport, "REDIAL_PAUSE_S", 0.01)
+    ports = free_ports(3)
+    first, second, third = (settings_of(node, ports, tmp_path) for node in (1, 2, 3))
+    third = replace(third, voters={node: third.voters[node] for node in (2, 3)})
+    async with running(first, second, third) as (one, two, three):
+        await until(lambda: 2 in one.connected and 1 in two.connected)
+        await until(lambda: len(_errors(caplog)) >= 2)
+        dials = len(three.network._refusals), len(_errors(caplog))
+        for _ in range(20):
+            one.network.send_frame(3, a_vote(1))
+            three.network.send_frame(2, a_vote(1))
+            await asyncio.sleep(0.01)
+        assert three.connected == []
+        assert 3 not in one.connected + two.connected
+        assert three.messages == []
+        assert all(peer_id != 3 for peer_id, _ in one.messages + two.messages)
+        assert (len(three.network._refusals), len(_errors(caplog))) == dials, "it is said again"
+    assert any("counts the voters 1,2,3, this one 2,3" in reason for reason in _errors(caplog))
+    assert any("counts the voters 2,3, this one 1,2,3" in reason for reason in _errors(caplog))
+    assert all("format the directory" in reason for reason in _errors(caplog))
+
+
+async def test_a_peer_that_was_refused_for_its_voters_is_refused_with_a_short_hello_too(
+    tmp_path: Path,
+) -> None:
+    ports = free_ports(2)
+    async with running(settings_of(1, ports, tmp_path)) as (one,):
+        for voters, short in (("2,3", False), ("", True), ("1,2", False), ("", True)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+            writer.write(wire.encode(hello("c", 2, 1, voters=voters, short=short)) + a_vote(7))
+            if voters != "1,2" and not one.messages and not writer.is_closing():
+                await reader.read(1000)
+                assert await reader.read(1000) == b"", "it goes on"
+                assert one.messages == []
+            else:
+                count = len(one.messages)
+                await until(lambda count=count: len(one.messages) > count)  # type: ignore[misc]
+            writer.close()

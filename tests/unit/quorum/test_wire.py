@@ -92,7 +92,11 @@ def test_fields_that_a_later_version_appends_are_ignored() -> None:
     assert decode(msgpack.packb([4, 1, "later", [2]])) == {"type": wire.RESPONSE_VOTE, "term": 1}
     hello = {"type": wire.HELLO, "version": 1, "cluster_id": "c", "node_id": 1, "target_id": 2}
     assert decode(msgpack.packb([20, 1, "c", 1, 2])) == hello
-    assert decode(msgpack.packb([20, 1, "c", 1, 2, 3, b"later"])) == {**hello, "version_max": 3}
+    assert decode(msgpack.packb([20, 1, "c", 1, 2, 3, "1,2", b"later"])) == {
+        **hello,
+        "version_max": 3,
+        "voters": "1,2",
+    }
     assert encode({**hello, "version_max": 3})[4:] == msgpack.packb([20, 1, "c", 1, 2, 3])
 
 

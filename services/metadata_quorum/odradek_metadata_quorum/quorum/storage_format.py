@@ -161,7 +161,10 @@ def save_identity(disk: Disk, identity: StorageIdentity) -> None:
 
 
 def _checked(node_id: int, voters: Iterable[int]) -> tuple[int, ...]:
-    ordered = tuple(sorted(set(voters)))
+    named = sorted(voters)
+    ordered = tuple(sorted(set(named)))
+    if len(ordered) != len(named):
+        raise StorageMismatch(f"the voters {named} name a controller twice: name each one once")
     if node_id not in ordered:
         raise StorageMismatch(f"controller {node_id} is not among the voters {list(ordered)}")
     if ordered[0] < 0:

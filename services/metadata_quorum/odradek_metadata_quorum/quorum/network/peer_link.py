@@ -11,7 +11,8 @@ The hello names protocol versions, cluster and both ends; with TLS the certifica
 sender too. Both ends name the lowest and the highest version they speak, and speak the lower of the two
 highest. Voters of the first release take a hello of four fields only (a *short* one, which names one
 version): a dialler whose hello gets no answer sends a short one next, and a short one is answered by a
-short one. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
+short one. A longer hello names the set of voters, too: a peer that counts another set is refused, after a
+hello that shows it ours. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
 is told the same (`TCP_USER_TIMEOUT`). What waits in the kernel or in the transport's buffer dies
 with the connection: nothing stale is delivered after a link heals.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from odradek_metadata_quorum.quorum.errors import WireError
@@ -40,6 +41,7 @@ from odradek_metadata_quorum.quorum.network.wire import (
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
+_VOTERS_TEXT_MAX: Final = 200  # of what a stranger says, in our log
 HELLO_BYTES_MAX: Final = 4096  # before anybody is known, no more memory than this is taken
 
 
@@ -53,6 +55,7 @@ class FrameProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.greeted = False
         self.refusal: str | None = None
+        self.mismatch = ""  # that the peer counts other voters; then it is the refusal, too
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,6 +117,15 @@ class FrameProtocol(asyncio.Protocol):
         self.refusal = self.refusal or reason
         self.abort()
 
+    def refuse_after(self, message: Message, reason: str) -> None:
+        """Close once this message is sent: the peer is to learn the reason by itself."""
+        self.refusal = self.refusal or reason
+        self.send(message)
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if self.transport is not None:
+            self.transport.close()
+
     def abort(self) -> None:
         """Close at once; what is buffered is lost."""
         if not self.closed.done():
@@ -139,6 +151,7 @@ class OutgoingLink(FrameProtocol):
         cluster_id: str,
         node_id: int,
         peer_id: int,
+        voters: str,
         frame_bytes_max: int,
         queue_bytes_max: int,
         tls: bool,
@@ -151,6 +164,7 @@ class OutgoingLink(FrameProtocol):
         self._peer_id = peer_id
         self._queue_bytes_max = queue_bytes_max
         self._short_hello = short_hello
+        self._voters = voters
         self.ready: asyncio.Future[None] = loop.create_future()
         self.heard_s = loop.time()
 
@@ -159,7 +173,15 @@ class OutgoingLink(FrameProtocol):
         if not self.certified(self._peer_id):
             self.refuse(f"its certificate does not name controller-{self._peer_id}")
             return
-        self.send(hello(self._cluster_id, self._node_id, self._peer_id, short=self._short_hello))
+        self.send(
+            hello(
+                self._cluster_id,
+                self._node_id,
+                self._peer_id,
+                voters=self._voters,
+                short=self._short_hello,
+            )
+        )
 
     def received(self, message: Message) -> None:
         self.heard_s = asyncio.get_running_loop().time()
@@ -167,6 +189,10 @@ class OutgoingLink(FrameProtocol):
             reason = hello_refusal(message, self._cluster_id, self._peer_id, self._node_id)
             if reason is not None:
                 self.refuse(reason)
+                return
+            self.mismatch = voters_mismatch(message, self._voters)
+            if self.mismatch:
+                self.refuse(self.mismatch)
                 return
             self.greeted = True
             if not self.ready.done():
@@ -196,20 +222,26 @@ class IncomingLink(FrameProtocol):
         cluster_id: str,
         node_id: int,
         peer_ids: frozenset[int],
+        voters: str,
+        known_mismatch: Callable[[int], str],
         frame_bytes_max: int,
         tls: bool,
         on_greeted: Callable[[IncomingLink], None],
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[IncomingLink], None],
     ) -> None:
+        """`known_mismatch` is what the last longer hello of a peer said of other voters."""
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._peer_ids = peer_ids
+        self._voters = voters
+        self._known_mismatch = known_mismatch
         self._on_greeted = on_greeted
         self._on_message = on_message
         self._on_lost = on_lost
         self.peer_id: int | None = None
+        self.claimed_id: int | None = None  # a peer's that said a proper hello, greeted or not
 
     def received(self, message: Message) -> None:
         if self.peer_id is not None:
@@ -229,17 +261,45 @@ class IncomingLink(FrameProtocol):
         if reason is not None:
             self.refuse(reason)
             return
+        # A peer that is refused its longer hello tries a short one, which does not name its voters.
+        self.claimed_id = peer_id
+        self.mismatch = voters_mismatch(message, self._voters) or (
+            self._known_mismatch(peer_id) if "voters" not in message else ""
+        )
+        short = "version_max" not in message
+        answer = hello(self._cluster_id, self._node_id, peer_id, voters=self._voters, short=short)
+        if self.mismatch:
+            self.refuse_after(answer, self.mismatch)
+            return
         self.peer_id = peer_id
         self.greeted = True
         self._on_greeted(self)
-        short = "version_max" not in message
-        self.send(hello(self._cluster_id, self._node_id, peer_id, short=short))
+        self.send(answer)
 
     def lost(self) -> None:
         self._on_lost(self)
 
 
-def hello(cluster_id: str, node_id: int, target_id: int, *, short: bool) -> Message:
+def voters_text(voters: Iterable[int]) -> str:
+    """A set of voters as a hello names it."""
+    return ",".join(map(str, sorted(voters)))
+
+
+def voters_mismatch(message: Message, voters: str) -> str:
+    """Why the peer counts other majorities, with the way out; empty: it does not, or does not say."""
+    theirs = message.get("voters", voters)
+    if theirs == voters:
+        return ""
+    return (
+        f"controller {message['node_id']} counts the voters {theirs[:_VOTERS_TEXT_MAX]}, this one"
+        f" {voters}: they could elect two leaders. Set controller.quorum.voters of all controllers to"
+        " the list that the majority has, and format the directory of the one that differs again"
+    )
+
+
+def hello(
+    cluster_id: str, node_id: int, target_id: int, *, voters: str = "", short: bool
+) -> Message:
     """The first message of either side; a short one has the fields of the first release only."""
     message: Message = {
         "type": HELLO,
@@ -250,6 +310,8 @@ def hello(cluster_id: str, node_id: int, target_id: int, *, short: bool) -> Mess
     }
     if not short:
         message["version_max"] = PROTOCOL_VERSION_MAX
+        if voters:
+            message["voters"] = voters
     return message
 
 

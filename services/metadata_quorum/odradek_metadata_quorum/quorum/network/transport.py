@@ -22,8 +22,10 @@ from odradek_metadata_quorum.quorum.network.peer_identity import ServerIdentity,
 from odradek_metadata_quorum.quorum.network.peer_link import (
     PEER_TIMEOUT_S,
     PING_INTERVAL_S,
+    FrameProtocol,
     IncomingLink,
     OutgoingLink,
+    voters_text,
 )
 from odradek_metadata_quorum.quorum.network.wire import PING, Message
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
@@ -62,6 +64,8 @@ class VoterNetwork:
         self._server: asyncio.Server | None = None
         self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
+        self._voters = voters_text(settings.voters)
+        self._mismatches: dict[int, str] = {}  # by peer, what its last longer hello said
         self._short_hello: set[int] = set()  # peers that did not answer the last, longer one
         self.port = 0
 
@@ -150,7 +154,8 @@ class VoterNetwork:
             if self._outgoing.get(peer_id) is link:
                 del self._outgoing[peer_id]
                 self._on_disconnected(peer_id)
-            if link.refusal is not None:
+            self._note_mismatch(peer_id, link)
+            if link.refusal is not None and not link.mismatch:
                 self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
 
     async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
@@ -172,6 +177,7 @@ class VoterNetwork:
                 cluster_id=settings.cluster_id,
                 node_id=settings.node_id,
                 peer_id=peer_id,
+                voters=self._voters,
                 frame_bytes_max=settings.frame_bytes_max,
                 queue_bytes_max=settings.peer_queue_bytes_max,
                 tls=tls is not None,
@@ -212,6 +218,8 @@ class VoterNetwork:
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
             peer_ids=self._peer_ids,
+            voters=self._voters,
+            known_mismatch=lambda peer_id: self._mismatches.get(peer_id, ""),
             frame_bytes_max=settings.frame_bytes_max,
             tls=settings.tls is not None,
             on_greeted=self._greeted,
@@ -245,9 +253,22 @@ class VoterNetwork:
         self._ungreeted.discard(link)
         if link.peer_id is not None and self._incoming.get(link.peer_id) is link:
             del self._incoming[link.peer_id]
-        if link.refusal is not None:
+        if link.claimed_id is not None:
+            self._note_mismatch(link.claimed_id, link)
+        if link.refusal is not None and not link.mismatch:
             address = link.transport and link.transport.get_extra_info("peername")
             self._warn(f"a caller from {address and address[0]}", link.refusal)
+
+    def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
+        """Tell once of a peer that counts other voters; it may be another one after its restart."""
+        if link.mismatch:
+            if self._mismatches.get(peer_id) != link.mismatch:
+                self._mismatches[peer_id] = link.mismatch
+                _log.error(
+                    "A controller counts other voters", peer_id=peer_id, reason=link.mismatch
+                )
+        elif link.greeted:
+            self._mismatches.pop(peer_id, None)
 
     def _warn(self, who: str, reason: str) -> None:
         """Once in ten seconds per reason: a stranger that redials must not fill the disk."""

@@ -90,7 +90,9 @@ _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
     PONG: (22, (("nonce", int),)),
 }
 # Fields behind those of the table, in order; a message has the first few of them, or none.
-_OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {HELLO: (("version_max", int),)}
+_OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {
+    HELLO: (("version_max", int), ("voters", str)),
+}
 _BY_NUMBER: Final = {number: (name, fields) for name, (number, fields) in _TABLE.items()}
 
 
