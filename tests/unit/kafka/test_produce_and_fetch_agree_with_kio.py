@@ -55,6 +55,7 @@ def test_produce_response(version: int, with_extras: bool) -> None:
             [
                 produce.PartitionAnswer(3, 0, 1 << 40, -1, 5),
                 produce.PartitionAnswer(4, 6, -1, -1, -1, "moved" * 40, leader),
+                produce.PartitionAnswer(5, 87, -1, -1, -1, "no key", None, (0, 3, 1 << 20)),
             ],
         ),
         produce.TopicAnswer(TopicName("empty"), TopicId(bytes(16)), []),
@@ -68,6 +69,9 @@ def test_produce_response(version: int, with_extras: bool) -> None:
     assert size == len(data)
     assert foreign_bytes(read) == data
     assert [t.partition_responses[0].base_offset for t in read.responses[:1]] == [1 << 40]
+    if version >= 8:
+        errors = read.responses[0].partition_responses[2].record_errors
+        assert [one.batch_index for one in errors] == [0, 3, 1 << 20]
     if version >= 10:
         told = read.responses[0].partition_responses[1].current_leader
         assert (told.leader_id, told.leader_epoch) == ((7, 9) if with_extras else (-1, -1))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from odradek_broker.log.log_config import LogConfig, TimestampKind
 from odradek_broker.replication.batch_checks import (
+    INVALID_RECORDS_MAX,
     BatchRefused,
     CheckedBatches,
     check_client_batches,
@@ -90,6 +91,46 @@ def test_what_is_wrong_is_refused_by_name(make: Callable[[], bytes], code: Error
     assert isinstance(found, BatchRefused)
     assert found.error is code
     assert found.message
+
+
+def _mixed(keys: list[bytes | None], timestamps_ms: list[int]) -> bytes:
+    builder = BatchBuilder()
+    for key, timestamp_ms in zip(keys, timestamps_ms, strict=True):
+        builder.append(key, b"v", None, timestamp_ms)
+    return builder.build()
+
+
+COMPACTED = LogConfig(cleanup_compact=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "config", "invalid"),
+    [
+        (_mixed([b"k", None, b"k", None], [NOW_MS] * 4), COMPACTED, (1, 3)),
+        (_mixed([b"k"], [NOW_MS]) + _mixed([b"k", None], [NOW_MS] * 2), COMPACTED, (2,)),
+        (
+            _mixed([b"k"] * 3, [NOW_MS + 3_600_001, NOW_MS, NOW_MS + 7_200_000]),
+            LogConfig(),
+            (0, 2),
+        ),
+        (_patched(57, (0).to_bytes(4, "big")), LogConfig(), ()),
+    ],
+    ids=["no key", "in the second batch", "timestamps", "the batch itself"],
+)
+def test_the_records_to_blame_are_named(
+    data: bytes, config: LogConfig, invalid: tuple[int, ...]
+) -> None:
+    """Clients fail these with the reason and say of the others that they were in the same batch."""
+    refused = _check(data, config)
+    assert isinstance(refused, BatchRefused)
+    assert refused.invalid_records == invalid
+
+
+def test_no_more_records_are_named_than_a_response_has_room_for() -> None:
+    many = INVALID_RECORDS_MAX + 5
+    refused = _check(_mixed([None] * many, [NOW_MS] * many), COMPACTED)
+    assert isinstance(refused, BatchRefused)
+    assert refused.invalid_records == tuple(range(INVALID_RECORDS_MAX))
 
 
 def _claiming(count: int, compression: Compression, records: bytes) -> bytes:

@@ -63,7 +63,11 @@ class ProduceRequest:
 
 
 class PartitionAnswer(NamedTuple):
-    """What became of the batches of one partition."""
+    """What became of the batches of one partition.
+
+    `invalid_records` are the indexes of records that `message` is about; clients tell the others that
+    they were refused for these (KIP-467).
+    """
 
     partition: int
     error_code: int
@@ -72,6 +76,7 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int
     message: str | None = None
     leader: CurrentLeader | None = None
+    invalid_records: Sequence[int] = ()
 
 
 class TopicAnswer(NamedTuple):
@@ -222,7 +227,13 @@ def encode_produce_response(
             else:
                 out += _ANSWER_V3.pack(*one[:4])
             if flexible:
-                out.append(1)  # no errors of single records
+                if one.invalid_records:
+                    write_uvarint(out, len(one.invalid_records) + 1)
+                    for index in one.invalid_records:
+                        out += _INT32.pack(index)
+                        out += b"\0\0"  # no message of its own, no tags
+                else:
+                    out.append(1)
                 write_compact_string(out, one.message)
                 if one.leader is not None and version >= WITH_LEADERS:
                     out.append(1)
@@ -230,7 +241,10 @@ def encode_produce_response(
                 else:
                     out.append(0)
             elif version >= WITH_MESSAGES:
-                out += b"\0\0\0\0"
+                out += _INT32.pack(len(one.invalid_records))
+                for index in one.invalid_records:
+                    out += _INT32.pack(index)
+                    write_string(out, None)
                 write_string(out, one.message)
         if flexible:
             out.append(0)

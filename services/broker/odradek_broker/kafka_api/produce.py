@@ -216,5 +216,12 @@ class _Produce:
             leader = CurrentLeader(now.broker_id, now.leader_epoch)
             leaders.append(leader)
         return PartitionAnswer(
-            index, error, NO_OFFSET, -1, outcome.log_start_offset, outcome.message or None, leader
+            index,
+            error,
+            NO_OFFSET,
+            -1,
+            outcome.log_start_offset,
+            outcome.message or None,
+            leader,
+            outcome.invalid_records,
         )

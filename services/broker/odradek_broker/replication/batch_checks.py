@@ -7,7 +7,8 @@ taken and then lost. `scan_replicated` is its sibling for what a leader pushed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from odradek_broker.log.log_config import LogConfig, TimestampKind
@@ -39,6 +40,7 @@ from odradek_protocol.records.batch_header import (
     stamp,
 )
 from odradek_protocol.records.batch_reader import open_batch
+from odradek_protocol.records.codec import Record
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
 from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
@@ -48,6 +50,7 @@ _RECORD_BYTES_MIN: Final = 7
 """A record without key, value and headers: length, attributes, two deltas, two lengths, a count."""
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
 """How much a byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
+INVALID_RECORDS_MAX: Final = 10_000
 _RECORDS_AT_ONCE: Final = 1000
 _SEQUENCE_MODULUS: Final = 1 << 31
 
@@ -63,10 +66,22 @@ class CheckedBatches:
 
 @dataclass(frozen=True, slots=True)
 class BatchRefused:
-    """Why the batches are not appended."""
+    """Why the batches are not appended.
+
+    `invalid_records` are the indexes of the records that are to blame, counted over all batches: the
+    first `INVALID_RECORDS_MAX` of them. Empty: the batches as a whole are.
+    """
 
     error: ErrorCode
     message: str
+    invalid_records: tuple[int, ...] = ()
+
+
+_NO_KEY: Final = BatchRefused(
+    ErrorCode.INVALID_RECORD,
+    "a record without a key: the topic is compacted (cleanup.policy), which keeps the last record of"
+    " each key; give every record a key",
+)
 
 
 def check_client_batches(
@@ -133,8 +148,16 @@ def check_client_batches(
         refused = _check_attributes(attributes, is_internal=is_internal)
         if refused is None and max_timestamp_ms >= 0:
             refused = _check_timestamp(max_timestamp_ms, now_ms, config)
+            if refused is not None:
+                refused = _naming_records(
+                    refused,
+                    buffer,
+                    position,
+                    record_count,
+                    lambda record: _is_out_of_range(record.timestamp_ms, now_ms, config),
+                )
         if refused is None and config.cleanup_compact and not is_internal:
-            refused = _check_keys(buffer, position)
+            refused = _check_keys(buffer, position, record_count)
         if refused is not None:
             return refused
         if producer_id >= 0 and not attributes & CONTROL_MASK:
@@ -240,29 +263,44 @@ def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | N
     return None
 
 
-def _check_keys(buffer: ByteBuffer, position: int) -> BatchRefused | None:
+def _check_keys(buffer: ByteBuffer, position: int, first_index: int) -> BatchRefused | None:
     """Compaction keeps the last record of each key: one without a key could not be kept."""
+    refused = _naming_records(_NO_KEY, buffer, position, first_index, _has_no_key)
+    is_good = refused.error is ErrorCode.INVALID_RECORD and not refused.invalid_records
+    return None if is_good else refused
+
+
+def _has_no_key(record: Record) -> bool:
+    return record.key is None
+
+
+def _naming_records(
+    refused: BatchRefused,
+    buffer: ByteBuffer,
+    position: int,
+    first_index: int,
+    is_invalid: Callable[[Record], bool],
+) -> BatchRefused:
+    """The same refusal with the indexes of the batch's records that are invalid (KIP-467)."""
+    invalid: list[int] = []
     try:
         reader = open_batch(buffer, position, check_crc=False)
-        while reader.remaining:
-            if any(record.key is None for record in reader.read(_RECORDS_AT_ONCE)):
-                return BatchRefused(
-                    ErrorCode.INVALID_RECORD,
-                    "a record without a key: the topic is compacted (cleanup.policy), which keeps"
-                    " the last record of each key; give every record a key",
-                )
+        while reader.remaining and len(invalid) < INVALID_RECORDS_MAX:
+            records = reader.read(_RECORDS_AT_ONCE)
+            if any(map(is_invalid, records)):
+                invalid += [
+                    index for index, one in enumerate(records, first_index) if is_invalid(one)
+                ]
+            first_index += len(records)
     except CorruptBatch as error:
         return _corrupt(position, str(error))
-    return None
+    return replace(refused, invalid_records=tuple(invalid[:INVALID_RECORDS_MAX]))
 
 
 def _check_timestamp(max_timestamp_ms: int, now_ms: int, config: LogConfig) -> BatchRefused | None:
     if config.timestamp_kind is TimestampKind.LOG_APPEND_TIME:
         return None
-    if (
-        max_timestamp_ms - now_ms > config.timestamp_after_max_ms
-        or now_ms - max_timestamp_ms > config.timestamp_before_max_ms
-    ):
+    if _is_out_of_range(max_timestamp_ms, now_ms, config):
         return BatchRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {max_timestamp_ms} is out of what the topic takes: at most"
@@ -270,6 +308,13 @@ def _check_timestamp(max_timestamp_ms: int, now_ms: int, config: LogConfig) -> B
             f" after the broker's clock ({now_ms})",
         )
     return None
+
+
+def _is_out_of_range(timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
+    return (
+        timestamp_ms - now_ms > config.timestamp_after_max_ms
+        or now_ms - timestamp_ms > config.timestamp_before_max_ms
+    )
 
 
 def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:

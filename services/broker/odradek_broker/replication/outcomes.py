@@ -27,6 +27,7 @@ class ProduceOutcome:
 
     `leader_epoch` is the epoch they were appended under, for `PartitionService.gate`;
     NO_LEADER_EPOCH when nothing was appended. `log_append_time_ms` is -1 for CreateTime topics.
+    `invalid_records` are the indexes of the records that the others were refused for.
     """
 
     error: ErrorCode
@@ -35,6 +36,7 @@ class ProduceOutcome:
     log_start_offset: Offset = NO_OFFSET
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     message: str = ""
+    invalid_records: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,13 @@ class PartitionHost:
         checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
         if type(checked) is BatchRefused:
             self._shared.counters.produce_errors += 1
-            on_done(ProduceOutcome(checked.error, message=checked.message))
+            on_done(
+                ProduceOutcome(
+                    checked.error,
+                    message=checked.message,
+                    invalid_records=checked.invalid_records,
+                )
+            )
             return
         assert isinstance(checked, CheckedBatches)
         is_by_broker = config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
