@@ -221,10 +221,9 @@ def test_administration(bootstrap: str, topic: str, client: admin.AdminClient) -
     assert topic not in client.list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_a_transactional_producer_is_refused_at_once(bootstrap: str) -> None:
+def test_a_transactional_producer_is_told_that_it_is_not_supported(bootstrap: str) -> None:
+    """librdkafka asks again until the time is over, and gives the last error as the reason."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
-    began = time.monotonic()
     with pytest.raises(ck.KafkaException) as refused:
-        producer.init_transactions(TIMEOUT_S)
-    assert refused.value.args[0].fatal()
-    assert time.monotonic() - began < 5
+        producer.init_transactions(3)
+    assert refused.value.args[0].code() == ck.KafkaError.UNSUPPORTED_VERSION

@@ -18,6 +18,8 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
     ConsumerGroupHeartbeatRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     decode_request,
@@ -232,3 +234,29 @@ async def test_a_pattern_matches_internal_topics_like_others() -> None:
             "orders",
             "payments",
         }
+
+
+@pytest.mark.parametrize(
+    ("key_type", "version", "code", "said"),
+    [
+        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"),
+        (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported"),
+        (3, 6, ErrorCode.INVALID_REQUEST, "no key type 3"),
+    ],
+)
+async def test_coordinators_of_what_is_not_supported_are_refused_by_saying_so(
+    key_type: int, version: int, code: ErrorCode, said: str
+) -> None:
+    async with coordinating() as served:
+        message = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["tx"])
+        response = await answered(served, ApiKey.FIND_COORDINATOR, version, message)
+        (found,) = response.coordinators
+        assert found.error_code == code
+        assert said in found.error_message
+
+
+async def test_a_transactional_id_is_refused_by_saying_that_it_is_not_supported() -> None:
+    async with coordinating() as served:
+        message = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1)
+        response = await answered(served, ApiKey.INIT_PRODUCER_ID, 5, message)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -2,7 +2,9 @@
 
 Every call gives a new id, also to who names the one it has: next epochs are given out by a
 transaction coordinator alone (KIP-360). There are no transactions: a transactional id is answered
-by an error that clients take as final, never one that is retried.
+by UNSUPPORTED_VERSION, which says so. The Java client takes it as final; librdkafka asks again until
+`init_transactions` runs out of time and gives it as the reason then. The codes that librdkafka takes as
+final at once are all about rights, and sent people to their ACLs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from odradek_protocol.kafka.messages import InitProducerIdResponse, Message
 async def init_producer_id(request: Request) -> Message:
     """A fresh id, with epoch 0."""
     if request.message.transactional_id is not None:
-        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _refused(ErrorCode.UNSUPPORTED_VERSION)
     if not request.allows_any_topic(Operation.WRITE) and not request.allows_cluster(
         Operation.IDEMPOTENT_WRITE
     ):
