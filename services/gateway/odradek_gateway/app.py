@@ -16,6 +16,8 @@ from odradek import errors
 from odradek_gateway.admin import docs_page, health
 from odradek_gateway.admin.cluster_metrics import ClusterMetrics
 from odradek_gateway.admin.request_metrics import RequestMetrics
+from odradek_gateway.auth.browser_rules import BrowserRules
+from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import (
@@ -28,7 +30,6 @@ from odradek_gateway.rest.errors import (
     on_timeout,
 )
 from odradek_gateway.rest.openapi import AllowedMethods, describe
-from odradek_gateway.rest.request_bodies import BodyRoom
 from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers, produce
 from odradek_gateway.rest.v2 import topics as v2_topics
 from odradek_gateway.rest.v3 import (
@@ -70,16 +71,12 @@ Asgi = Callable[..., Awaitable[None]]
 
 
 class Limits:
-    """ASGI middleware: at most so many requests at work, security headers on every answer, and a count of it."""
+    """ASGI middleware: shares of the requests at work, security headers on every response, and a count of it."""
 
-    def __init__(
-        self, app: Asgi, *, requests_max: int, body_room: BodyRoom, metrics: RequestMetrics
-    ) -> None:
+    def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
         self._app = app
-        self._requests_max = requests_max
-        self._body_room = body_room
+        self._shares = shares
         self._metrics = metrics
-        self._at_work = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """See the class."""
@@ -98,16 +95,12 @@ class Limits:
                     message["headers"].append(_HTTPS_ONLY)
             await send(message)
 
-        if self._at_work >= self._requests_max and scope["path"] not in health.PATHS:
-            busy = JSONResponse(
-                error_body(429, f"more than {self._requests_max} requests at work", 42901),
-                429,
-                headers={"Retry-After": "1"},
-            )
+        refusal = self._shares.begin(scope)
+        if refusal is not None and scope["path"] not in health.PATHS:
+            busy = JSONResponse(error_body(429, refusal, 42901), 429, headers={"Retry-After": "1"})
             await busy(scope, receive, send_with_headers)
             self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
             return
-        self._at_work += 1
         self._metrics.at_work.inc()
         try:
             await self._app(scope, receive, send_with_headers)
@@ -119,8 +112,7 @@ class Limits:
                 await JSONResponse(body, 500)(scope, receive, send_with_headers)
             raise
         finally:
-            self._body_room.give_back(scope)
-            self._at_work -= 1
+            self._shares.end(scope)
             self._metrics.at_work.dec()
             self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
 
@@ -157,15 +149,19 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.state.cluster_metrics = ClusterMetrics(cluster)
     app.state.request_metrics = RequestMetrics()
-    if authentication is not None:
-        app.add_middleware(authentication)
-    app.state.body_room = BodyRoom(settings.bodies_bytes_max)
-    app.add_middleware(
-        Limits,
+    app.state.shares = shares = RequestShares(
         requests_max=settings.requests_max,
-        body_room=app.state.body_room,
-        metrics=app.state.request_metrics,
+        body_bytes_max=settings.body_bytes_max,
+        bodies_bytes_max=settings.bodies_bytes_max,
     )
+    if authentication is not None:
+        app.add_middleware(authentication, shares=shares)
+    app.add_middleware(
+        BrowserRules,
+        hosts=settings.known_hosts(),
+        origins=settings.http_allowed_origins,
+    )
+    app.add_middleware(Limits, shares=shares, metrics=app.state.request_metrics)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(TimeoutError, on_timeout)
     chosen = (*(_V2 if settings.v2_enable else ()), *(_V3 if settings.v3_enable else ()))

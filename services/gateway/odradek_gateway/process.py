@@ -62,7 +62,7 @@ class GatewayProcess:
         finally:
             await accesses.close()
 
-    def _authentication(self, accesses: CallerAccesses | None) -> Callable[[Asgi], Asgi] | None:
+    def _authentication(self, accesses: CallerAccesses | None) -> Callable[..., Asgi] | None:
         settings = self._settings
         if accesses is None:
             return None
@@ -74,8 +74,13 @@ class GatewayProcess:
                 mechanism=settings.basic_mechanism,
                 cache_ms=settings.basic_cache_ms,
             )
-        return lambda app: Authentication(
-            app, settings=settings, accesses=accesses, tokens=self._tokens, logins=logins
+        return lambda app, *, shares: Authentication(
+            app,
+            settings=settings,
+            accesses=accesses,
+            tokens=self._tokens,
+            logins=logins,
+            shares=shares,
         )
 
     async def run(self, stop: StopRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from odradek_gateway.auth.auth_settings import AuthSettings
 from odradek_runtime.settings import SettingsError, setting
@@ -29,6 +30,17 @@ class GatewaySettings(AuthSettings):
         "Name that stands in every gateway's certificate, where advertised.url has an address that moves;"
         " empty: its host must stand there.",
         default="",
+    )
+    http_allowed_hosts: tuple[str, ...] = setting(
+        "http.allowed.hosts",
+        "Names, besides loopback's, IP addresses and the host of advertised.url, that requests may have in Host;"
+        " *: any, as always with TLS, where the certificate vouches for the name.",
+        default=(),
+    )
+    http_allowed_origins: tuple[str, ...] = setting(
+        "http.allowed.origins",
+        "Sites whose web pages may send requests (https://site.example); *: any. Programs are not affected.",
+        default=(),
     )
     log_level: str = setting(
         "log.level",
@@ -124,6 +136,13 @@ class GatewaySettings(AuthSettings):
         """Of the HTTP listener."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+    def known_hosts(self) -> tuple[str, ...]:
+        """Names by which this gateway is reached; `*`: any."""
+        if self.http_ssl_certificate:
+            return ("*",)
+        own = (self.host_and_port[0], urlsplit(self.advertised_url).hostname or "")
+        return (*self.http_allowed_hosts, *(name for name in own if name))
 
     def check(self, *, insecure: bool) -> None:
         """Raise SettingsError for what single settings cannot show."""

@@ -93,7 +93,7 @@ class TokenVerifier:
             )
         except jwt.PyJWTError as error:
             raise TokenRefused(str(error)) from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise TokenRefused(f"malformed: {error}") from None
         name = claims.get(rules.principal_claim)
         if (
@@ -102,7 +102,11 @@ class TokenVerifier:
             or not name.isprintable()
         ):
             raise TokenRefused(f"its {rules.principal_claim} is no name")
-        return f"User:{name}", max(0.0, float(claims["exp"]) + rules.leeway_s - time.time())
+        try:
+            ends_s = float(claims["exp"])
+        except OverflowError:
+            raise TokenRefused("its exp is no time") from None
+        return f"User:{name}", max(0.0, ends_s + rules.leeway_s - time.time())
 
     def _key(self, header: dict[str, Any]) -> jwt.PyJWK:
         algorithm, name = str(header.get("alg")), header.get("kid")

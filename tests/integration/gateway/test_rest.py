@@ -17,6 +17,9 @@ BINARY = {"content-type": "application/vnd.kafka.binary.v2+json"}
 JSON = {"content-type": "application/vnd.kafka.json.v2+json"}
 
 
+PLAIN_JSON = {"content-type": "application/json"}
+
+
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -104,7 +107,9 @@ def test_v3_streams_records_with_an_answer_each_in_order(gateway: Gateway) -> No
         for start in range(0, len(lines), 777):
             yield lines[start : start + 777]
 
-    told = gateway.http.post(f"{gateway.v3}/topics/{topic}/records", content=pieces())
+    told = gateway.http.post(
+        f"{gateway.v3}/topics/{topic}/records", content=pieces(), headers=PLAIN_JSON
+    )
     answers = [json.loads(line) for line in told.text.splitlines()]
     assert [a["offset"] for a in answers] == list(range(count))
     assert {a["error_code"] for a in answers} == {200}
@@ -115,7 +120,9 @@ def test_v3_tells_a_bad_record_in_its_place(gateway: Gateway) -> None:
     content = (
         b'{"value":{"type":"STRING","data":"a"}}{"value":3}{"value":{"type":"STRING","data":"b"}}'
     )
-    told = gateway.http.post(f"{gateway.v3}/topics/{topic}/records", content=content)
+    told = gateway.http.post(
+        f"{gateway.v3}/topics/{topic}/records", content=content, headers=PLAIN_JSON
+    )
     answers = [json.loads(line) for line in told.text.splitlines()]
     assert [a["error_code"] for a in answers] == [200, 42206, 200]
 

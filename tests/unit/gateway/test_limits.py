@@ -14,10 +14,11 @@ from prometheus_client import generate_latest
 
 from odradek_gateway.admin.request_metrics import RequestMetrics
 from odradek_gateway.app import Limits, create_app
+from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import RestError
-from odradek_gateway.rest.request_bodies import BodyRoom, chunks_of
+from odradek_gateway.rest.request_bodies import chunks_of
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.settings import SettingsError
 
@@ -49,7 +50,8 @@ async def test_probes_are_answered_however_many_requests_are_at_work(path: str) 
             await ending.wait()
         await send({"type": "http.response.start", "status": 200})
 
-    limits = Limits(app, requests_max=1, body_room=BodyRoom(1), metrics=RequestMetrics())
+    shares = RequestShares(requests_max=1, body_bytes_max=1, bodies_bytes_max=1)
+    limits = Limits(app, shares=shares, metrics=RequestMetrics())
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         slow = tasks.create_task(status_of(limits, "/slow"))
         await asyncio.sleep(0)
@@ -106,7 +108,9 @@ async def gateway(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Fas
     headers = {"content-type": "application/vnd.kafka.json.v2+json"}
     async with (
         cluster,
-        httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as http,
+        httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as http,
     ):
         yield http, app
 
@@ -123,7 +127,7 @@ async def test_bodies_of_all_requests_together_have_a_bound() -> None:
 
     async with (
         asyncio.timeout(DEADLINE_S),
-        gateway(body_bytes_max=2_048, bodies_bytes_max=3_000) as (http, app),
+        gateway(body_bytes_max=3_000, bodies_bytes_max=3_000) as (http, app),
         asyncio.TaskGroup() as tasks,
     ):
         first = tasks.create_task(http.post("/topics/t", content=slow()))
@@ -134,8 +138,64 @@ async def test_bodies_of_all_requests_together_have_a_bound() -> None:
         assert (await http.post("/topics/t", content=b"x" * 1_500)).status_code == 400
         more.set()
         assert (await first).status_code == 400
-        assert app.state.body_room.held_bytes == 0
+        assert app.state.shares.bodies.total == 0
+        assert app.state.shares.requests.total == 0
         assert (await http.post("/topics/t", content=b"x" * 2_000)).status_code == 400
+
+
+async def test_a_caller_that_holds_its_share_leaves_room_for_others() -> None:
+    """19 connections with half bodies took all of a gateway; 2,000 requests of one byte did, too."""
+    shares = RequestShares(requests_max=8, body_bytes_max=100, bodies_bytes_max=400)
+    mallory = [scope("/") | {"client": ("10.0.0.1", n)} for n in range(5)]
+    alice = scope("/") | {"client": ("10.0.0.2", 1)}
+    told = [shares.begin(one) for one in mallory]
+    assert told[:4] == [None] * 4
+    assert told[4] == "host 10.0.0.1 holds 4 of 4 requests at work: finish or close some first"
+    assert shares.begin(alice) is None
+    assert shares.take_body(mallory[0], 100) is None
+    refused = shares.take_body(mallory[1], 1)
+    assert refused is not None
+    assert "holds 100 of 100 bytes of bodies" in refused
+    assert shares.take_body(alice, 100) is None
+    for one in (*mallory, alice):
+        shares.end(one)
+    assert (shares.requests.total, shares.bodies.total) == (0, 0)
+
+
+async def test_a_request_is_its_principals_once_it_is_known() -> None:
+    shares = RequestShares(requests_max=4, body_bytes_max=1, bodies_bytes_max=4)
+    behind_a_proxy = [scope("/") | {"client": ("10.0.0.1", n)} for n in range(4)]
+    for number, one in enumerate(behind_a_proxy):
+        assert shares.begin(one) is None
+        assert shares.identified(one, f"User:{number % 2}") is None
+    assert (shares.requests.of("User:0"), shares.requests.of("host 10.0.0.1")) == (2, 0)
+
+
+async def test_a_body_that_drips_is_refused() -> None:
+    """A byte within each idle time-out held a request, and its share, for as long as one liked."""
+
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0.05)
+            yield b"x"
+
+    async with asyncio.timeout(DEADLINE_S), gateway(body_idle_timeout_ms=100) as (http, _):
+        refused = await http.post("/topics/t", content=drip())
+    assert refused.status_code == 408
+    assert "too slowly" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("body", [b"{}", None])
+async def test_a_body_without_a_media_type_is_refused(body: bytes | None) -> None:
+    """It is what a page of another site can send without being asked (no CORS preflight)."""
+
+    async def chunked() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    async with gateway() as (http, _):
+        del http.headers["content-type"]
+        refused = await http.post("/topics/t", content=body or chunked())
+    assert refused.status_code == 415
 
 
 def test_a_bound_of_all_bodies_below_that_of_one_is_refused() -> None:

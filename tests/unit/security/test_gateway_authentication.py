@@ -14,9 +14,11 @@ import pytest
 
 from odradek.errors import AuthenticationFailed, BrokersUnavailable
 from odradek.transports.grpc_transport import GrpcTransport
+from odradek.transports.security import SaslCredentials
 from odradek_gateway.auth.authentication import CERTIFICATE, Authentication
 from odradek_gateway.auth.basic_logins import PROOFS_MAX, BasicLogins
 from odradek_gateway.auth.caller import Caller, current_caller
+from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRefused
 from odradek_runtime.settings import SettingsError
@@ -47,6 +49,9 @@ class Accesses:
         yield object()
 
 
+SHARES = RequestShares(requests_max=2_000, body_bytes_max=1, bodies_bytes_max=1)
+
+
 async def whoami(scope: Any, receive: Any, send: Any) -> None:
     body = f"{current_caller().principal} from {current_caller().host}".encode()
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -61,6 +66,7 @@ def client(certificate: bytes | None = None, **more: Any) -> httpx.AsyncClient:
         accesses=Accesses(),  # type: ignore[arg-type]
         tokens=Tokens(),  # type: ignore[arg-type]
         logins=None,
+        shares=SHARES,
     )
 
     return client_of(guard, certificate)
@@ -111,14 +117,49 @@ async def test_who_asks_too_often_is_told_when_to_come_again() -> None:
         assert (await http.get("/", headers=bearer("good-bob"))).status_code == 200
 
 
-async def test_guessing_ends_for_an_address() -> None:
+async def test_guessing_tokens_ends_for_an_address_and_good_ones_still_come_in() -> None:
     async with client(failed_logins_per_minute_max=3) as http:
         told = [(await http.get("/", headers=bearer("bad"))).status_code for _ in range(4)]
         assert told == [401, 401, 401, 429]
-        refused = await http.get("/", headers=bearer("good-alice"))
+        refused = await http.get("/", headers=bearer("bad"))
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
+        assert (await http.get("/", headers=bearer("good-alice"))).status_code == 200
         assert (await http.get("/livez")).status_code == 200
+
+
+class OneUser:
+    """Brokers that know one password."""
+
+    async def log_in(self, _endpoint: str, credentials: SaslCredentials) -> None:
+        if (credentials.username, credentials.password) != ("alice", "right"):
+            raise AuthenticationFailed("no")
+
+
+async def test_failed_logins_of_one_user_do_not_shut_out_others_behind_the_same_address() -> None:
+    limit = 5
+    guard = Authentication(
+        whoami,
+        settings=GatewaySettings(
+            authentication_methods=("basic",), failed_logins_per_minute_max=limit, **TLS
+        ),
+        accesses=Accesses(),  # type: ignore[arg-type]
+        tokens=None,
+        logins=BasicLogins(
+            cast("GrpcTransport", OneUser()), ["b:1"], mechanism="SCRAM-SHA-512", cache_ms=60_000
+        ),
+        shares=SHARES,
+    )
+    async with client_of(guard) as http:
+        guesses = [
+            (await http.get("/", auth=("mallory", f"guess-{n}"))).status_code for n in range(8)
+        ]
+        assert guesses == [401] * limit + [429] * 3
+        assert (await http.get("/", auth=("alice", "right"))).status_code == 200
+        for n in range(200):  # until the address itself is out of patience
+            last = await http.get("/", auth=(f"user-{n}", "guess"))
+        assert last.status_code == 429
+        assert (await http.get("/", auth=("alice", "right"))).status_code == 200, "proved before"
 
 
 class Guessed:
@@ -149,6 +190,7 @@ async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
         accesses=Accesses(),  # type: ignore[arg-type]
         tokens=None,
         logins=logins,
+        shares=SHARES,
     )
     async with client_of(guard) as http:
         asked = [http.get("/topics", auth=("alice", f"guess-{n}")) for n in range(300)]
@@ -175,6 +217,7 @@ async def test_metrics_are_refused_retriably_while_no_broker_answers() -> None:
         accesses=NoBroker(),  # type: ignore[arg-type]
         tokens=Tokens(),  # type: ignore[arg-type]
         logins=None,
+        shares=SHARES,
     )
     async with client_of(guard) as http:
         told = await http.get("/metrics", headers=bearer("good-alice"))

@@ -30,6 +30,7 @@ from odradek_gateway.auth.basic_logins import BasicLogins
 from odradek_gateway.auth.caller import ACCESS, Caller, serving
 from odradek_gateway.auth.caller_access import CallerAccesses
 from odradek_gateway.auth.rate_limits import RateLimits
+from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
@@ -41,6 +42,7 @@ CERTIFICATE: Final = "odradek.certificate"
 ON_BEHALF_OF: Final = b"odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
 _METRICS: Final = "/metrics"
+_USERS_BEHIND_AN_ADDRESS: Final = 10
 _NOTHING: Final = AclFilter(principal="-", resource_name="-")
 """Asked for to learn whether the caller may DESCRIBE the cluster, which is what metrics tell of."""
 _REALM: Final = 'realm="odradek"'
@@ -75,8 +77,10 @@ class Authentication:
         accesses: CallerAccesses,
         tokens: TokenVerifier | None,
         logins: BasicLogins | None,
+        shares: RequestShares,
     ) -> None:
         self._app = app
+        self._shares = shares
         self._methods = frozenset(settings.authentication_methods)
         self._delegates = frozenset(settings.delegation_principals)
         self._accesses = accesses
@@ -88,6 +92,9 @@ class Authentication:
         )
         per_minute = settings.failed_logins_per_minute_max
         self._failures = RateLimits(per_second=per_minute / 60, burst=per_minute)
+        """Failed logins by address and user: those of others behind the same proxy are not theirs."""
+        many = per_minute * _USERS_BEHIND_AN_ADDRESS
+        self._failures_of_hosts = RateLimits(per_second=many / 60, burst=many)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """See the class."""
@@ -101,6 +108,8 @@ class Authentication:
         try:
             caller = await self._identified(scope, host)
             self._bounded(caller)
+            if (refusal := self._shares.identified(scope, caller.principal)) is not None:
+                raise _too_many(refusal, 1)
         except Refused as refused:
             await self._refuse(refused, scope, host)(scope, receive, send)
             return
@@ -147,22 +156,31 @@ class Authentication:
         return Caller(principal=principal, host=told or host)
 
     async def _by_header(self, header: str, host: str) -> str:
-        self._require_patience(host)
         scheme, _, rest = header.partition(" ")
         try:
             if scheme.lower() == "bearer" and self._tokens is not None and BEARER in self._methods:
-                return self._tokens.principal(rest.strip())
+                return self._by_token(rest.strip(), host)
             if scheme.lower() == "basic" and self._logins is not None and BASIC in self._methods:
                 return await self._by_password(rest.strip(), host)
         except (TokenRefused, AuthenticationFailed) as refused:
-            self._failures.take(host)
             raise _unauthorized(str(refused)) from None
         except OdradekError as error:
             raise _no_broker(error) from None
         raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
 
-    def _require_patience(self, host: str) -> None:
-        wait_s = self._failures.wait_s(host)
+    def _by_token(self, token: str, host: str) -> str:
+        """The principal of a token. Of an address that sent too many bad ones, more bad ones are told to wait."""
+        assert self._tokens is not None
+        try:
+            return self._tokens.principal(token)
+        except TokenRefused:
+            if wait_s := self._failures.take(host):
+                raise _too_many("too many refused tokens", wait_s) from None
+            raise
+
+    def _require_patience(self, host: str, user: str) -> None:
+        """Refuse a proof after too many that failed; tokens and proofs that still hold need none."""
+        wait_s = max(self._failures.wait_s(f"{host} {user}"), self._failures_of_hosts.wait_s(host))
         if wait_s:
             raise _too_many("too many failed logins", wait_s)
 
@@ -179,10 +197,14 @@ class Authentication:
             or not 0 < len(password) <= _PASSWORD_CHARACTERS_MAX
         ):
             raise AuthenticationFailed("malformed Basic credentials")
-        # Asked again when it is this one's turn: of those who came at once, others have failed meanwhile.
-        return await self._logins.principal(
-            user, password, before_proof=lambda: self._require_patience(host)
-        )
+        try:
+            return await self._logins.principal(
+                user, password, before_proof=lambda: self._require_patience(host, user)
+            )
+        except AuthenticationFailed:
+            self._failures.take(f"{host} {user}")
+            self._failures_of_hosts.take(host)
+            raise
 
     def _bounded(self, caller: Caller) -> None:
         if self._requests is not None and (wait_s := self._requests.take(caller.principal)):

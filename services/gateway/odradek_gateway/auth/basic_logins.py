@@ -67,6 +67,7 @@ class BasicLogins:
     ) -> None:
         task = self._under_way.get(pair)
         if task is None:
+            before_proof()
             proving = self._prove(user, password, before_proof)
             task = asyncio.create_task(proving, name="basic login")
             self._under_way[pair] = task
@@ -96,7 +97,7 @@ class BasicLogins:
             raise AuthenticationFailed(str(error)) from None
         last: OdradekError | None = None
         async with self._room:
-            before_proof()
+            before_proof()  # again: of those that came at once, others have failed meanwhile
             for _ in self._endpoints:
                 self._next = (self._next + 1) % len(self._endpoints)
                 endpoint = self._endpoints[self._next]

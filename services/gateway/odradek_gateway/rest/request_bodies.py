@@ -8,7 +8,8 @@ bodies at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -16,13 +17,15 @@ import msgspec
 from fastapi import Request
 
 from odradek_gateway.auth.caller import ACCESS
+from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
 
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
-_HELD_BYTES: Final = "odradek.body_bytes"
+RATE_MIN_BYTES_S: Final = 4 << 10
+"""The least average rate of a body, once it has taken longer than the idle time-out: a byte now and then is none."""
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
@@ -55,10 +58,15 @@ class JsonBody(Generic[T]):
         return self.decode(await read_body(request))
 
     def check_type(self, request: Request) -> None:
-        """RestError 415; no Content-Type at all counts as JSON."""
+        """Raise RestError 415 unless the body is of a type that the route takes; an empty one has none.
+
+        A body without a type is refused too: it is what a web page can send from a browser unasked.
+        """
         name = base_type(request.headers.get("content-type"))
+        allowed = ", ".join(sorted(self._media_types))
+        if not name and _has_body(request):
+            raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: name it, use {allowed}")
         if name and name not in self._media_types:
-            allowed = ", ".join(sorted(self._media_types))
             raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {allowed}")
 
     def decode(self, body: bytes) -> T:
@@ -68,6 +76,11 @@ class JsonBody(Generic[T]):
                 raise RestError(400, 400, "the body is empty; JSON is expected")
             return self._empty
         return decoded(self._decoder, body)
+
+
+def _has_body(request: Request) -> bool:
+    length = request.headers.get("content-length", "0")
+    return "transfer-encoding" in request.headers or length.strip() not in ("", "0")
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
@@ -109,40 +122,33 @@ async def chunks_of(
         yield chunk
 
 
-class BodyRoom:
-    """Counts the bytes of bodies in memory, of all requests together; a request has what it took to its end."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.held_bytes = 0
-        self._bytes_max = bytes_max
-
-    def take(self, scope: MutableMapping[str, Any], size_bytes: int) -> None:
-        """For the request of this scope. Raises RestError 429."""
-        if self.held_bytes + size_bytes > self._bytes_max:
-            words = f"bodies of {self._bytes_max} bytes are being read (request.bodies.bytes.max)"
-            raise RestError(429, 42901, words, ends_connection=True)
-        self.held_bytes += size_bytes
-        scope[_HELD_BYTES] = scope.get(_HELD_BYTES, 0) + size_bytes
-
-    def give_back(self, scope: MutableMapping[str, Any]) -> None:
-        """The request of this scope is over."""
-        self.held_bytes -= scope.pop(_HELD_BYTES, 0)
-
-
 async def read_body(request: Request) -> bytes:
-    """The whole body; 413 as soon as it is too large, whatever its length field says, 429 if all bodies are."""
-    room: BodyRoom = request.app.state.body_room
-    limit = cluster_of(request).settings.body_bytes_max
+    """The whole body.
+
+    Raises:
+        RestError: 413 as soon as it is too large, whatever its length field says; 429 if the caller's bodies, or
+            all of them, are; 408 if it comes too slowly.
+    """
+    shares: RequestShares = request.app.state.shares
+    settings = cluster_of(request).settings
+    limit = settings.body_bytes_max
     told = request.headers.get("content-length")
     if told is not None and told.isdigit() and int(told) > limit:
         raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
-    async for chunk in chunks_of(request, cluster_of(request).settings.body_idle_timeout_ms):
+    began_s, idle_s = time.monotonic(), settings.body_idle_timeout_ms / 1000
+    async for chunk in chunks_of(request, settings.body_idle_timeout_ms):
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
-        room.take(request.scope, len(chunk))
+        waited_s = time.monotonic() - began_s
+        if waited_s > idle_s and size < RATE_MIN_BYTES_S * waited_s:
+            words = f"the body came too slowly: {size} bytes in {waited_s:.0f} s"
+            raise RestError(408, 408, words, ends_connection=True)
+        if (refusal := shares.take_body(request.scope, len(chunk))) is not None:
+            words = f"{refusal} (request.bodies.bytes.max)"
+            raise RestError(429, 42901, words, ends_connection=True)
         pieces.append(chunk)
     return b"".join(pieces)
 

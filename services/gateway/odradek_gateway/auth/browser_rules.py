@@ -1,0 +1,132 @@
+"""Browsers are strangers: what a web page of another site may make a browser ask of this gateway, namely nothing.
+
+A page can make its visitor's browser send requests to any address that the browser reaches, with the visitor's
+certificate or cached password. It cannot read the responses, unless its own name is made to resolve to the
+gateway's address (DNS rebinding). Two rules stop both:
+
+- `Host` is there once and names this gateway: an IP address, a loopback name, the host of `advertised.url` or
+  `listen`, or one of `http.allowed.hosts`. With TLS any name will do, since the certificate vouches for it.
+- What a browser says of a request's origin (`Sec-Fetch-Site`, `Origin`) is this gateway itself, or one of
+  `http.allowed.origins`. Programs send neither header and are not affected. A person who follows a link to a
+  page of the gateway is let in.
+
+Bodies without a Content-Type are refused where they are read: they are what a page can send unasked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse
+
+from odradek_gateway.admin import health
+from odradek_gateway.rest.errors import error_body
+from odradek_runtime.logs import event_log
+
+Asgi = Callable[..., Awaitable[None]]
+_PAGES: Final = frozenset({"/", "/docs"})
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+_audit = event_log("odradek_gateway.audit")
+
+
+class BrowserRules:
+    """ASGI middleware, outside of authentication: a page must not even learn whether it would be let in."""
+
+    def __init__(
+        self,
+        app: Asgi,
+        *,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+    ) -> None:
+        """`hosts` are names that this gateway is reached by (`*`: any); `origins` are `https://site`, `*`: any."""
+        self._app = app
+        self._hosts = frozenset(name.lower() for name in hosts) | _LOOPBACK_NAMES
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Refuse the request with 400, 421 or 403, or pass it on."""
+        if scope["type"] != "http" or scope["path"] in health.PATHS:
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, message = refusal
+        client = scope.get("client")
+        _audit.warning(
+            "Refused",
+            status=status,
+            reason=message,
+            host=str(client[0]) if client else "",
+            request=f"{scope['method']} {scope['path'][:200]}",
+        )
+        response = JSONResponse(
+            error_body(status, message), status, headers={"connection": "close"}
+        )
+        await response(scope, receive, send)
+
+    def _refusal(self, scope: dict[str, Any]) -> tuple[int, str] | None:
+        hosts = _values(scope, b"host")
+        if len(hosts) != 1:
+            return 400, "a request has one Host header"
+        (host,) = hosts
+        if not self._is_ours(host):
+            return 421, (
+                f"this gateway is not known as {host[:256]!r}: use its address, or add the name to"
+                " http.allowed.hosts"
+            )
+        if self._is_foreign(scope, host):
+            return 403, (
+                "a web page of another site asked for this: if that site may, add it to"
+                " http.allowed.origins"
+            )
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        if "*" in self._hosts or name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _is_foreign(self, scope: dict[str, Any], host: str) -> bool:
+        """Whether a page of another origin made the browser ask."""
+        origins = _values(scope, b"origin")
+        if any(origin.lower().rstrip("/") in self._origins for origin in origins):
+            return False
+        if "*" in self._origins:
+            return False
+        if origins:
+            own = f"{scope['scheme']}://{host}".lower()
+            return any(origin.lower().rstrip("/") != own for origin in origins)
+        sites = _values(scope, b"sec-fetch-site")
+        if all(site in ("same-origin", "none") for site in sites):
+            return False
+        follows_link = (
+            _values(scope, b"sec-fetch-mode") == ["navigate"]
+            and scope["method"] in ("GET", "HEAD")
+            and scope["path"] in _PAGES
+        )
+        return not follows_link
+
+
+def _values(scope: dict[str, Any], name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+def _name_of(host: str) -> str:
+    """The name or address in a Host header, without its port and brackets."""
+    return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower() if _is_plain(host) else ""
+
+
+def _is_plain(host: str) -> bool:
+    """Whether it is host:port and nothing that a URL could hide behind it."""
+    return bool(host) and not set(host) & set("/\\?#@ ")
