@@ -75,6 +75,7 @@ class BrokerNode:
         """The machine is gone, and what it had not synced; returns how many records that were."""
         self.crash()
         self.disk.lost_power = True
+        self.disk.losses += 1
         return self.disk.lose_power(self.cluster.scheduler)
 
 

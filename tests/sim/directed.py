@@ -193,6 +193,7 @@ class Stage:
         node = self.cluster.brokers[broker_id]
         node.crash()
         node.disk.lost_power = True
+        node.disk.losses += 1
         node.disk.logs[self.partition].truncate(keep)
 
     def is_live(self, broker_id: int) -> bool:

@@ -207,6 +207,7 @@ class Disk:
     has_failed: bool = False  # the marker of a failed write
     lost_power: bool = False  # another boot id
     directory_id: bytes = b""
+    losses: int = 0  # times that it may have lost what was written: its power, its own failures
     _ended_cleanly: int | None = None  # broker epoch, as the present life found it
 
     def begin_life(self, scheduler: Scheduler) -> None:

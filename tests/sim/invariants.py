@@ -48,7 +48,7 @@ class Invariants:
         self.committed: dict[TopicIdPartition, dict[int, int]] = {}
         self.acked: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}  # value, epoch
         self.suspended: set[TopicIdPartition] = set()
-        self._deleted: dict[TopicIdPartition, list[tuple[int, int, dict[int, bytes]]]] = {}
+        self._deleted: dict[TopicIdPartition, list[tuple[int, int, dict[int, int]]]] = {}
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
         self._hw_max: dict[TopicIdPartition, int] = {}
         self._isr: dict[TopicIdPartition, tuple[int, ...]] = {}
@@ -173,7 +173,7 @@ class Invariants:
                 )
 
         for low_watermark, answered_in, lives in self._deleted.get(partition, ()):
-            knew = lives.get(broker.broker_id) == broker.incarnation
+            knew = lives.get(broker.broker_id) == broker.node.disk.losses
             log_start = hosted.replica.log_start
             if knew and answered_in < epoch and not recovering and log_start < low_watermark:
                 self.fail(
@@ -217,11 +217,11 @@ class Invariants:
 
     def deleted(self, partition: TopicIdPartition, low_watermark: int, leader_epoch: int) -> None:
         """DeleteRecords was answered with success: for whoever lives now, and leads one day, the
-        log begins there (I12)."""
+        log begins there (I12), in a later life too, unless its disk lost something."""
         lives = {
-            broker_id: node.life.incarnation
+            broker_id: node.disk.losses
             for broker_id, node in self.cluster.brokers.items()
-            if node.life is not None
+            if node.is_up
         }
         answers = self._deleted.setdefault(partition, [])
         answers.append((low_watermark, leader_epoch, lives))

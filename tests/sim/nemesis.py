@@ -243,6 +243,7 @@ class Nemesis:
         self.damaged.add(broker_id)
         node = self.cluster.brokers[broker_id]
         node.is_disk_broken = True
+        node.disk.losses += 1
         self.scheduler.after(self.scheduler.between(1, 4) * SECOND, self._replace_disk, broker_id)
 
     def _replace_disk(self, broker_id: int) -> None:

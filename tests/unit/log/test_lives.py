@@ -174,3 +174,35 @@ def test_a_directory_that_was_formatted_by_a_killed_process_is_there_after_a_pow
     assert "meta.properties" in storage.durable_files(PATH)
     broker.lose_power_and_start()
     assert broker.log.log_end_offset == 3
+
+
+def started_at(offset: int) -> Broker:
+    broker = memory_broker()
+    for _ in range(4):
+        broker.append(5, value_bytes=100)
+    broker.checkpoint()
+    broker.log.set_high_watermark(Offset(20))
+    broker.log.advance_log_start(Offset(offset))
+    return broker
+
+
+def test_a_kill_does_not_undo_delete_records() -> None:
+    broker = started_at(7)
+    broker.kill_and_start()
+    assert broker.log.log_start_offset == 7
+
+
+@pytest.mark.parametrize("damage", [b"", b"0000", b"00000000000000000019 00000000\n"])
+def test_a_log_start_that_a_power_cut_tore_is_not_believed(damage: bytes) -> None:
+    broker = started_at(7)
+    storage_of(broker).inode(broker.log.directory / "log-start-offset").data[:] = damage
+    broker.kill_and_start()
+    assert broker.log.log_start_offset == 0
+
+
+def test_a_log_that_begins_anew_below_its_log_start_shows_all_it_has() -> None:
+    broker = started_at(17)
+    broker.log.reset_to(Offset(10))
+    broker.append(3)
+    broker.kill_and_start()
+    assert (broker.log.log_start_offset, broker.log.log_end_offset) == (10, 13)

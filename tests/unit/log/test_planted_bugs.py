@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.log import log_directory, log_jobs, recovery
+from odradek_broker.log import log_directory, log_jobs, partition_log, recovery
 from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.partition_log import PartitionLog
@@ -106,6 +106,10 @@ def damaged_swap_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(swap, "_end_offset", end_offset)
 
 
+def log_start_left_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partition_log, "write_log_start", lambda *args: None)
+
+
 def records_bits() -> None:
     test_recovery.test_the_log_ends_before_the_first_batch_with_a_wrong_bit(75)
 
@@ -123,6 +127,7 @@ NAMED: list[tuple[Patch, Callable[[], None]]] = [
 ]
 
 NAMED += [
+    (log_start_left_to_the_checkpoint, test_lives.test_a_kill_does_not_undo_delete_records),
     (
         compaction_up_to_the_high_watermark,
         partial(

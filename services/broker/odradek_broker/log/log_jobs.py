@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek_broker.log.directory.partition_files import (
+    forget_log_start,
     read_newest_snapshot,
     snapshot_offsets,
     sync_new_partition,
@@ -170,6 +171,7 @@ class TruncateJob(StorageJob):
                 self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
             self.lower_recovery_point(Offset(self.active.end_offset))
             self.require_current()
+            forget_log_start(self.storage, self.directory, above=self.end_offset)
             for segment in reversed(self.segments):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
@@ -213,6 +215,7 @@ class ResetJob(StorageJob):
         undo_swaps(self.storage, self.directory)
         self.lower_recovery_point(Offset(0))
         self.require_current()
+        forget_log_start(self.storage, self.directory, above=self.start_offset)
         for segment in reversed(self.segments):
             segment.is_retired = True
             segment.remove_files()

@@ -27,6 +27,8 @@ from typing import Any
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
 from odradek_broker.log.cleaning.retention import expired_segments
+from odradek_broker.log.directory.partition_files import write_log_start
+from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJob
@@ -379,12 +381,23 @@ class PartitionLog(ReadableLog):
     def advance_log_start(self, offset: Offset) -> None:
         """DeleteRecords, or what a leader told. Never falls; above the log end, reset instead.
 
-        The next checkpoint remembers it; the next retention takes the segments wholly below it."""
+        A kill does not undo it, and after the next checkpoint a power cut does not either; the next
+        retention takes the segments wholly below it."""
+        if self._move_log_start(offset) and not self._is_cutting:
+            try:
+                write_log_start(self._storage, self.directory, offset)
+            except OSError as error:  # the checkpoint remembers it later
+                if error_class(error) is ErrorClass.DISK:
+                    self._health.fail(f"writing {self.directory}", error)
+
+    def _move_log_start(self, offset: Offset) -> bool:
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
-        if offset > self.log_start_offset:
+        is_higher = offset > self.log_start_offset
+        if is_higher:
             self.log_start_offset = offset
             self.high_watermark = max(self.high_watermark, offset)
             self.epochs.cut_start(offset)
+        return is_higher
 
     # --- space ----------------------------------------------------------------------------------
 
@@ -425,7 +438,7 @@ class PartitionLog(ReadableLog):
         self._progress.forget_segments()
         first_offset = Offset(self._segments.first_offset)
         self.cleaned_offset = max(self.cleaned_offset, first_offset)
-        self.advance_log_start(max(first_offset, self.log_start_offset))
+        self._move_log_start(max(first_offset, self.log_start_offset))
         return count
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from odradek_broker.log.directory.partition_files import (
     read_epochs,
+    read_log_start,
     read_newest_snapshot,
     snapshot_offsets,
 )
@@ -237,7 +238,8 @@ class Recovery:
 
     def _log_start(self) -> Offset:
         first, end = self._segments[0].base_offset, self._segments[-1].end_offset
-        return Offset(min(max(first, self.log_start_offset or 0), end))
+        written = read_log_start(self.storage, self.directory)
+        return Offset(min(max(first, self.log_start_offset or 0, written), end))
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
         """The log start may have risen after its last checkpoint, but not after that of the epochs:

@@ -3,6 +3,8 @@
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
                     leader-epoch-checkpoint     (leader_epochs.py)
                     <offset>.snapshot           (producers/producer_snapshot.py)
+                    log-start-offset            "<offset> <CRC32C of its digits>": for a life that is killed
+                                                before the next checkpoint of all log starts
 <topic>-<partition>.<random>-delete/            deleted, waiting to be removed
 """
 
@@ -22,9 +24,11 @@ from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerS
 from odradek_broker.log.segments.segment import Suffix, file_name
 from odradek_broker.log.storage import Storage, replace_file, write_all
 from odradek_protocol.identity import Offset, PartitionIndex, ProducerId, TopicId, TopicName
+from odradek_protocol.records.crc32c import crc32c
 
 METADATA: Final = "partition.metadata"
 EPOCHS: Final = "leader-epoch-checkpoint"
+LOG_START: Final = "log-start-offset"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 
@@ -77,6 +81,31 @@ def read_epochs(storage: Storage, directory: Path) -> LeaderEpochs | None:
 
 def write_epochs(storage: Storage, directory: Path, text: bytes) -> None:
     replace_file(storage, directory / EPOCHS, text)
+
+
+def write_log_start(storage: Storage, directory: Path, offset: Offset) -> None:
+    """Not synced: one write into the page cache, which the process's death does not undo."""
+    digits = b"%020d" % offset
+    file = storage.open(directory / LOG_START, create=True)
+    try:
+        write_all(file, b"%b %08x\n" % (digits, crc32c(digits)), 0)
+    finally:
+        file.close()
+
+
+def read_log_start(storage: Storage, directory: Path) -> Offset:
+    """0 if the file is lost or torn."""
+    try:
+        digits, crc = storage.read(directory / LOG_START).split()
+        return Offset(int(digits)) if int(crc, 16) == crc32c(digits) else Offset(0)
+    except (FileNotFoundError, ValueError):
+        return Offset(0)
+
+
+def forget_log_start(storage: Storage, directory: Path, *, above: Offset) -> None:
+    """The log was cut below it, or begins anew."""
+    if read_log_start(storage, directory) > above:
+        storage.remove(directory / LOG_START)
 
 
 def snapshot_offsets(names: list[str]) -> list[Offset]:
