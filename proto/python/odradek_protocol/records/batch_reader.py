@@ -68,6 +68,22 @@ def open_batch(
     )
 
 
+def open_records(records: ByteBuffer, header: BatchHeader) -> RecordReader:
+    """A reader of records that `expanded_records` gave; raises CorruptBatch as it reads."""
+    return RecordReader(
+        records,
+        header.record_count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp_ms,
+        append_time_ms(header),
+        0,
+        None,
+        -1,
+        header.partition_leader_epoch,
+    )
+
+
 def decode_batch(
     buffer: ByteBuffer,
     position: int = 0,

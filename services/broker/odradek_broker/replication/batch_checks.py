@@ -1,14 +1,16 @@
 """What is checked of batches before they are appended: 61 bytes of header and one CRC each.
 
 `check_client_batches` is the hot path of produce: one `unpack` and one CRC a batch, no objects per
-record; nobody opens a batch, but those for compacted topics, where a record without a key would be
-taken and then lost. `scan_replicated` is its sibling for what a leader pushed.
+record. Batches are opened only for compacted topics, where a record without a key would be taken
+and then lost, and to name the records that one is refused for: both by `record_checks`, off the event
+loop. `scan_replicated` is its sibling for what a leader pushed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from odradek_broker.log.log_config import LogConfig, TimestampKind
@@ -37,13 +39,14 @@ from odradek_protocol.records.batch_header import (
     MAGIC,
     MAX_TIMESTAMP_AT,
     ByteBuffer,
+    read_header,
     stamp,
 )
-from odradek_protocol.records.batch_reader import open_batch
+from odradek_protocol.records.batch_reader import expanded_records, open_records
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
 from odradek_protocol.records.crc32c import crc32c
-from odradek_protocol.records.errors import CorruptBatch
+from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 _COMPRESSION_CODE_MAX: Final = 4
 _RECORD_BYTES_MIN: Final = 7
@@ -69,12 +72,14 @@ class BatchRefused:
     """Why the batches are not appended.
 
     `invalid_records` are the indexes of the records that are to blame, counted over all batches: the
-    first `INVALID_RECORDS_MAX` of them. Empty: the batches as a whole are.
+    first `INVALID_RECORDS_MAX` of them. Empty: the batches as a whole are, or `name_records` is still
+    to find them: the same refusal with the records named, within so many expanded bytes.
     """
 
     error: ErrorCode
     message: str
     invalid_records: tuple[int, ...] = ()
+    name_records: Callable[[int], BatchRefused] | None = None
 
 
 _NO_KEY: Final = BatchRefused(
@@ -149,15 +154,17 @@ def check_client_batches(
         if refused is None and max_timestamp_ms >= 0:
             refused = _check_timestamp(max_timestamp_ms, now_ms, config)
             if refused is not None:
-                refused = _naming_records(
+                refused = replace(
                     refused,
-                    buffer,
-                    position,
-                    record_count,
-                    lambda record: _is_out_of_range(record.timestamp_ms, now_ms, config),
+                    name_records=partial(
+                        _naming_records,
+                        refused,
+                        buffer,
+                        position,
+                        record_count,
+                        lambda record: _is_out_of_range(record.timestamp_ms, now_ms, config),
+                    ),
                 )
-        if refused is None and config.cleanup_compact and not is_internal:
-            refused = _check_keys(buffer, position, record_count)
         if refused is not None:
             return refused
         if producer_id >= 0 and not attributes & CONTROL_MASK:
@@ -180,6 +187,25 @@ def check_client_batches(
         record_count += count
         position = end
     return CheckedBatches(tuple(positions), record_count, producer)
+
+
+def check_keys(
+    buffer: ByteBuffer, batches: CheckedBatches, bytes_expanded_max: int
+) -> BatchRefused | None:
+    """Refuse records without a key: compaction keeps the last record of each key.
+
+    Looks at all records of all batches, which together expand to at most so many bytes; raises
+    ExpandedTooLarge.
+    """
+    first_index = 0
+    left = bytes_expanded_max
+    for position, count in batches.positions:
+        refused, size_bytes = _named(_NO_KEY, buffer, position, first_index, _has_no_key, left)
+        if refused.error is not ErrorCode.INVALID_RECORD or refused.invalid_records:
+            return refused
+        left -= size_bytes
+        first_index += count
+    return None
 
 
 def stamp_batches(
@@ -263,13 +289,6 @@ def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | N
     return None
 
 
-def _check_keys(buffer: ByteBuffer, position: int, first_index: int) -> BatchRefused | None:
-    """Compaction keeps the last record of each key: one without a key could not be kept."""
-    refused = _naming_records(_NO_KEY, buffer, position, first_index, _has_no_key)
-    is_good = refused.error is ErrorCode.INVALID_RECORD and not refused.invalid_records
-    return None if is_good else refused
-
-
 def _has_no_key(record: Record) -> bool:
     return record.key is None
 
@@ -280,11 +299,31 @@ def _naming_records(
     position: int,
     first_index: int,
     is_invalid: Callable[[Record], bool],
+    bytes_expanded_max: int,
 ) -> BatchRefused:
     """The same refusal with the indexes of the batch's records that are invalid (KIP-467)."""
+    return _named(refused, buffer, position, first_index, is_invalid, bytes_expanded_max)[0]
+
+
+def _named(
+    refused: BatchRefused,
+    buffer: ByteBuffer,
+    position: int,
+    first_index: int,
+    is_invalid: Callable[[Record], bool],
+    bytes_expanded_max: int,
+) -> tuple[BatchRefused, int]:
+    """The refusal with the invalid records, and the bytes that the batch expanded to.
+
+    Raises ExpandedTooLarge.
+    """
     invalid: list[int] = []
+    size_bytes = 0
     try:
-        reader = open_batch(buffer, position, check_crc=False)
+        header = read_header(buffer, position)
+        expanded = expanded_records(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
+        size_bytes = len(expanded)
+        reader = open_records(expanded, header)
         while reader.remaining and len(invalid) < INVALID_RECORDS_MAX:
             records = reader.read(_RECORDS_AT_ONCE)
             if any(map(is_invalid, records)):
@@ -292,9 +331,11 @@ def _naming_records(
                     index for index, one in enumerate(records, first_index) if is_invalid(one)
                 ]
             first_index += len(records)
+    except ExpandedTooLarge:
+        raise
     except CorruptBatch as error:
-        return _corrupt(position, str(error))
-    return replace(refused, invalid_records=tuple(invalid[:INVALID_RECORDS_MAX]))
+        return _corrupt(position, str(error)), size_bytes
+    return replace(refused, invalid_records=tuple(invalid[:INVALID_RECORDS_MAX])), size_bytes
 
 
 def _check_timestamp(max_timestamp_ms: int, now_ms: int, config: LogConfig) -> BatchRefused | None:

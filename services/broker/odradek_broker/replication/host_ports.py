@@ -9,6 +9,7 @@ from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.record_checks import RecordChecks
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost
@@ -49,6 +50,7 @@ class Surroundings(Protocol):
 
     pool: DiskPool
     counters: Counters
+    record_checks: RecordChecks
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort | None:
         """The open stream of a follower's session; None once it ended."""

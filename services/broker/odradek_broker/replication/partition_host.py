@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from odradek_broker.log.log_config import TimestampKind
@@ -30,6 +31,7 @@ from odradek_broker.replication.batch_checks import (
     BatchRefused,
     CheckedBatches,
     check_client_batches,
+    check_keys,
     scan_replicated,
 )
 from odradek_broker.replication.client_requests import ClientRequests, OnDeleted, OnProduced
@@ -52,6 +54,10 @@ from odradek_runtime.clock import boottime_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
+
+
+def _nothing_more(_: int) -> None:
+    """Of a produce that only waits behind others of its partition."""
 
 
 class _LogProducers:
@@ -211,20 +217,67 @@ class PartitionHost:
         config = self.log.config
         now_ms = wall_ms()
         checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
+        checks = self._shared.record_checks
         if type(checked) is BatchRefused:
-            self._shared.counters.produce_errors += 1
-            on_done(
-                ProduceOutcome(
-                    checked.error,
-                    message=checked.message,
-                    invalid_records=checked.invalid_records,
-                )
+            if checked.name_records is None:
+                self._refuse(checked, on_done)
+                return
+            checks.check(
+                self,
+                checked.name_records,
+                size_bytes=len(records),
+                max_message_bytes=config.max_message_bytes,
+                on_checked=lambda named: self._refuse(
+                    checked
+                    if named is None or named.error is ErrorCode.MESSAGE_TOO_LARGE
+                    else named,
+                    on_done,
+                ),
             )
             return
         assert isinstance(checked, CheckedBatches)
-        is_by_broker = config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
+        if (config.cleanup_compact and not is_internal) or checks.is_busy(self):
+            checks.check(
+                self,
+                partial(check_keys, records, checked) if config.cleanup_compact else _nothing_more,
+                size_bytes=len(records),
+                max_message_bytes=config.max_message_bytes,
+                on_checked=lambda refused: self._append_checked(
+                    records, checked, refused, acks, timeout_ms, on_done, expected_leader_epoch
+                ),
+            )
+            return
+        self._append_checked(
+            records, checked, None, acks, timeout_ms, on_done, expected_leader_epoch
+        )
+
+    def _refuse(self, refused: BatchRefused, on_done: OnProduced) -> None:
+        self._shared.counters.produce_errors += 1
+        on_done(
+            ProduceOutcome(
+                refused.error, message=refused.message, invalid_records=refused.invalid_records
+            )
+        )
+
+    def _append_checked(
+        self,
+        records: bytes | bytearray | memoryview,
+        checked: CheckedBatches,
+        refused: BatchRefused | None,
+        acks: int,
+        timeout_ms: int,
+        on_done: OnProduced,
+        expected_leader_epoch: LeaderEpoch,
+    ) -> None:
+        if refused is not None:
+            self._refuse(refused, on_done)
+            return
+        if self.is_removed:
+            on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        is_by_broker = self.log.config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
         request_id = self._requests.add_produce(
-            records, checked, on_done, log_append_time_ms=now_ms if is_by_broker else -1
+            records, checked, on_done, log_append_time_ms=wall_ms() if is_by_broker else -1
         )
         self.step(
             ev.ProduceRequested(

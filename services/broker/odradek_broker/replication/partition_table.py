@@ -30,6 +30,7 @@ from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, Str
 from odradek_broker.replication.image_views import broker_view, partition_view
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import LeadershipWatcher
+from odradek_broker.replication.record_checks import RecordChecks
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import FollowerStream
 from odradek_broker.replication.streams.leader_stream import LeaderStream
@@ -75,6 +76,7 @@ class PartitionTable:
         """`on_offline` is called once, when the directory fails; `on_broken` with all replicas that
         bugs ended, whenever that changes."""
         self.pool = pool
+        self.record_checks = RecordChecks(pool)
         self.counters = Counters()
         self.image = MetadataImage()
         self.by_id: dict[tuple[bytes, int], PartitionHost] = {}
