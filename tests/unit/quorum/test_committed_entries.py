@@ -51,7 +51,7 @@ def test_a_step_applies_no_more_bytes_than_the_loop_bears_to_wait_for() -> None:
     size = 100_000
     for index in range(1, 41, 10):
         voter.append(2, 1, (index, min(index - 1, 1)), [1] * 10, commit=1, text=b"x" * size)
-    voter.settle()
+        voter.settle()
     applied = [voter.node.raft.applied]
     voter.append(2, 1, (41, 1), [], commit=41)
     while applied[-1] != voter.node.raft.applied:
