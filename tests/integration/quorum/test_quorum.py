@@ -38,8 +38,13 @@ class History:
         entries = list(self.entries)
         return lambda: msgpack.packb(entries)
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
-        self.entries = [(at, term, payload) for at, term, payload in msgpack.unpackb(data)]
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
+        entries = [(at, term, payload) for at, term, payload in msgpack.unpackb(data)]
+
+        def replace() -> None:
+            self.entries = entries
+
+        return replace
 
 
 class Cluster:
@@ -140,9 +145,12 @@ async def test_a_trimmed_feed_names_the_snapshot_and_goes_on_behind_it(tmp_path:
             while rest is None:  # the next snapshot may trim behind this one: a reader asks again
                 snapshot = await leader.latest_snapshot()
                 assert snapshot is not None
+                shared = await asyncio.gather(*(leader.latest_snapshot() for _ in range(3)))
+                same = [one for one in shared if one and one.offset == snapshot.offset]
+                assert {id(one) for one in same} <= {id(snapshot)}  # a newer one may be there
                 rest = leader.entries(snapshot.offset + 1, 1 << 20)
         restored = History()
-        restored.restore(snapshot.offset, snapshot.epoch, snapshot.data)
+        restored.restore(snapshot.offset, snapshot.epoch, snapshot.data)()
         texts = [payload for *_, payload in restored.entries] + [entry.payload for entry in rest]
         assert texts == [b"e%d" % number for number in range(60)]
 

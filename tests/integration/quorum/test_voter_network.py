@@ -384,7 +384,7 @@ class _Failing:
     def snapshot(self) -> Callable[[], bytes]:
         raise AssertionError
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
         raise AssertionError
 
 

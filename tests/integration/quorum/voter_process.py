@@ -48,8 +48,13 @@ class History:
         entries = list(self.entries)
         return lambda: msgpack.packb(entries)
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
-        self.entries = [(at, payload) for at, payload in msgpack.unpackb(data)]
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
+        entries = [(at, payload) for at, payload in msgpack.unpackb(data)]
+
+        def replace() -> None:
+            self.entries = entries
+
+        return replace
 
 
 class Voter:

@@ -137,7 +137,11 @@ class DigestMachine:
         digest = self.digest
         return lambda: digest + digest * (self.PADDING // 16)
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
         assert len(data) == 16 + self.PADDING // 16 * 16
-        self.digest = data[:16]
-        self.history.clear()
+
+        def replace() -> None:
+            self.digest = data[:16]
+            self.history.clear()
+
+        return replace

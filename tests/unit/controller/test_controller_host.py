@@ -322,7 +322,7 @@ async def test_a_snapshot_is_the_state_at_its_moment_whatever_comes_after() -> N
     setup.log.machine.apply(before.offset + 1, 5, no_op)
     other = Setup()
     assert other.log.machine is not None
-    other.log.machine.restore(before.offset, before.epoch, encode())
+    other.log.machine.restore(before.offset, before.epoch, encode())()
     assert other.controller.committed == before
 
 

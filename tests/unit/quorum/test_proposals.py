@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ class _Recorder:
     def snapshot(self) -> object:
         return lambda: b""
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
         raise AssertionError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -240,3 +241,43 @@ def test_a_snapshot_is_encoded_on_the_disks_queue_not_on_the_loop() -> None:
     world.commit(40)
     world.run(0.1)
     assert encoding == [1], "it ran as the job at the head of the queue"
+
+
+def test_a_received_snapshot_is_decoded_on_the_disks_thread_and_put_in_place_on_the_loop() -> None:
+    """Decoding a large one takes seconds: the loop answers its leader meanwhile."""
+    world, old = leader_left_behind()
+    in_job = False
+    decoded_in_job: list[bool] = []
+    replaced_in_job: list[bool] = []
+    restore, run = old.machine.restore, old.snapshot_queue._run
+
+    def note_restore(offset: int, epoch: int, data: bytes) -> Callable[[], None]:
+        decoded_in_job.append(in_job)
+        replace = restore(offset, epoch, data)
+
+        def note_replace() -> None:
+            replaced_in_job.append(in_job)
+            replace()
+
+        return note_replace
+
+    def note_run() -> None:
+        nonlocal in_job
+        job, done = old.snapshot_queue.jobs[0]
+
+        def noted_job() -> object:
+            nonlocal in_job
+            in_job = True
+            try:
+                return job()
+            finally:
+                in_job = False
+
+        old.snapshot_queue.jobs[0] = (noted_job, done)
+        run()
+
+    old.machine.restore = note_restore  # type: ignore[method-assign]
+    old.snapshot_queue._run = note_run  # type: ignore[method-assign]
+    world.converge()
+    assert decoded_in_job == [True]
+    assert replaced_in_job == [False]

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 from odradek_metadata_quorum.quorum.errors import (
     LeadershipUnconfirmed,
@@ -28,6 +29,7 @@ from odradek_metadata_quorum.quorum.status import (
     QuorumStatus,
 )
 from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotId
 from odradek_metadata_quorum.quorum.voter import Voter, end_process
 
 _STOP_TRANSFER_S: Final = 1.0
@@ -57,6 +59,8 @@ class Quorum:
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._voter = Voter(settings, state_machine, events=_Relay(self), fatal=fatal)
         self._held: deque[HeldProposal] | None = None  # while leadership is being handed over
+        self._snapshot_reading = asyncio.Lock()
+        self._read_snapshots: WeakValueDictionary[SnapshotId, StateSnapshot] = WeakValueDictionary()
         self._started = False
         self._stopping = False
 
@@ -281,8 +285,18 @@ class Quorum:
     async def latest_snapshot(self) -> StateSnapshot | None:
         """The newest snapshot on disk, None when none was taken yet (then the log is whole).
 
-        Raises OSError: it cannot be read, or somebody removed it.
+        All who ask while somebody has it share one copy in memory. Raises OSError: it cannot be read,
+        or somebody removed it.
         """
+        async with self._snapshot_reading:
+            snapshot_id = self._voter.snapshots.current
+            snapshot = self._read_snapshots.get(snapshot_id) if snapshot_id is not None else None
+            if snapshot is None and (read := await self._read_snapshot()) is not None:
+                snapshot_id, snapshot = read
+                self._read_snapshots[snapshot_id] = snapshot
+            return snapshot
+
+    async def _read_snapshot(self) -> tuple[SnapshotId, StateSnapshot] | None:
         tries = 0
         while (opened := self._voter.snapshots.open_current()) is None:
             if self._voter.snapshots.current is None:
@@ -297,7 +311,7 @@ class Quorum:
             data = await asyncio.to_thread(opened.read)
         finally:
             opened.close()
-        return StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
+        return opened.snapshot, StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
 
     def status(self) -> QuorumStatus:
         """One reading of everything worth a metric."""

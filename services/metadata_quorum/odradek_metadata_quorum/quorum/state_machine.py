@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class StateMachine(Protocol):
-    """Replays committed entries. Every method runs on the event loop and must not wait.
+    """Replays committed entries. Every method but `restore` runs on the event loop and must not wait.
 
     The same entries give the same state on every node, so nothing here may read the clock, draw
     random numbers or touch a file. An exception is a bug that would make this node diverge: the
@@ -21,8 +21,11 @@ class StateMachine(Protocol):
     def snapshot(self) -> Callable[[], bytes]:
         """Capture the state, cheaply; the returned callable encodes it on another thread."""
 
-    def restore(self, offset: int, epoch: int, data: bytes) -> None:
-        """Replace the whole state by a snapshot that covers every entry up to `offset`, included."""
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
+        """Decode a snapshot that covers every entry up to `offset`, included, on any thread.
+
+        That changes nothing; the returned callable replaces the whole state, cheaply, on the loop.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class CommittedEntry:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StateSnapshot:
     """The state machine's state after the entry at `offset`, as its own `snapshot()` encoded it."""
 

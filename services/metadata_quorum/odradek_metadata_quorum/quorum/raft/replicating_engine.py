@@ -13,7 +13,8 @@ On top of `HardenedEngine`, which decides what is committed:
   still want. One that is larger than others would take, or finds no room on the disk, is not kept:
   the voter goes on, keeps its log, and tries again after as many entries.
 - *Snapshots received*: chunks go to a file of their own; only the whole one, checked, durable and
-  newer than the state, replaces it. If our log agrees with it, the tail behind it stays.
+  newer than the state, replaces it. It is decoded on the snapshots' thread, and put in place on the
+  loop. If our log agrees with it, the tail behind it stays.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class ReplicatingEngine(HardenedEngine):
         self._events = events
         self._queued_bytes = queued_bytes
         self._receiver = SnapshotReceiver(
-            snapshots, snapshot_queue, bytes_max=limits.snapshot_bytes_max
+            snapshots, snapshot_queue, self._decode, bytes_max=limits.snapshot_bytes_max
         )
         self._senders: dict[int, SnapshotSender] = {}
         self._snapshotting = False
@@ -173,7 +174,7 @@ class ReplicatingEngine(HardenedEngine):
                 f"the log starts after entry {log.first_index}, the snapshot ends at"
                 f" {snapshot.offset}"
             )
-        self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
+        self._state_machine.restore(snapshot.offset, snapshot.epoch, data)()
         if log.term_at(snapshot.offset) != snapshot.epoch:
             # It was installed, and the crash came before the log was reset: finish that.
             log.reset(snapshot.offset, snapshot.epoch)
@@ -503,7 +504,7 @@ class ReplicatingEngine(HardenedEngine):
             message["position"],
             message["data"],
             on_stored=on_stored,
-            on_whole=lambda whole, data: self._install(node, whole, data),
+            on_whole=lambda whole, replace_state: self._install(node, whole, replace_state),
             on_damaged=lambda damaged: self._answer_snapshot(node, damaged),
             on_no_room=lambda failure: self._events.snapshot_found_no_room(
                 node.id, snapshot.size, failure
@@ -517,13 +518,25 @@ class ReplicatingEngine(HardenedEngine):
     def _is_stale(self, snapshot: SnapshotId) -> bool:
         return snapshot.offset <= self.applied
 
-    def _install(self, node: Any, snapshot: SnapshotId, data: bytes) -> None:
+    def _decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
+        """On the snapshots' thread: what would replace the state, or raise why it cannot."""
+        try:
+            return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
+        except Exception as error:
+            failure = error
+
+        def fail() -> None:
+            raise failure
+
+        return fail
+
+    def _install(self, node: Any, snapshot: SnapshotId, replace_state: Callable[[], None]) -> None:
         """The snapshot is whole, checked and durable: it becomes our state."""
         if self.halted:
             return
         if not self._is_stale(snapshot):
             try:
-                self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
+                replace_state()
             except Exception as error:
                 self.halt(f"the state machine refused snapshot {snapshot.offset}", error)
                 return

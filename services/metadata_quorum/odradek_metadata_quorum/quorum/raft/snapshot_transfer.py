@@ -25,6 +25,9 @@ from odradek_metadata_quorum.quorum.storage.snapshot_store import (
     SnapshotStore,
 )
 
+Decoded = Callable[[], None]
+"""Puts a snapshot that was decoded in place, on the loop."""
+
 
 @dataclass(slots=True)
 class _InFlight:
@@ -82,11 +85,19 @@ class SnapshotSender:
 
 
 class SnapshotReceiver:
-    """What arrives, one snapshot at a time; writes on the snapshots' disk queue."""
+    """What arrives, one snapshot at a time; writes, and decodes, on the snapshots' disk queue."""
 
-    def __init__(self, store: SnapshotStore, queue: DiskQueue, *, bytes_max: int) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        queue: DiskQueue,
+        decode: Callable[[SnapshotId, bytes], Decoded],
+        *,
+        bytes_max: int,
+    ) -> None:
         self._store = store
         self._queue = queue
+        self._decode = decode
         self._bytes_max = bytes_max
         self._snapshot: SnapshotId | None = None
         self._position = 0  # written or being written
@@ -103,7 +114,7 @@ class SnapshotReceiver:
         data: bytes,
         *,
         on_stored: Callable[[], None],
-        on_whole: Callable[[SnapshotId, bytes], None],
+        on_whole: Callable[[SnapshotId, Decoded], None],
         on_damaged: Callable[[SnapshotId], None],
         on_no_room: Callable[[OSError], None],
     ) -> None:
@@ -124,16 +135,17 @@ class SnapshotReceiver:
         self._busy = True
         whole = position + len(data) == snapshot.size
 
-        def write() -> bytes | SnapshotNotWritten | None:
+        def write() -> Decoded | SnapshotNotWritten | None:
             try:
                 if begins:
                     self._store.begin_receiving(snapshot)
                 self._store.receive(position, data)
-                return self._store.finish_receiving(snapshot) if whole else None
+                received = self._store.finish_receiving(snapshot) if whole else None
             except SnapshotNotWritten as error:
                 return error
+            return None if received is None else self._decode(snapshot, received)
 
-        def written(result: bytes | SnapshotNotWritten | None) -> None:
+        def written(result: Decoded | SnapshotNotWritten | None) -> None:
             self._busy = False
             if isinstance(result, SnapshotNotWritten):
                 self._snapshot, self._position = None, 0
