@@ -321,3 +321,6 @@ class MemoryStorage:
 
     def process_id(self) -> int:
         return 4242
+
+    def require_room_for_partition(self) -> None:
+        """There is always some."""

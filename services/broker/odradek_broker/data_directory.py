@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Final
 
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
@@ -11,6 +12,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_runtime.lifecycle import ProcessRefused, bounded
 from odradek_runtime.logs import event_log
+from odradek_runtime.open_files import descriptors_wanted
 
 _SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
 _log = event_log(__name__)
@@ -42,6 +44,21 @@ def open_data_directory(
         raise ProcessRefused(
             f"the data directory {settings.log_dir} cannot be used: {error.strerror}"
         ) from None
+
+
+def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -> None:
+    """Say so if the limit of open files is less than these logs and all connections may need."""
+    partitions = sum(1 for _ in directory.logs())
+    wanted = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < wanted:
+        _log.warning(
+            "The limit of open files is less than partitions and connections may need",
+            limit=limit,
+            wanted=wanted,
+            partitions=partitions,
+            remedy="raise it (ulimit -n, LimitNOFILE of systemd), or lower max.connections",
+        )
 
 
 async def close_data_directory(

@@ -28,7 +28,11 @@ from odradek_broker.cluster.registration import (
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.context import BrokerContext
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
-from odradek_broker.data_directory import close_data_directory, open_data_directory
+from odradek_broker.data_directory import (
+    close_data_directory,
+    open_data_directory,
+    warn_of_few_descriptors,
+)
 from odradek_broker.kafka_api.registry import Registry
 from odradek_broker.listeners.grpc_listeners import GrpcListeners
 from odradek_broker.listeners.grpc_services import add_services
@@ -326,6 +330,7 @@ class BrokerProcess:
             catch_up_bytes_per_s=settings.follower_replication_throttled_rate,
         )
         self._table.activate(self._feed.image)
+        warn_of_few_descriptors(self._directory, self._settings)
         await self._start_servers()
         await self._membership.ask_unfenced()
         await self._become_ready()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.log import log_directory, log_jobs, partition_log, recovery
+from odradek_broker.log import log_directory, log_jobs, partition_log, recovery, storage
 from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.error_classes import ErrorClass
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.segments import swap
 from odradek_broker.log.segments.batch_walk import walk_headers
@@ -23,6 +24,7 @@ from tests.sim.planted.bug import Bug
 from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.unit.log import (
     test_compaction_crashes,
+    test_errors_of_the_process,
     test_lives,
     test_recovery,
     test_storage_faults,
@@ -110,6 +112,20 @@ def log_start_left_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "write_log_start", lambda *args: None)
 
 
+def every_error_counts_as_the_disks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(storage, "error_class", lambda error: ErrorClass.DISK)
+
+
+def read_without_a_descriptor() -> None:
+    test_errors_of_the_process.test_a_read_that_finds_no_descriptor_fails_alone("EMFILE")
+
+
+def call_without_a_descriptor() -> None:
+    test_errors_of_the_process.test_an_error_that_is_not_the_disks_is_taken_back_at_any_call_and_ends_nothing(
+        "EMFILE", "once"
+    )
+
+
 def records_bits() -> None:
     test_recovery.test_the_log_ends_before_the_first_batch_with_a_wrong_bit(75)
 
@@ -171,13 +187,19 @@ NAMED += [
 ]
 
 
+NAMED += [
+    (every_error_counts_as_the_disks, read_without_a_descriptor),
+    (every_error_counts_as_the_disks, call_without_a_descriptor),
+]
+
+
 @pytest.mark.parametrize(("bug", "test"), NAMED, ids=[bug.__name__ for bug, _ in NAMED])
 def test_the_named_test_catches_the_bug(
     monkeypatch: pytest.MonkeyPatch, bug: Patch, test: Callable[[], None]
 ) -> None:
     test()
     bug(monkeypatch)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, StorageFailed, pytest.fail.Exception)):
         test()
 
 

@@ -30,6 +30,7 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.foreign_protocols import HTTP, TLS
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
+from odradek_runtime.open_files import is_scarce
 from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
 
@@ -179,6 +180,10 @@ class _Listener:
         """See ConnectionOwner."""
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else "?"
+        if is_scarce(transport.get_extra_info("socket").fileno()):
+            raise CloseConnection(
+                "too few file descriptors are left: raise the limit of open files"
+            )
         most = self._limit("max.connections", self._settings.connections_max)
         if self._per_host.total() >= most:
             raise CloseConnection(f"max.connections ({most}) are open")

@@ -277,6 +277,7 @@ class LogDirectory:
         assert key not in self._logs, key
         path = self.path / f"{topic}-{partition}"
         try:
+            self._storage.require_room_for_partition()
             self.strays.make_way(path)
             self._departures.make_way(path)
         except OSError as error:

@@ -102,7 +102,7 @@ class PartitionLog(ReadableLog):
         files are cut some time before `recovery_point` is."""
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
-        self.is_intact = True  # false: a full disk stopped a cut half-way; it must be opened anew
+        self.is_intact = True  # false: a cut was refused half-way; the log must be opened anew
         self.is_trusted = True  # false: a bug was met; the files alone tell the next start
 
     # --- writing --------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ class PartitionLog(ReadableLog):
         return AppendInfo(base_offset, self.log_end_offset, newest_ms, len(batches))
 
     def _undo_append(self, end_before: Offset) -> None:
-        """Take back what reached the files of an append that had no room."""
-        with self._health.failing(f"cutting {self.directory}"):
+        """Take back what reached the files of an append that was refused."""
+        self.is_intact = False
+        with self._health.writing(f"cutting {self.directory}"):
             self._segments.active.undo_write()
         if self.log_end_offset > end_before:  # it went on into a second segment
-            self.is_intact = False
             self.truncate_to(end_before)
-            self.is_intact = True
+        self.is_intact = True
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
         """Write the batches in runs that each go into one segment."""

@@ -25,11 +25,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_protocol.records.batch_header import ByteBuffer
+from odradek_runtime.open_files import DescriptorReserve, has_room_for_partitions
 
+T = TypeVar("T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -129,6 +131,9 @@ class Storage(Protocol):
 
     def process_id(self) -> int: ...
 
+    def require_room_for_partition(self) -> None:
+        """Raises OSError EMFILE if one more open file would leave too few descriptors for others."""
+
 
 class DiskFile:
     """A file of the operating system."""
@@ -175,7 +180,7 @@ class DiskFile:
         return os.fstat(self._fd).st_size
 
     def duplicate(self) -> DiskFile:
-        return DiskFile(os.dup(self._fd))
+        return DiskFile(_with_reserve(lambda: os.dup(self._fd)))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -188,10 +193,10 @@ class DiskStorage:
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return DiskFile(os.open(path, flags, 0o644))
+        return DiskFile(_with_reserve(lambda: os.open(path, flags, 0o644)))
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        return _with_reserve(path.read_bytes)
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)
@@ -221,7 +226,8 @@ class DiskStorage:
         shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = _with_reserve(lambda: os.open(path, flags))
         try:
             _sync(os.fsync, fd)
         finally:
@@ -242,6 +248,26 @@ class DiskStorage:
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def require_room_for_partition(self) -> None:
+        fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.close(fd)
+        if not has_room_for_partitions(fd):
+            raise OSError(errno.EMFILE, "too few file descriptors are left for a new partition")
+
+
+RESERVE: Final = DescriptorReserve(16)
+"""What all data directories of the process fall back on; filled by the upkeep."""
+
+
+def _with_reserve(opening: Callable[[], T]) -> T:
+    """Open something, with a descriptor of the reserve if there is no other."""
+    while True:
+        try:
+            return opening()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not RESERVE.spend():
+                raise
 
 
 def _sync(sync: Callable[[int], None], fd: int) -> None:

@@ -117,7 +117,7 @@ class FullDisk:
 
     def _refused(self, refused: StorageRefused) -> None:
         """In whatever thread met it."""
-        if not self._is_wanted.is_set():
+        if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
                 "A write was refused, and not by the disk: it is tried again", reason=str(refused)
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.log_directory import LogDirectory
-from odradek_broker.log.storage import StorageFailed
+from odradek_broker.log.storage import RESERVE, StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_runtime.clock import boottime_ms, monotonic_ms, wall_ms
@@ -46,6 +46,7 @@ class Upkeep:
     async def flush(self) -> None:
         """Sync what is due, so that a restart has little to scan."""
         while True:
+            RESERVE.fill()
             await asyncio.sleep(_FLUSH_INTERVAL_S)
             if self._directory.failure is not None:
                 return
