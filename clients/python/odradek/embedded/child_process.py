@@ -32,6 +32,7 @@ class ChildProcess:
         self.module = module
         self.arguments = list(arguments)
         self.log_path = log_path
+        self.environment: dict[str, str] = {}  # variables that the next start has besides ours
         self.ready_line: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start_bytes = 0
@@ -73,7 +74,7 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on, in order
             )
         threading.Thread(

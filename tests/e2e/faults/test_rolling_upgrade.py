@@ -1,0 +1,179 @@
+"""Upgrading a cluster process by process under load, and restarting one: how long clients wait."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from odradek import Client, OdradekError
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
+from tests.e2e.faults.cluster_faults import new_topic, wait_for_full_isr
+from tests.e2e.faults.conftest import Report
+from tests.e2e.faults.first_release import first_release
+from tests.e2e.faults.workload import SETTLE_S_MAX, Workload, under_load, verify
+
+PAUSE_BAR_S = 1.0
+WAIT_S_MAX = 20.0  # what no machine is slow enough for
+EXIT_FATAL = 70  # of a controller that cannot go on
+
+
+class Roll:
+    """Stops and starts the processes of a cluster one by one, and measures each one's pause."""
+
+    def __init__(
+        self, cluster: EmbeddedCluster, client: Client, topic: str, load: Workload
+    ) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.topic = topic
+        self.load = load
+        self.pauses_s: dict[str, float] = {}
+
+    async def restart(self, child: ChildProcess) -> None:
+        """In good order, as a rolling upgrade does: the next one goes when this one is ready."""
+        self.load.begin_gap()
+        child.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), f"{child.name} does not stop"
+        child.start()
+        await asyncio.to_thread(child.wait_ready, SETTLE_S_MAX)
+        await wait_for_full_isr(self.client, self.topic)
+        await self.load.progress(100)
+        pause_s = max(self.load.longest_gap_s, self.pauses_s.get(child.name, 0.0))
+        self.pauses_s[child.name] = round(pause_s, 3)
+
+    async def upgrade(self, child: ChildProcess) -> None:
+        child.environment = {}
+        await self.restart(child)
+
+    async def downgrade(self, child: ChildProcess, environment: dict[str, str]) -> None:
+        """Go back to an older program, as is possible before a level is raised."""
+        child.environment = environment
+        await self.restart(child)
+
+    async def refuses(self, child: ChildProcess, environment: dict[str, str]) -> int | None:
+        """Go back to an older program: the status that its process ends with."""
+        child.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(child.wait, SETTLE_S_MAX)
+        child.environment = environment
+        child.start()
+        assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), f"{child.name} went back"
+        return child.exit_status()
+
+    @property
+    def worst_s(self) -> float:
+        return max(self.pauses_s.values())
+
+
+@asynccontextmanager
+async def rolling(cluster: EmbeddedCluster) -> AsyncIterator[Roll]:
+    """Under acks=all; afterwards nothing is lost, doubled or out of order."""
+    async with Client(cluster.bootstrap) as client:
+        topic = await new_topic(client)
+        await wait_for_full_isr(client, topic)
+        async with under_load(client, topic, partitions=3) as load:
+            yield Roll(cluster, client, topic, load)
+        await verify(client, topic, load)
+
+
+async def level(client: Client) -> int:
+    features = await client.admin.describe_features()
+    return next(feature.level for feature in features if feature.name == "metadata.version")
+
+
+async def raise_level(client: Client) -> str:
+    """Raise metadata.version to 2; why not, or nothing."""
+    try:
+        await client.admin.update_feature("metadata.version", 2)
+    except OdradekError as error:
+        return str(error)
+    return ""
+
+
+def topics_by_rest(cluster: EmbeddedCluster) -> str:
+    """What the gateway answers."""
+    url = f"{cluster.describe()['gateway']}/topics"
+    with urllib.request.urlopen(url, timeout=SETTLE_S_MAX) as response:
+        text: str = response.read().decode()
+    return text
+
+
+@pytest.fixture(scope="module")
+def old_program(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return first_release(tmp_path_factory.mktemp("first-release"))
+
+
+@pytest.fixture
+def old_cluster(old_program: dict[str, str], tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    plan = ClusterPlan(brokers=3, controllers=3, gateways=1, data_dir=tmp_path)
+    with EmbeddedCluster(plan) as running:
+        for child in running.children():
+            child.environment = old_program
+        running.start()
+        running.wait_ready()
+        yield running
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_cluster_of_the_first_release_is_upgraded_under_load(
+    old_cluster: EmbeddedCluster, old_program: dict[str, str], report: Report
+) -> None:
+    cluster = old_cluster
+    async with rolling(cluster) as roll:
+        client = roll.client
+        assert "has the levels 1 to 1" in await raise_level(client)
+        *first, last = cluster.controllers.values()
+        for controller in first:
+            await roll.upgrade(controller)
+        await roll.downgrade(first[0], old_program)
+        await roll.upgrade(first[0])
+        assert await raise_level(client), "an older controller would end at the first new record"
+        await roll.upgrade(last)
+        assert roll.topic in await asyncio.to_thread(topics_by_rest, cluster)
+        refused = await raise_level(client)
+        for broker_id in cluster.brokers:
+            assert f"broker {broker_id} (up to 1)" in refused
+        for broker in cluster.brokers.values():
+            await roll.upgrade(broker)
+        await roll.downgrade(cluster.brokers[1], old_program)
+        assert "broker 1 (up to 1)" in await raise_level(client)
+        await roll.upgrade(cluster.brokers[1])
+        for gateway in cluster.gateways.values():
+            await roll.upgrade(gateway)
+        assert await level(client) == 1, "a level is raised by command only"
+        roll.load.begin_gap()
+        assert await raise_level(client) == ""
+        assert await level(client) == 2
+        await roll.load.progress(100)
+        roll.pauses_s["level"] = round(roll.load.longest_gap_s, 3)
+        assert roll.topic in await asyncio.to_thread(topics_by_rest, cluster)
+        report(pauses_s=roll.pauses_s, worst_s=roll.worst_s, bar_s=PAUSE_BAR_S)
+        assert roll.worst_s < WAIT_S_MAX
+
+        broker = cluster.brokers[3]
+        assert await roll.refuses(broker, old_program) == 1
+        assert "this cluster uses metadata.version at level 2" in broker.log_tail()
+        assert "upgrade the broker" in broker.log_tail()
+        await roll.upgrade(broker)
+        controller = cluster.controllers[3]
+        assert await roll.refuses(controller, old_program) == EXIT_FATAL
+        assert "unknown record type" in controller.log_tail()
+        await roll.upgrade(controller)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_rolling_restart_keeps_clients_waiting_for_a_moment(
+    cluster: EmbeddedCluster, report: Report
+) -> None:
+    async with rolling(cluster) as roll:
+        for child in (*cluster.controllers.values(), *cluster.brokers.values()):
+            await roll.restart(child)
+        report(pauses_s=roll.pauses_s, worst_s=roll.worst_s, bar_s=PAUSE_BAR_S)
+        assert roll.worst_s < WAIT_S_MAX

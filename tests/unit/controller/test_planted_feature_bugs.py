@@ -1,0 +1,139 @@
+"""Each rule of feature levels and incarnations, switched off by a patch, must be missed by its named test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek_metadata_quorum.controller import controllers, registration
+from odradek_metadata_quorum.controller.administration import features
+from odradek_protocol.metadata import codec, image
+from odradek_protocol.metadata.features import OWN_MAXIMA
+from odradek_protocol.metadata.records import MetadataIncarnation
+from odradek_runtime import cluster_identity
+from tests.unit.cluster import test_cluster_identity
+from tests.unit.controller import test_feature_levels
+from tests.unit.metadata import test_codec
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def missing_features_count_as_supported(patch: pytest.MonkeyPatch) -> None:
+    for module in (features, registration):
+        patch.setattr(module, "highest_supported", lambda levels, name: dict(levels).get(name, 99))
+
+
+def voters_are_not_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(features, "registered_features", lambda *_, **__: OWN_MAXIMA)
+
+
+def registrations_of_voters_never_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(controllers, "REGISTRATION_MS_MAX", 1 << 40)
+
+
+def records_are_written_in_their_newest_version(patch: pytest.MonkeyPatch) -> None:
+    row = codec._row
+    patch.setattr(codec, "_row", lambda record, _level: row(record, 99))
+
+
+def unknown_fields_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    read = codec._Layout.read
+
+    def read_known(self: Any, values: Any) -> Any:
+        return read(self, values[: len(self.names)])
+
+    patch.setattr(codec._Layout, "read", read_known)
+
+
+def levels_are_replayed_unseen(patch: pytest.MonkeyPatch) -> None:
+    class Anything(dict[str, tuple[int, int]]):
+        def get(self, *_: Any) -> tuple[int, int]:
+            return 0, 99
+
+    patch.setattr(image, "SUPPORTED_FEATURES", Anything())
+
+
+def all_logs_have_one_incarnation(patch: pytest.MonkeyPatch) -> None:
+    same = MetadataIncarnation(incarnation_id=bytes(16))  # type: ignore[arg-type]
+    patch.setattr(features, "new_incarnation", lambda _draws: same)
+
+
+def a_log_that_was_not_read_is_taken_for_the_callers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(test_cluster_identity, "must_wait", lambda *_, **__: False)
+
+
+def other_voters_are_no_strangers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster_identity, "_ids", lambda _: set())
+
+
+def a_stranger_of_other_voters() -> None:
+    case = next(
+        case
+        for mark in test_cluster_identity.test_who_is_a_stranger.pytestmark  # type: ignore[attr-defined]
+        for case in mark.args[1]
+        if case.id == "other voters"
+    )
+    test_cluster_identity.test_who_is_a_stranger(*case.values)
+
+
+def an_appended_field() -> None:
+    for mark in (
+        test_codec.test_what_only_a_newer_program_knows_is_refused_and_not_called_damage.pytestmark
+    ):  # type: ignore[attr-defined]
+        for case in mark.args[1]:
+            test_codec.test_what_only_a_newer_program_knows_is_refused_and_not_called_damage(
+                *case.values
+            )
+
+
+BUGS: list[tuple[Patch, Callable[[], None]]] = [
+    (
+        missing_features_count_as_supported,
+        test_feature_levels.test_members_that_do_not_support_a_level_are_named,
+    ),
+    (
+        missing_features_count_as_supported,
+        test_feature_levels.test_a_feature_that_is_not_listed_is_not_supported,
+    ),
+    (
+        voters_are_not_asked,
+        test_feature_levels.test_members_that_do_not_support_a_level_are_named,
+    ),
+    (
+        registrations_of_voters_never_end,
+        test_feature_levels.test_a_voter_that_does_not_register_any_more_is_forgotten,
+    ),
+    (
+        records_are_written_in_their_newest_version,
+        test_codec.test_what_a_level_does_not_allow_is_not_written,
+    ),
+    (unknown_fields_are_ignored, an_appended_field),
+    (
+        levels_are_replayed_unseen,
+        test_feature_levels.test_a_level_above_the_programs_is_refused_at_replay,
+    ),
+    (
+        all_logs_have_one_incarnation,
+        test_feature_levels.test_a_new_log_has_an_incarnation_of_its_own_from_its_first_batch_on,
+    ),
+    (
+        a_log_that_was_not_read_is_taken_for_the_callers,
+        test_cluster_identity.test_a_controller_that_has_read_of_no_incarnation_cannot_judge_who_follows_one,
+    ),
+    (other_voters_are_no_strangers, a_stranger_of_other_voters),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "named_test"),
+    BUGS,
+    ids=lambda part: getattr(part, "__name__", ""),
+)
+def test_a_planted_bug_is_found(plant: Patch, named_test: Callable[[], None]) -> None:
+    named_test()
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            named_test()
