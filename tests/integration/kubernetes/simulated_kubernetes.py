@@ -213,6 +213,18 @@ class SimulatedKubernetes:
         for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
             shutil.rmtree(claim)
 
+    def put_claims_aside(self, pod: str) -> None:
+        """Like `lose_claims`, but a later `restore_claims` gives the volumes back."""
+        assert pod not in self.pods, f"{pod} runs"
+        for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
+            claim.rename(claim.with_name(f"aside-{claim.name}.saved"))
+
+    def restore_claims(self, pod: str) -> None:
+        """The volumes that were put aside take the place of those the pod has had since."""
+        self.lose_claims(pod)
+        for saved in (self.scratch / "volumes").glob(f"aside-*-{pod}.saved"):
+            saved.rename(saved.with_name(saved.name.removeprefix("aside-").removesuffix(".saved")))
+
     def is_ready(self, pod: str) -> bool:
         """One readiness probe, now."""
         process = self.pods[pod]

@@ -121,6 +121,47 @@ def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up
     cluster.wait_ready("quorum-1")
 
 
+def _kept_logs(cluster: SimulatedKubernetes) -> set[str]:
+    """The directories of partitions on the brokers' volumes."""
+    logs = cluster.scratch.glob("volumes/*-broker-*/**/*.log")
+    return {str(log.parent.relative_to(cluster.scratch)) for log in logs}
+
+
+@pytest.mark.timeout(300)
+def test_brokers_refuse_controllers_that_lost_all_their_volumes_until_those_are_restored(
+    cluster: SimulatedKubernetes,
+) -> None:
+    """Empty controllers format themselves (`storage.format.if.empty`) and begin a log without topics."""
+    controllers, brokers = cluster.pod_names("quorum"), cluster.pod_names("broker")
+    before = _kept_logs(cluster)
+    assert before
+    for pod in controllers:
+        cluster.kill(pod)
+        cluster.put_claims_aside(pod)
+    for pod in controllers:
+        cluster.start(pod)
+    for pod in controllers:
+        cluster.wait_ready(pod)
+    for pod in brokers:
+        cluster.wait_until(
+            lambda pod=pod: "Restore their data directories" in cluster.pods[pod].log_tail(200),  # type: ignore[misc]
+            f"{pod} says what happened and what to do",
+        )
+        cluster.wait_until(lambda pod=pod: not cluster.is_ready(pod), f"{pod} is not ready")  # type: ignore[misc]
+        assert cluster.is_live(pod), "a restart would not help it"
+    assert _kept_logs(cluster) == before
+    for pod in controllers:
+        cluster.kill(pod)
+        cluster.restore_claims(pod)
+    for pod in controllers:
+        cluster.start(pod)
+    for pod in (*controllers, *brokers):
+        cluster.wait_ready(pod)
+    assert _kept_logs(cluster) >= before
+    with load_on(cluster) as load:
+        assert load.gap_s() < GAP_S_MAX
+
+
 @pytest.mark.timeout(300)
 def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
     cluster: SimulatedKubernetes,
