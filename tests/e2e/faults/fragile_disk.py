@@ -13,6 +13,7 @@ write, and a prefix of a directory's changes.
 
 from __future__ import annotations
 
+import heapq
 import random
 import shutil
 import struct
@@ -26,7 +27,7 @@ from tests.tools import c_compiler, need
 
 SHIM_SOURCE = Path(__file__).with_name("power_loss_shim.c")
 SECTOR_BYTES = 512
-_ENTRY = struct.Struct("<IBxHHxxIQQQ")
+_ENTRY = struct.Struct("<IBxHHxxIQQQQ")
 _MAGIC = 0x0FF0FF01
 
 
@@ -174,21 +175,12 @@ class FragileDisks:
         return directory
 
     def _replay(self) -> None:
-        for path in sorted(self._journals.iterdir()):
-            journal, position = path.read_bytes(), 0
-            while position + _ENTRY.size <= len(journal):
-                magic, kind, *sizes, inode, parent, offset = _ENTRY.unpack_from(journal, position)
-                assert magic == _MAGIC, f"{path} at {position}"
-                start = position + _ENTRY.size
-                position = start + sum(sizes)
-                if position > len(journal):
-                    break  # the process was killed while it wrote this
-                name = journal[start : start + sizes[0]].decode()
-                start += sizes[0]
-                target = journal[start : start + sizes[1]].decode()
-                data = journal[start + sizes[1] : position]
-                self._take(chr(kind), inode, parent, offset, name, target, data)
-            path.unlink()
+        """Take what all processes noted, by time: an inode that one freed may be another's by now."""
+        journals = sorted(self._journals.iterdir())
+        for entry in heapq.merge(*map(_entries, journals), key=lambda entry: entry[0]):
+            self._take(*entry[1:])
+        for journal in journals:
+            journal.unlink()
 
     def _take(
         self, kind: str, inode: int, parent: int, offset: int, name: str, target: str, data: bytes
@@ -237,6 +229,23 @@ def build_shim(workspace: Path) -> Path:
     if built.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{built.stderr}")
     return library
+
+
+def _entries(path: Path) -> Iterator[tuple[int, str, int, int, int, str, str, bytes]]:
+    """(time, kind, inode, parent, offset, name, target, data) of each entry of a journal."""
+    journal, position = path.read_bytes(), 0
+    while position + _ENTRY.size <= len(journal):
+        magic, kind, *sizes, inode, parent, offset, time_ns = _ENTRY.unpack_from(journal, position)
+        assert magic == _MAGIC, f"{path} at {position}"
+        start = position + _ENTRY.size
+        position = start + sum(sizes)
+        if position > len(journal):
+            return  # the process was killed while it wrote this
+        name = journal[start : start + sizes[0]].decode()
+        start += sizes[0]
+        target = journal[start : start + sizes[1]].decode()
+        data = journal[start + sizes[1] : position]
+        yield time_ns, chr(kind), inode, parent, offset, name, target, data
 
 
 def _apply(content: bytearray, offset: int, data: bytes | None) -> None:

@@ -2,7 +2,7 @@
  *
  * Everything goes to the real file system, so that the process and all others see it at once, as they see the
  * page cache. Each change below POWER_LOSS_ROOT is also noted, with its data, in a journal of this process in
- * POWER_LOSS_JOURNALS, and so is the beginning of each fsync that ended well: tests/e2e/faults/power_loss.py
+ * POWER_LOSS_JOURNALS, and so is the beginning of each fsync that ended well: tests/e2e/faults/fragile_disk.py
  * works out from the journals what a disk would hold that kept what was synced, and no more.
  *
  * A change and its entry are made under one lock: the journal has the order in which things happened. A sync is
@@ -43,7 +43,7 @@
 
 enum { CREATE = 'C', MAKE_DIRECTORY = 'D', WRITE = 'W', TRUNCATE = 'T', SYNC = 'S', RENAME = 'R', REMOVE = 'U' };
 
-struct entry { /* packed by hand: 40 bytes, then the names, then the data */
+struct entry { /* packed by hand: 48 bytes, then the names, then the data */
     uint32_t magic;
     uint8_t kind;
     uint8_t reserved;
@@ -54,8 +54,9 @@ struct entry { /* packed by hand: 40 bytes, then the names, then the data */
     uint64_t inode; /* of the file; of the directory for RENAME and REMOVE */
     uint64_t parent; /* of CREATE and MAKE_DIRECTORY: the directory */
     uint64_t offset; /* of WRITE; the size of TRUNCATE */
+    uint64_t time_ns; /* before a removal or a rename, after anything else: inodes are used again */
 };
-_Static_assert(sizeof(struct entry) == 40, "power_loss.py reads 40 bytes");
+_Static_assert(sizeof(struct entry) == 48, "fragile_disk.py reads 48 bytes");
 
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned char tracked[DESCRIPTORS_MAX]; /* 1: a file below the root; 2: a directory; 4: one that lies */
@@ -153,11 +154,18 @@ __attribute__((constructor)) static void begin(void) {
 
 /* --- the journal ------------------------------------------------------------------------------------------- */
 
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
 static void note(struct entry entry, const char *name, const char *target, const struct iovec *data, int pieces) {
     struct iovec parts[3 + 64];
     if (pieces > 64) die("writev", "more than 64 pieces");
     size_t name_bytes = name ? strlen(name) : 0, target_bytes = target ? strlen(target) : 0;
     entry.magic = 0x0ff0ff01;
+    if (!entry.time_ns) entry.time_ns = now_ns();
     entry.name_bytes = (uint16_t)name_bytes;
     entry.target_bytes = (uint16_t)target_bytes;
     parts[0] = (struct iovec){&entry, sizeof entry};
@@ -366,10 +374,11 @@ static int renamed(int from, const char *source, int to, const char *target) {
     const char *name, *target_name;
     pthread_mutex_lock(&order);
     uint64_t parent = parent_of(from, source, &name), target_parent = parent_of(to, target, &target_name);
+    uint64_t time_ns = now_ns();
     int result = real_renameat(from, source, to, target);
     if (!result) {
         if (parent != target_parent) die("rename between directories", source);
-        note((struct entry){.kind = RENAME, .inode = parent}, name, target_name, NULL, 0);
+        note((struct entry){.kind = RENAME, .inode = parent, .time_ns = time_ns}, name, target_name, NULL, 0);
     }
     if (ends_here()) end();
     pthread_mutex_unlock(&order);
@@ -391,8 +400,9 @@ int unlinkat(int at, const char *path, int flags) {
     if (!is_below(at, path)) return real_unlinkat(at, path, flags);
     pthread_mutex_lock(&order);
     uint64_t parent = parent_of(at, path, &name);
+    uint64_t time_ns = now_ns();
     int result = real_unlinkat(at, path, flags);
-    if (!result) note((struct entry){.kind = REMOVE, .inode = parent}, name, NULL, NULL, 0);
+    if (!result) note((struct entry){.kind = REMOVE, .inode = parent, .time_ns = time_ns}, name, NULL, NULL, 0);
     if (ends_here()) end();
     pthread_mutex_unlock(&order);
     return result;
