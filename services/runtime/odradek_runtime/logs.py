@@ -98,9 +98,20 @@ class _TextFormatter(logging.Formatter):
         trace = fields.pop("exception", "")
         if record.exc_info:
             trace = self.formatException(record.exc_info)
-        text = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
-        line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {record.getMessage()}  {text}"
+        text = " ".join(f"{name}={_visible(_plain(value))}" for name, value in fields.items())
+        trace = "\n".join(map(_visible, str(trace).split("\n")))
+        event = _visible(record.getMessage())
+        line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {event}  {text}"
         return f"{line.rstrip()}\n{trace}".rstrip() if trace else line.rstrip()
+
+
+def _visible(text: str) -> str:
+    """The text on one line, with nothing in it that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _timestamp(record: logging.LogRecord) -> str:

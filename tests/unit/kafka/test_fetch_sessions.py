@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from odradek_broker.kafka_api.fetch_sessions import REST_MS_MIN, FetchSessions
+from odradek_broker.kafka_api.fetch_sessions import PARTITION_BYTES, REST_MS_MIN, FetchSessions
 from odradek_protocol.identity import NO_TOPIC_ID, PartitionIndex, TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -15,6 +15,7 @@ from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest, FetchTopi
 from tests.unit.kafka.wire_client import WireClient, listening
 
 ORDERS = TopicName("orders")
+PARTITION = PARTITION_BYTES + len(ORDERS)
 
 
 def request(
@@ -36,7 +37,7 @@ def request(
 
 
 def begin(sessions: FetchSessions, wanted: FetchRequest, *, who: str = "a", now_ms: int = 0):  # type: ignore[no-untyped-def]
-    return sessions.begin(wanted, principal=who, uses_ids=False, now_ms=now_ms)
+    return sessions.begin(wanted, principal=who, owner=who, uses_ids=False, now_ms=now_ms)
 
 
 def test_an_incremental_request_stands_for_everything_that_is_remembered() -> None:
@@ -110,7 +111,7 @@ def test_sessions_are_bounded_and_only_rested_ones_give_way() -> None:
 
 
 def test_what_all_sessions_remember_together_is_bounded() -> None:
-    sessions = FetchSessions(partitions_max=10)
+    sessions = FetchSessions(bytes_max=10 * PARTITION, owner_bytes_max=10 * PARTITION)
     first = begin(sessions, request(0, 0, dict.fromkeys(range(6), 0)))
     assert first.session is not None
     second = begin(sessions, request(0, 0, dict.fromkeys(range(5), 0)))
@@ -128,6 +129,48 @@ def test_what_all_sessions_remember_together_is_bounded() -> None:
     assert len(sessions) == 1, "both of the others rested"
     begin(sessions, request(0, 0, dict.fromkeys(range(11), 0)), now_ms=2 * rested)
     assert len(sessions) == 1, "nobody goes for one that has no room anyway"
+
+
+def test_one_owner_leaves_room_for_the_sessions_of_others() -> None:
+    sessions = FetchSessions(bytes_max=10 * PARTITION, owner_bytes_max=6 * PARTITION)
+    kept = [
+        begin(sessions, request(0, 0, dict.fromkeys(range(3), 0)), who="greedy").session
+        for _ in range(4)
+    ]
+    assert [one is not None for one in kept] == [True, True, False, False]
+    assert begin(sessions, request(0, 0, dict.fromkeys(range(4), 0)), who="honest").session
+    assert sessions.shares.total == 10 * PARTITION
+    begin(sessions, request(kept[0].id, -1, {}), who="greedy")
+    assert sessions.shares.of("greedy") == 3 * PARTITION
+
+
+def test_long_names_count_by_their_length() -> None:
+    sessions = FetchSessions()
+    wanted = request(0, 0, {0: 0})
+    wanted.topics[0] = wanted.topics[0]._replace(name=TopicName("x" * 249))
+    assert begin(sessions, wanted).session is not None
+    assert sessions.shares.total == PARTITION_BYTES + 249
+
+
+def test_nothing_is_remembered_for_who_may_not_read_it() -> None:
+    sessions = FetchSessions()
+
+    def asked(session_id: int, epoch: int, partitions: tuple[int, ...]):  # type: ignore[no-untyped-def]
+        return sessions.begin(
+            request(session_id, epoch, dict.fromkeys(partitions, 0)),
+            principal="a",
+            owner="a",
+            uses_ids=False,
+            now_ms=0,
+            may_read=lambda wanted: wanted.partition.partition < 5,
+        )
+
+    refused = asked(0, 0, (1, 7))
+    assert refused.session is None
+    assert len(refused.wanted) == 2, "each of them is answered all the same"
+    session = asked(0, 0, (1, 2)).session
+    assert asked(session.id, 1, (7,)).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(sessions), sessions.shares.total) == (0, 0)
 
 
 async def test_on_the_wire_an_unchanged_partition_is_not_told_again() -> None:

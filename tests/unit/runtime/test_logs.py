@@ -49,3 +49,22 @@ def test_an_error_brings_its_traceback(stream: io.StringIO) -> None:
 def test_what_libraries_log_has_the_same_shape(stream: io.StringIO) -> None:
     logging.getLogger("library").warning("odd: %s", 1)
     assert json.loads(stream.getvalue())["event"] == "odd: 1"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_one_line_of_plain_text_whatever_a_client_is_called(
+    stream: io.StringIO,
+) -> None:
+    terminal = _Terminal()
+    configure_logs(stream=terminal)
+    event_log("a").warning("Login failed", user="eve\n12:00:00 INFO All is well\x1b[2J", host="ü")
+    lines = terminal.getvalue().splitlines()
+    assert len(lines) == 1
+    assert "\x1b" not in lines[0]
+    assert "eve\\n12:00:00" in lines[0]
+    assert "host=ü" in lines[0]
+    assert stream.getvalue() == ""

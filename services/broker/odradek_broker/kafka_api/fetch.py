@@ -8,6 +8,7 @@ else fetches here, as followers have their own stream.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Final
 
 from odradek_broker.kafka_api.brokers import endpoints_of
@@ -57,8 +58,10 @@ async def fetch(request: Request) -> Encoded:
     begun = services.fetch_sessions.begin(
         message,
         principal=request.session.principal,
+        owner=request.session.owner,
         uses_ids=request.version >= WITH_TOPIC_IDS,
         now_ms=monotonic_ms(),
+        may_read=partial(_may_read, request),
     )
     if begun.error is not ErrorCode.NONE:
         return _in_one_piece(_encode_steps(request, begun, [], error=begun.error))
@@ -98,6 +101,17 @@ async def fetch(request: Request) -> Encoded:
     )
     steps = _encode_steps(request, begun, [one or next(read) for one in outcomes])
     return await request.pace.run(steps) if is_long else _in_one_piece(steps)
+
+
+def _may_read(request: Request, wanted: Wanted) -> bool:
+    """Whether a session may remember the partition. A topic that is not there yet may come."""
+    if not request.services.authorizer.is_on:
+        return True
+    name = wanted.name
+    if name is None:
+        topic = request.services.image.topics.get(wanted.topic_id)
+        return topic is None or request.sees(Operation.READ, ResourceType.TOPIC, topic.name)
+    return request.sees(Operation.READ, ResourceType.TOPIC, name)
 
 
 def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:

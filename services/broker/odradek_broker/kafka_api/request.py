@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sized
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from odradek_broker.kafka_api.services import Services
 from odradek_broker.security.rights import (
@@ -17,12 +17,12 @@ from odradek_broker.security.sasl import SaslExchange
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.response_encoding import encode_steps
 from odradek_runtime.budget.loop_turns import Pace
+from odradek_runtime.budget.refusal_lines import shortened
 from odradek_runtime.budget.shares import owner_of
 from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
-DENIALS_TOLD_MAX: Final = 100
 _log = event_log("odradek_broker.audit")
 T = TypeVar("T")
 
@@ -43,7 +43,6 @@ class ClientSession:
     reauthenticate_at_ms: int | None = None
     takes_raw_tokens: bool = False  # after SaslHandshake 0: frames without a header
     client_software: str = ""
-    denied: set[object] = field(default_factory=set)  # what the audit log was told of
 
     @property
     def is_authenticated(self) -> bool:
@@ -124,20 +123,22 @@ class Request:
         return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """One line for each kind of refusal and connection, and no more than a connection's bound."""
-        denied = self.session.denied
+        """One line for each kind of refusal and owner, at a rate; the next line tells how many had none."""
+        session = self.session
         entry = (self.key, operation, resource_type, name)
-        if entry in denied or len(denied) >= DENIALS_TOLD_MAX:
+        unlogged = self.services.budget.refusals.admit(session.owner, entry, monotonic_ms() / 1000)
+        if unlogged is None:
             return
-        denied.add(entry)
+        more = {"not_logged_before": unlogged} if unlogged else {}
         _log.warning(
             "Denied",
-            principal=self.session.principal,
-            host=self.session.host,
+            principal=session.principal,
+            host=session.host,
             request=self.key.name,
             operation=operation.name,
             resource_type=resource_type.name,
-            resource=name,
+            resource=shortened(name),
+            **more,
         )
 
     def allows_topic(self, operation: Operation, topic: str) -> bool:

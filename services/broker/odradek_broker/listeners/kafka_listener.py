@@ -27,9 +27,12 @@ from odradek_broker.settings import (
     is_kafka_listener,
 )
 from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.certificate_principals import principal_of_certificate
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.foreign_protocols import HTTP, TLS
 from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
+from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import is_scarce
 from odradek_runtime.server_tls import server_context
 from odradek_runtime.tls import TlsFiles
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL_S: Final = 1.0
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 1024
+_audit = event_log("odradek_broker.audit")
 
 
 def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
@@ -58,6 +62,12 @@ def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) ->
                 f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or accept that"
                 f" everybody may listen in with --insecure"
             )
+
+
+def _tell_unlogged(budget: ClientBudget) -> None:
+    """Say how many refusals no line of the audit log told of, once they have become fewer."""
+    for owner, count in budget.refusals.take_unwritten(monotonic_ms() / 1000):
+        _audit.warning("More refusals were not logged", owner=owner, count=count)
 
 
 class KafkaListeners:
@@ -128,6 +138,7 @@ class KafkaListeners:
                     await asyncio.sleep(_CHECK_INTERVAL_S)
                     for one in shells:
                         one.check()
+                    _tell_unlogged(registry.services.budget)
             finally:
                 for server in servers:
                     server.close()

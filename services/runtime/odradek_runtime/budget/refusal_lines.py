@@ -71,9 +71,16 @@ class RefusalLines:
         unwritten, lines.unwritten = lines.unwritten, 0
         return unwritten
 
-    def take_unwritten(self) -> list[tuple[str, int]]:
-        """Owners with refusals that no line told of yet, and how many; they count as told now."""
-        found = [(owner, one.unwritten) for owner, one in self._owners.items() if one.unwritten]
+    def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
+        """Owners with refusals that no line told of, and how many; they count as told now.
+
+        Only once an owner's rate has room again: during a flood one number grows.
+        """
+        found = [
+            (owner, one.unwritten)
+            for owner, one in self._owners.items()
+            if one.unwritten and one.left + (now_s - one.at_s) * LINES_PER_S >= LINES_PER_S
+        ]
         for owner, _ in found:
             self._owners[owner].unwritten = 0
         return found
