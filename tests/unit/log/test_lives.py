@@ -200,9 +200,18 @@ def test_a_log_start_that_a_power_cut_tore_is_not_believed(damage: bytes) -> Non
     assert broker.log.log_start_offset == 0
 
 
-def test_a_log_that_begins_anew_below_its_log_start_shows_all_it_has() -> None:
+@pytest.mark.parametrize("checkpoints", ["none", "before", "meanwhile"])
+def test_a_log_that_begins_anew_below_its_log_start_shows_all_it_has(checkpoints: str) -> None:
     broker = started_at(17)
-    broker.log.reset_to(Offset(10))
+    if checkpoints != "none":
+        broker.checkpoint()
+    job = broker.log.begin_reset(Offset(10))
+    job.run()
+    if checkpoints == "meanwhile":
+        meanwhile = broker.directory.begin_checkpoint()
+        meanwhile.run()
+        broker.directory.finish_checkpoint(meanwhile)
+    broker.log.finish(job)
     broker.append(3)
     broker.kill_and_start()
     assert (broker.log.log_start_offset, broker.log.log_end_offset) == (10, 13)

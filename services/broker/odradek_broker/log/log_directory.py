@@ -243,7 +243,7 @@ class LogDirectory:
             partition=found.id.partition,
             config=config,
             loaded=loaded,
-            lower_recovery_point=self._checkpoints.recovery_points.lower,
+            lower_checkpoints=self._checkpoints.lower,
             is_new=is_new,
             cleaned_offset=cleaned_offset,
         )

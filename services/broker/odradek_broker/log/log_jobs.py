@@ -152,7 +152,7 @@ class TruncateJob(StorageJob):
     high_watermark: Offset
     segments: list[Segment]  # those of the log, oldest first
     epochs: LeaderEpochs  # a copy, to be cut
-    lower_recovery_point: Callable[[Offset], None]
+    lower_checkpoints: Callable[[Offset], None]
     active: Segment | None = None
     end_offset: Offset = NO_OFFSET
     producers: ProducerStates = field(default_factory=ProducerStates)
@@ -169,7 +169,7 @@ class TruncateJob(StorageJob):
             self.end_offset = self.offset
             if header is not None and header.base_offset < self.offset:
                 self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
-            self.lower_recovery_point(Offset(self.active.end_offset))
+            self.lower_checkpoints(Offset(self.active.end_offset))
             self.require_current()
             forget_log_start(self.storage, self.directory, above=self.end_offset)
             for segment in reversed(self.segments):
@@ -208,12 +208,12 @@ class ResetJob(StorageJob):
 
     start_offset: Offset
     segments: list[Segment]
-    lower_recovery_point: Callable[[Offset], None]
+    lower_checkpoints: Callable[[Offset], None]
     active: Segment | None = None
 
     def _work(self) -> None:
         undo_swaps(self.storage, self.directory)
-        self.lower_recovery_point(Offset(0))
+        self.lower_checkpoints(Offset(0))
         self.require_current()
         forget_log_start(self.storage, self.directory, above=self.start_offset)
         for segment in reversed(self.segments):

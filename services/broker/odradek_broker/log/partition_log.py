@@ -58,10 +58,10 @@ class PartitionLog(ReadableLog):
         "_generation",
         "_is_cutting",
         "_jobs_lock",
-        "_lower_recovery_point",
+        "_lower_checkpoints",
         "cleaned_offset",
         "config",
-        "cut_limit",
+        "cut_limits",
         "is_intact",
         "is_trusted",
     )
@@ -78,7 +78,7 @@ class PartitionLog(ReadableLog):
         partition: PartitionIndex,
         config: LogConfig,
         loaded: LoadedLog,
-        lower_recovery_point: Callable[[TopicIdPartition, Offset], None],
+        lower_checkpoints: Callable[[TopicIdPartition, Offset], None],
         is_new: bool,
         cleaned_offset: Offset = Offset(0),
     ) -> None:
@@ -93,13 +93,13 @@ class PartitionLog(ReadableLog):
             loaded=loaded,
             is_new=is_new,
         )
-        self._lower_recovery_point = lower_recovery_point
+        self._lower_checkpoints = lower_checkpoints
         self._jobs_lock = threading.Lock()  # one job of this log at a time
         self._generation = 0  # rises with each cut: jobs begun before are stale
         self._is_cutting = False
-        self.cut_limit: Offset | None = None
-        """While a cut is under way: no recovery point past this one may be written to the disk. The
-        files are cut some time before `recovery_point` is."""
+        self.cut_limits: tuple[Offset, Offset] | None = None
+        """While a cut is under way: no recovery point past the first and no log start past the second
+        may be written to the disk. The files are cut some time before the offsets here are."""
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.is_intact = True  # false: a cut was refused half-way; the log must be opened anew
@@ -240,7 +240,7 @@ class PartitionLog(ReadableLog):
             return
         self._is_cutting = False
         self._finish(job)
-        self.cut_limit = None  # last: a thread may gather the offsets for a checkpoint meanwhile
+        self.cut_limits = None  # last: a thread may gather the offsets for a checkpoint meanwhile
 
     def _finish(self, job: StorageJob) -> None:
         is_sync = isinstance(job, SyncJob)
@@ -303,31 +303,31 @@ class PartitionLog(ReadableLog):
         """
         if offset < self._segments.first_offset:
             return self.begin_reset(offset)
-        self._begin_cut(limit=Offset(self._segments.since(offset)[0].base_offset))
+        self._begin_cut(Offset(self._segments.since(offset)[0].base_offset), offset)
         return TruncateJob(
             **self._job_basics(),
             offset=min(offset, self.log_end_offset),
             high_watermark=self.high_watermark,
             segments=self._segments.all,
             epochs=LeaderEpochs.from_entries(self.epochs.entries()),
-            lower_recovery_point=partial(self._lower_recovery_point, self.id),
+            lower_checkpoints=partial(self._lower_checkpoints, self.id),
         )
 
     def begin_reset(self, start_offset: Offset) -> StorageJob:
         """Drop the whole log and start again, empty, at `start_offset` (Snapshotless)."""
-        self._begin_cut(limit=Offset(0))
+        self._begin_cut(Offset(0), start_offset)
         return ResetJob(
             **self._job_basics(),
             start_offset=start_offset,
             segments=self._segments.all,
-            lower_recovery_point=partial(self._lower_recovery_point, self.id),
+            lower_checkpoints=partial(self._lower_checkpoints, self.id),
         )
 
-    def _begin_cut(self, *, limit: Offset) -> None:
+    def _begin_cut(self, recovery_point_max: Offset, log_start_max: Offset) -> None:
         self._health.check()
         assert not self._is_cutting, self.id
         self._is_cutting = True
-        self.cut_limit = limit
+        self.cut_limits = recovery_point_max, log_start_max
         self._generation += 1
 
     def truncate_to(self, offset: Offset) -> None:

@@ -13,7 +13,7 @@ from odradek_broker.log.directory.checkpoints import (
 )
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import Storage
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import Offset, TopicIdPartition
 
 
 class Checkpoints:
@@ -26,6 +26,12 @@ class Checkpoints:
         self.high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
         self.log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
         self.cleaned = OffsetCheckpoint(storage, path / CLEANED)
+
+    def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
+        """Before a log is cut: let the files vouch for nothing past `offset`, and let no log begin
+        there (waits)."""
+        self.recovery_points.lower(partition, offset)
+        self.log_starts.lower(partition, offset)
 
     def begin(self, logs: list[PartitionLog]) -> CheckpointJob:
         """A job that writes them all."""
@@ -59,7 +65,7 @@ class CheckpointJob:
         gathered = (
             {key: _recovery_point(log) for key, log in logs},
             {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
-            {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
+            {key: start for key, log in logs if (start := _log_start(log)) > 0},
             {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
         )
         try:
@@ -72,6 +78,12 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    limit = log.cut_limit  # read first: a cut that ends in between has moved the recovery point
+    limits = log.cut_limits  # read first: a cut that ends in between has moved the recovery point
     point = log.recovery_point
-    return point if limit is None else min(point, limit)
+    return point if limits is None else min(point, limits[0])
+
+
+def _log_start(log: PartitionLog) -> Offset:
+    limits = log.cut_limits
+    start = log.log_start_offset
+    return start if limits is None else min(start, limits[1])
