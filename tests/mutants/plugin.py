@@ -1,0 +1,111 @@
+"""The pytest plugin of a run: it lets one module be the mutant, or notes which test calls which function.
+
+`MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that stands in for it: no file of
+the tree is touched. `MUTANT_COVERAGE` names the file that the map is written to, and
+`MUTANT_PATHS` the directories whose functions are noted.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+CALLS_MAX = 200_000  # of a test, that are noted: a property test repeats itself
+
+
+class _MutantFinder:
+    """Finds one module elsewhere."""
+
+    def __init__(self, module: str, path: str) -> None:
+        self._module, self._path = module, path
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._module:
+            return None
+        return importlib.util.spec_from_file_location(name, self._path)
+
+
+def install_mutant() -> None:
+    """From now on the module that the environment names is the mutant."""
+    module = os.environ.get("MUTANT_MODULE")
+    if module:
+        assert module not in sys.modules, f"{module} is imported already"
+        sys.meta_path.insert(0, _MutantFinder(module, os.environ["MUTANT_SOURCE"]))  # type: ignore[arg-type]
+
+
+class _Calls:
+    """The functions of the wanted files that each test called, and how long the test took."""
+
+    def __init__(self, directories: tuple[str, ...]) -> None:
+        self._directories = directories
+        self._is_wanted: dict[CodeType, bool] = {}
+        self._called: set[tuple[str, int]] = set()
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.failed: set[str] = set()
+        self._calls_left = 0
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> None:
+        self._calls_left -= 1
+        if self._calls_left <= 0:
+            sys.settrace(None)
+        code = frame.f_code
+        wanted = self._is_wanted.get(code)
+        if wanted is None:
+            wanted = code.co_filename.startswith(self._directories)
+            self._is_wanted[code] = wanted
+        if wanted:
+            self._called.add((code.co_filename, code.co_firstlineno))
+
+    def begin(self) -> float:
+        self._called = set()
+        self._calls_left = CALLS_MAX
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+        return time.monotonic()
+
+    def end(self, test: str, began_s: float) -> None:
+        sys.settrace(None)
+        if test in self.failed:  # also without a mutant, or under the tracer: it would tell nothing
+            return
+        functions: dict[str, list[int]] = {}
+        for name, line in sorted(self._called):
+            functions.setdefault(name, []).append(line)
+        self.tests[test] = {"seconds": time.monotonic() - began_s, "functions": functions}
+
+
+_calls = _Calls(tuple(os.environ.get("MUTANT_PATHS", "").split(os.pathsep)))
+install_mutant()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if "MUTANT_COVERAGE" not in os.environ:
+        return (yield)
+    began_s = _calls.begin()
+    try:
+        return (yield)
+    finally:
+        _calls.end(item.nodeid, began_s)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.outcome != "passed":
+        _calls.failed.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    if "MUTANT_COVERAGE" in os.environ:
+        with open(os.environ["MUTANT_COVERAGE"], "w") as file:
+            json.dump(_calls.tests, file)

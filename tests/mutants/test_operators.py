@@ -1,0 +1,56 @@
+"""What a mutation changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import PATHS
+from tests.mutants.operators import mutants_of
+
+HEAD = '"""A module."""\n\nLIMIT = 5\n\n\ndef judge(self, a: int = 3, b: Maybe[1] = None):\n    """Judge."""\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("x = a < b", {"(a <= b)"}),
+        ("x = a is not b", {"(a is b)"}),
+        ("x = a and b", {"((a) or (b))", "((a))", "((b))"}),
+        ("x = not a", {"(a)"}),
+        ("x = a + b", {"(a - b)"}),
+        ("x = a[7]", {"(8)"}),
+        ("x = True", {"False"}),
+        ("x = min(a, b)", {"max(a, b)"}),
+        ("if why: x = b", {"(not (why))"}),
+        ("self.begin()", {"pass"}),
+        ("self.x = a", {"pass"}),
+        ("assert a < 1", set()),
+        ('_log.info("Began", limit=1)', set()),
+        ("x: Maybe[1] = a", set()),
+    ],
+)
+def test_one_change_at_a_time(tmp_path: Path, line: str, changes: set[str]) -> None:
+    path = tmp_path / "judge.py"
+    path.write_text(f"{HEAD}    {line}\n    return x\n")
+    found = {m.after: m for m in mutants_of(path) if m.after != "return"}
+    assert found.keys() == changes
+    for after, mutant in found.items():
+        assert mutant.line == 8
+        assert mutant.function_line == 6
+        changed = line.replace(mutant.before, after, 1)
+        assert mutant.source == path.read_text().replace(line, changed)
+
+
+def test_a_function_may_return_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "judge.py"
+    path.write_text(f"{HEAD}    x = a\n    return x\n")
+    (mutant,) = mutants_of(path)
+    assert mutant.source == f"{HEAD}    return\n    return x\n"
+
+
+def test_every_mutant_of_a_package_is_python() -> None:
+    for path in PATHS[0].rglob("*.py"):
+        for mutant in mutants_of(path):
+            compile(mutant.source, str(path), "exec")
