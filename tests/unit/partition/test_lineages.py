@@ -56,6 +56,10 @@ def test_a_log_start_moves_the_entry_that_covers_it() -> None:
     assert cache.entries() == ((4, 20), (7, 30))
     cache.advance_start(30)
     assert cache.entries() == ((7, 30),)
+    cache.advance_start(45)
+    assert cache.entries() == ((7, 45),), "the only entry left covers it"
+    cache.advance_start(44)
+    assert cache.entries() == ((7, 45),), "nothing covers what lies below the first entry"
 
 
 @pytest.mark.parametrize(
