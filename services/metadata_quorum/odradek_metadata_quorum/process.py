@@ -26,6 +26,7 @@ from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMach
 from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
+from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
     common_pb2,
@@ -176,6 +177,8 @@ class QuorumProcess:
             await self._quorum.start()
         except (StorageMismatch, CorruptStorage) as error:
             raise ProcessRefused(str(error)) from None
+        except NewerProgramNeeded as error:
+            raise ProcessRefused(f"the snapshot in {settings.log_dir}: {error}") from None
         except OSError as error:
             raise ProcessRefused(f"the quorum cannot start: {error}") from None
         self.ports["RAFT"] = self._quorum.listen_port

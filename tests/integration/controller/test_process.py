@@ -22,6 +22,7 @@ from odradek_metadata_quorum.quorum import format_storage
 from odradek_metadata_quorum.quorum.storage.vote_file import VOTE_FILE_NAME
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
+from odradek_protocol.metadata import snapshot
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
@@ -100,6 +101,43 @@ async def test_directories_that_are_not_its_own_are_refused(tmp_path: Path) -> N
     other = await refused(found, **{"cluster.id": "other"})
     assert "integration" in other
     assert "other" in other
+
+
+async def test_a_snapshot_of_a_newer_program_is_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is damaged, so nothing may be emptied or formatted again."""
+    settings = {"metadata_log_max_entries_between_snapshots": 10}
+    async with controllers(tmp_path, **settings) as running:
+        node = await running.active()
+        for number in range(12):
+            await running.admin(node).AlterConfigs(
+                admin.AlterConfigsRequest(
+                    resources=[
+                        admin.AlterConfigsResource(
+                            type=admin.CONFIG_RESOURCE_TYPE_BROKER,
+                            operations=[
+                                admin.AlterConfigsOperation(
+                                    name="log.retention.ms", value=str(1000 + number)
+                                )
+                            ],
+                        )
+                    ]
+                )
+            )
+        await until(lambda: list((tmp_path / "0").glob("snapshot-*")), "a snapshot")
+    monkeypatch.setattr(snapshot, "METADATA_VERSION_MAX", 1)
+    with pytest.raises(ExceptionGroup) as caught:
+        await Controllers(tmp_path).build(0).run(StopRequest())
+    (refusal,) = caught.value.exceptions
+    assert isinstance(refusal, ProcessRefused)
+    said = str(refusal)
+    assert "a newer program is needed" in said
+    assert "metadata.version 2" in said
+    assert "damaged" not in said
+    monkeypatch.undo()
+    async with controllers(tmp_path) as running:
+        assert running.image(await running.active()).metadata_version == 2
 
 
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:

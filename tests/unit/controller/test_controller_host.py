@@ -30,9 +30,10 @@ from odradek_metadata_quorum.rpc.controller_host import (
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
 from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.metadata.records import MetadataBatch, NoOp
+from odradek_protocol.metadata.records import FeatureLevel, MetadataBatch, NoOp
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
@@ -339,3 +340,21 @@ async def test_the_last_stream_of_a_broker_is_the_one_whose_end_counts() -> None
     assert not told
     setup.host.stream_ended(one)
     assert told == [1]
+
+
+async def test_a_batch_of_a_newer_program_is_not_applied_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A member that skipped what it does not know would have another image than the rest."""
+    setup = Setup()
+    assert setup.log.machine is not None
+    prepare_broker(setup)
+    before = setup.controller.committed.copy()
+    raised = FeatureLevel(name="metadata.version", level=LEVEL + 1)
+    payload = encode_batch(MetadataBatch(controller_epoch=1, records=(raised,)), level=LEVEL)
+    with pytest.raises(NewerProgramNeeded):
+        setup.log.machine.apply(before.offset + 1, 1, payload)
+    assert setup.controller.committed.features == before.features
+    told = [r for r in caplog.records if r.message == "This program is too old for the metadata"]
+    assert len(told) == 1
+    assert "a newer program is needed" in told[0].odradek_fields["reason"]  # type: ignore[attr-defined]
