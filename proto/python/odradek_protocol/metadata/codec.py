@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -101,6 +101,13 @@ def _unpacked(payload: bytes | memoryview) -> object:
         raise MetadataDecodeError(f"not msgpack: {type(error).__name__}: {error}") from error
 
 
+class _Form(NamedTuple):
+    """A version of a record: its number, and the fields of later versions with their defaults."""
+
+    version: int
+    later: list[tuple[str, object]]
+
+
 class _Layout:
     """How one dataclass is laid out: a reader and a writer per field, in order."""
 
@@ -117,27 +124,27 @@ class _Layout:
         assert all(f.default is MISSING for f in fields(cls)[: self.required]), cls
         self._since = [f.metadata.get("since", 0) for f in fields(cls)]
         assert self._since == sorted(self._since), cls
-        self._later = [
-            (f.name, f.default, since)
-            for f, since in zip(fields(cls), self._since, strict=True)
-            if since
-        ]
+        self._forms: dict[int, _Form] = {}
 
-    def field_count(self, version: int) -> int:
-        """How many fields the record has in this version."""
-        return sum(since <= version for since in self._since)
+    def form(self, level: int) -> _Form:
+        """How a record is written at this `metadata.version`."""
+        form = self._forms.get(level)
+        if form is None:
+            version = sum(since <= level for since in self.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
+            assert version >= 0, f"metadata.version {level} has no {self.cls.__name__}"
+            later = [
+                (f.name, f.default)
+                for f, since in zip(fields(self.cls), self._since, strict=True)
+                if since > version
+            ]
+            form = self._forms[level] = _Form(version, later)
+        return form
 
     def write(self, value: object) -> list[Any]:
         return [
             write(getattr(value, name))
             for name, write in zip(self.names, self.writers, strict=True)
         ]
-
-    def write_version(self, value: object, version: int) -> list[Any]:
-        """The fields of this version; those of later versions must be at their defaults."""
-        for name, default, since in self._later:
-            assert since <= version or getattr(value, name) == default, (name, version, value)
-        return self.write(value)[: self.field_count(version)]
 
     def read(self, values: Sequence[Any]) -> Any:
         if len(values) < self.required:
@@ -245,9 +252,16 @@ assert len(_BY_TYPE_ID) == len(RECORD_TYPES), "two records share a type id"
 
 
 def _row(record: MetadataRecord, level: int) -> list[Any]:
-    version = sum(since <= level for since in record.LEVELS) - 1
-    assert version >= 0, f"metadata.version {level} has no {type(record).__name__}"
-    return [record.TYPE_ID, version, *_LAYOUTS[type(record)].write_version(record, version)]
+    layout = _LAYOUTS[type(record)]
+    version, later = layout.form(level)
+    row = [record.TYPE_ID, version, *layout.write(record)]
+    if later:
+        for name, default in later:
+            assert getattr(record, name) == default, (
+                f"metadata.version {level} has no {name}: {record}"
+            )
+        del row[-len(later) :]
+    return row
 
 
 def _record(row: Any) -> MetadataRecord:
