@@ -1,18 +1,22 @@
-"""Each protection of the logs against a wrong image, switched off by a patch, is missed by its named test."""
+"""Each protection of the logs against wrong images and wrong bytes, switched off, is missed by its named test."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
+from odradek_broker.log.directory import loading
 from odradek_broker.log.directory.loading import DirectoryLoad
 from odradek_broker.log.log_directory import LogDirectory
+from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.metadata import delta
 from odradek_protocol.metadata.delta import MetadataDelta
-from tests.unit.replication import test_stray_logs
+from tests.unit.replication import test_damaged_logs, test_stray_logs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], Coroutine[Any, Any, None]]
@@ -35,7 +39,29 @@ def unsynced_stray_vouches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DirectoryLoad, "_unsure_strays", lambda self: [])
 
 
+def damage_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
+    def read_failed(self: PartitionHost, failure: StorageFailed) -> None:
+        self._shared.storage_failed(StorageFailed(str(failure)))
+
+    patch.setattr(PartitionHost, "read_failed", read_failed)
+
+
+def mark_of_damage_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loading, "DAMAGED", "another file")
+
+
 NAMED: list[tuple[Patch, Test]] = [
+    (
+        damage_ends_the_directory,
+        partial(
+            test_damaged_logs.test_damage_ends_one_replica_and_marks_it_where_others_are_in_sync,
+            in_header=False,
+        ),
+    ),
+    (
+        mark_of_damage_ignored,
+        test_damaged_logs.test_a_marked_log_is_verified_cut_and_told_as_lost_until_that_is_registered,
+    ),
     (
         image_that_lacks_a_topic_erases_it,
         test_stray_logs.test_an_image_without_the_topic_erases_nothing_and_one_with_it_brings_the_log_back,

@@ -3,6 +3,7 @@
     DISK      the device or the file system is broken    the data directory goes offline
     FULL      there is no room                           the directory is read-only until there is
     PROCESS   this call, or this process, is at fault    the call is refused; nothing else changes
+    CONTENT   the bytes are not those that were written  the partition is damaged, and no other one
 
 A data directory that goes offline ends every replica in it, so only an error that says something of the disk
 may do that. Running out of descriptors or memory passes when others give theirs back, and a name that is
@@ -23,6 +24,15 @@ class ErrorClass(Enum):
     DISK = "disk"
     FULL = "full"
     PROCESS = "process"
+    CONTENT = "content"
+
+
+class DamagedContent(OSError):
+    """A file has no batches where batches were written, or others. `offsets`: of the batch, where it is known."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(errno.EBADMSG, str(error))
+        self.offsets: tuple[int, int] | None = getattr(error, "offsets", None)
 
 
 # EFBIG: files may not grow further (`ulimit -f`), so another broker is to lead as with a full disk.
@@ -54,6 +64,8 @@ OF_THE_DISK: Final = frozenset(
 
 def error_class(error: OSError) -> ErrorClass:
     """Classify one error."""
+    if isinstance(error, DamagedContent):
+        return ErrorClass.CONTENT
     if error.errno in NO_ROOM:
         return ErrorClass.FULL
     if error.errno is None or error.errno in OF_THE_DISK:

@@ -109,6 +109,9 @@ class LogDirectory:
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
+        self._damage_marks: list[
+            Path
+        ] = []  # of logs that were cut; needed until that is registered
         self._returned: list[Path] = []  # files of strays, not needed after the next checkpoint
         self.health.on_failure = self._failed
 
@@ -176,6 +179,10 @@ class LogDirectory:
             self._markers.told()
         except OSError as error:
             raise self.health.fail(f"registering {self.path}", error) from error
+        marks, self._damage_marks = self._damage_marks, []
+        for mark in marks:
+            with contextlib.suppress(OSError):  # the next start verifies that log once more
+                self._storage.remove(mark)
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
         """Note durably which metadata log this broker follows. Blocks: pool. Raises StorageFailed."""
@@ -222,6 +229,7 @@ class LogDirectory:
         for deleted in loading.deleted:
             self._departures.add(deleted)
         self._returned += loading.returned
+        self._damage_marks = loading.damage_marks
         return report
 
     def _add(

@@ -21,7 +21,7 @@ from odradek_broker.log.directory.partition_files import (
     write_epochs,
     write_snapshot,
 )
-from odradek_broker.log.error_classes import ErrorClass, error_class
+from odradek_broker.log.error_classes import DamagedContent, ErrorClass, error_class
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.producers.replay import replay
@@ -56,7 +56,7 @@ class StorageJob:
         except OSError as error:
             self.error = error
         except CorruptBatch as error:
-            self.error = OSError(errno.EIO, str(error))
+            self.error = DamagedContent(error)
         except Exception as error:  # `finish` must not apply what was not done
             self.error = error
         finally:

@@ -7,10 +7,10 @@ its own file: the segment may be closed, cut or deleted meanwhile, and then it f
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from odradek_broker.log.error_classes import DamagedContent
 from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.segments.recent_appends import Tail
@@ -28,6 +28,14 @@ PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than asked for
 
 class OffsetOutOfRange(LookupError):
     """The offset lies below the log start offset or above the log end offset."""
+
+
+class DamagedBatch(CorruptBatch):
+    """A batch whose header can be read, and whose bytes are wrong."""
+
+    def __init__(self, offsets: tuple[int, int], message: str) -> None:
+        super().__init__(message)
+        self.offsets = offsets
 
 
 class ReadResult(NamedTuple):
@@ -112,12 +120,10 @@ class ReadPlan:
                 result = self._read_segment(segment)
                 if result is not None:
                     return result
-        except OSError as error:
+        except (OSError, CorruptBatch) as error:
             what = f"reading {self._segments[0].path(Suffix.LOG)}"
-            raise self._health.fail_to_read(what, error) from error
-        except CorruptBatch as error:
-            what = f"reading {self._segments[0].path(Suffix.LOG)}"
-            raise self._health.fail(what, OSError(errno.EIO, str(error))) from error
+            cause = error if isinstance(error, OSError) else DamagedContent(error)
+            raise self._health.fail_to_read(what, cause) from error
         return ReadResult((), self._start_offset, self._end_offset, 0)
 
     def _read_segment(self, segment: Segment) -> ReadResult | None:
@@ -143,6 +149,9 @@ class ReadPlan:
     def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
         start, head = segment.locate(file, self._start_offset, size_bytes)
         if head is None:
+            # A segment keeps its last batch, also through compaction: a damaged length hides it.
+            if self._start_offset < min(segment.end_offset, self._end_offset):
+                raise CorruptBatch(f"no batch with the offset {self._start_offset} or a later one")
             return None
         stop = size_bytes
         if head.last_offset >= self._end_offset:
@@ -171,9 +180,10 @@ def _check_crcs(data: bytes, length: int, start: int) -> None:
     while at < length:
         header = header_at(data, at)
         if crc32c(view[at + ATTRIBUTES_AT : at + header.size_bytes]) != header.crc:
-            raise CorruptBatch(
+            raise DamagedBatch(
+                (header.base_offset, header.last_offset + 1),
                 f"the CRC of the batch with base offset {header.base_offset}, at position"
-                f" {start + at}, is not that of its bytes"
+                f" {start + at}, is not that of its bytes",
             )
         at += header.size_bytes
 

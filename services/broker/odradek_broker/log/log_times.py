@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from odradek_broker.log.error_classes import DamagedContent
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.segments.segment_list import SegmentList
@@ -89,7 +90,7 @@ def _look(
         except (OSError, CorruptBatch) as error:
             if any(segment.is_retired for segment in now):
                 continue
-            cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            cause = error if isinstance(error, OSError) else DamagedContent(error)
             raise health.fail_to_read("looking for a timestamp", cause) from error
     return None
 

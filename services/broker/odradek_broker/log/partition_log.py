@@ -27,7 +27,7 @@ from typing import Any
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
 from odradek_broker.log.cleaning.retention import expired_segments
-from odradek_broker.log.directory.partition_files import write_log_start
+from odradek_broker.log.directory.partition_files import write_damage_mark, write_log_start
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
@@ -467,6 +467,10 @@ class PartitionLog(ReadableLog):
         self._progress.forget_segments()
         if job.is_done:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
+
+    def mark_damaged(self, reason: str) -> None:
+        """Let the next start verify every batch and cut the log at the first wrong one (waits). Raises OSError."""
+        write_damage_mark(self._storage, self.directory, reason)
 
     # --- leaving --------------------------------------------------------------------------------
 

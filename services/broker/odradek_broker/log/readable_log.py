@@ -14,7 +14,7 @@ from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import DirectoryHealth, Storage
+from odradek_broker.log.storage import DirectoryHealth, LogDamaged, Storage
 from odradek_broker.log.sync_progress import SyncProgress
 from odradek_protocol.identity import (
     LeaderEpoch,
@@ -36,6 +36,7 @@ class ReadableLog:
         "_segments",
         "_storage",
         "_tail",
+        "damage",
         "directory",
         "epochs",
         "high_watermark",
@@ -65,6 +66,7 @@ class ReadableLog:
         self._health = health
         self._recent = recent
         self._tail: Tail = {}
+        self.damage: tuple[int, int] | None = None  # offsets of a batch that nobody may be given
         self._segments = SegmentList(loaded.segments)
         self._progress = SyncProgress(
             self._segments,
@@ -168,6 +170,8 @@ class ReadableLog:
                 f" [{self.log_start_offset}, {self.log_end_offset}]"
             )
         end_offset = min(end_offset, self.log_end_offset)
+        if self.damage is not None:
+            end_offset = self._before_damage(start_offset, end_offset)
         result = read_tail(self._tail, start_offset, bytes_max, end_offset)
         segments: list[Segment] = []
         if result is None:
@@ -178,6 +182,17 @@ class ReadableLog:
                 self._segments.use(segments[0], may_drop=self._progress.may_drop)
         plan = (segments, start_offset, bytes_max, end_offset, verify, result)
         return ReadPlan(self._storage, self._health, *plan)
+
+    def _before_damage(self, start_offset: Offset, end_offset: Offset) -> Offset:
+        assert self.damage is not None, self.id
+        first, after = self.damage
+        if first <= start_offset < after:
+            raise LogDamaged(
+                f"{self.directory}: the batch with the offsets {first} to {after - 1} is damaged, and no"
+                f" other replica in sync has it; records from offset {after} on can be read",
+                self.damage,
+            )
+        return min(end_offset, Offset(first)) if start_offset < first else end_offset
 
     def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
         """Plan and run here, cold or not."""

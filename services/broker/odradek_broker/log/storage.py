@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from odradek_broker.log.error_classes import ErrorClass, error_class
+from odradek_broker.log.error_classes import DamagedContent, ErrorClass, error_class
 from odradek_protocol.records.batch_header import ByteBuffer
 from odradek_runtime.open_files import DescriptorReserve, has_room_for_partitions
 
@@ -48,6 +48,17 @@ class StorageRefused(StorageFailed):
 
     The directory goes on; the same may be tried again.
     """
+
+
+class LogDamaged(StorageRefused):
+    """One log holds what was not written to it. `offsets`: of the damaged batch (end exclusive), where known.
+
+    The message names file and position; the remedy is another replica's copy.
+    """
+
+    def __init__(self, message: str, offsets: tuple[int, int] | None) -> None:
+        super().__init__(message)
+        self.offsets = offsets
 
 
 class StorageFull(StorageRefused):
@@ -384,6 +395,8 @@ class DirectoryHealth:
         if kind is ErrorClass.DISK or self.failure is not None:
             return self.fail(what, error)
         text = f"{what}: {error.strerror or error}"
+        if isinstance(error, DamagedContent):
+            return LogDamaged(text, error.offsets)
         if kind is ErrorClass.PROCESS:
             refused = StorageRefused(text)
             if self.on_refused is not None:
@@ -400,4 +413,7 @@ class DirectoryHealth:
         """What to raise: StorageRefused where the disk is not at fault; else `fail`."""
         if error_class(error) is ErrorClass.DISK:
             return self.fail(what, error)
-        return StorageRefused(f"{what}: {error.strerror or error}")
+        text = f"{what}: {error.strerror or error}"
+        if isinstance(error, DamagedContent):
+            return LogDamaged(text, error.offsets)
+        return StorageRefused(text)

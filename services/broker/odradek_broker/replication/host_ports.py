@@ -10,6 +10,7 @@ from odradek_broker.partition.effects import Effect
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.record_checks import RecordChecks
+from odradek_protocol.identity import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost
@@ -66,6 +67,9 @@ class Surroundings(Protocol):
 
     def storage_failed(self, failure: Exception | str) -> None:
         """Take the directory offline, unless it is only full; tells the hosts in a later turn of the loop."""
+
+    def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
+        """Whether another broker has all that is committed in this partition, as the image says."""
 
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
         """A bug ended this replica: tell the controller, so that another one leads."""

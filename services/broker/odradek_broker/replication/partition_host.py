@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import LogDamaged, StorageRefused
 from odradek_broker.log.storage import StorageFailed as LogFailed
-from odradek_broker.log.storage import StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect, Role
@@ -202,6 +202,44 @@ class PartitionHost:
         self._shared.counters.partition_bugs += 1
         self.log.is_trusted = False
         self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
+
+    def read_failed(self, failure: LogFailed) -> None:
+        """A read of this log, or work on what it holds, met an error."""
+        if isinstance(failure, LogDamaged):
+            self._damaged(failure)
+        else:
+            self._shared.storage_failed(failure)
+
+    def _damaged(self, failure: LogDamaged) -> None:
+        """The disk has changed the log. This replica ends if another one in sync has what was there: the next start
+        verifies all of it, cuts it, and fetches the rest again. The only one in sync goes on, as it has the rest.
+        """
+        if self.is_failed or self.is_removed:
+            return
+        if not self._shared.has_others_in_sync(self.partition):
+            if self.log.damage is None:
+                self.log.damage = failure.offsets
+                _log.error(
+                    "A log is damaged on disk, and no other replica in sync has what was there",
+                    partition=str(self),
+                    reason=str(failure),
+                    remedy="consumers can seek past it; produce it again from its source",
+                )
+            return
+        _log.error(
+            "A log is damaged on disk: this replica ends, the next start restores it from the others",
+            partition=str(self),
+            reason=str(failure),
+            remedy="restart the broker; if it comes again, replace the disk",
+        )
+        self._shared.pool.run(partial(self._mark_damaged, str(failure)), lambda: None)
+        self._end(ev.BugFound(reason=f"{self}: {failure}"))
+
+    def _mark_damaged(self, reason: str) -> None:
+        try:
+            self.log.mark_damaged(reason)
+        except OSError as error:  # who reads it after the next start meets the damage again
+            _log.error("Could not mark a damaged log", partition=str(self), reason=str(error))
 
     def produce(
         self,

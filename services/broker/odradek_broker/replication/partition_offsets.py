@@ -67,7 +67,7 @@ class PartitionOffsets:
             else:
                 found = await self._table.pool.call(lambda: log.offset_for_timestamp(timestamp_ms))
         except StorageFailed as failure:
-            self._table.storage_failed(failure)
+            host.read_failed(failure)
             return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self._may_answer(host, bound.leader_epoch):  # it took its time
             return _NOT_LEADER

@@ -63,7 +63,7 @@ def read_partition(
     except OffsetOutOfRange:
         return ReadOutcome(ErrorCode.OFFSET_OUT_OF_RANGE, leader_epoch=bound.leader_epoch)
     except StorageFailed as failure:
-        table.storage_failed(failure)
+        host.read_failed(failure)
         return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
     if not at_least_one_batch and result.size_bytes > bytes_max:
         return _empty(host, bound, offset, last_stable_offset)
@@ -82,7 +82,7 @@ async def _read_cold(
     try:
         result = await table.pool.call(plan.run)
     except StorageFailed as failure:
-        table.storage_failed(failure)
+        host.read_failed(failure)
         return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
     if is_committed_only and offset < host.log.log_start_offset:
         # What tells which of it was aborted may have left with it.

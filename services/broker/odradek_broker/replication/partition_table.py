@@ -328,6 +328,11 @@ class PartitionTable:
         self._on_offline(reason)
         self._loop.call_soon(self._fail_all, reason)
 
+    def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
+        """Whether another broker has all that is committed in this partition, as the image says."""
+        state = self.image.partition(partition.topic_id, partition.partition)
+        return state is not None and any(b != self._broker_id for b in state.isr)
+
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
         """A bug ended a replica: others lead. What ends so many is no bug of one partition."""
         self._broken[host.partition] = None

@@ -38,7 +38,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from odradek_broker.log.error_classes import NO_ROOM
+from odradek_broker.log.error_classes import NO_ROOM, DamagedContent
 from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
@@ -126,7 +126,7 @@ class CompactJob:
             self.error = error
         except CorruptBatch as error:
             if self.is_current():
-                self.error = OSError(errno.EIO, str(error))
+                self.error = DamagedContent(error)
             self.end_offset = NO_OFFSET
         self.is_done = True
 

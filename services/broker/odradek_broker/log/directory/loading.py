@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 
 from odradek_broker.log.directory.checkpoints import OffsetCheckpoint
 from odradek_broker.log.directory.partition_files import (
+    DAMAGED,
     DELETE_SUFFIX,
     STRAY_SUFFIX,
     parse_directory_name,
@@ -68,6 +70,7 @@ class DirectoryLoad:
     log_starts: OffsetCheckpoint
     strays: Strays
     deleted: list[Path] = field(default_factory=list)
+    damage_marks: list[Path] = field(default_factory=list)
     returned: list[Path] = field(default_factory=list)  # files of strays that were brought back
     _stray: list[str] = field(default_factory=list)
     _done: int = 0
@@ -97,19 +100,24 @@ class DirectoryLoad:
                 self._take_offsets_of_a_stray(found, points, watermarks, starts)
             except OSError as error:
                 raise self.health.fail_to_read(f"opening {found.path}", error) from error
+            mark = found.path / DAMAGED
+            is_marked = self.storage.exists(mark)
             recovery = Recovery(
                 storage=self.storage,
                 directory=found.path,
-                recovery_point=points.get(found.id),
+                recovery_point=None if is_marked else points.get(found.id),
                 high_watermark=watermarks.get(found.id),
                 log_start_offset=starts.get(found.id),
-                is_clean=self.restart_class is RestartClass.CLEAN,
+                is_clean=self.restart_class is RestartClass.CLEAN and not is_marked,
                 is_power_loss=self.restart_class is RestartClass.POWER,
             )
             try:
                 loaded = recovery.run()
             except OSError as error:
                 raise self.health.fail_to_write(f"opening {found.path}", error) from error
+            if is_marked:
+                recovery.lost_bytes |= loaded.segments[-1].end_offset < points.get(found.id, 0)
+                self._verified(mark, has_lost=recovery.lost_bytes)
             trusted[found.id] = loaded.recovery_point
             kept_watermarks[found.id] = loaded.high_watermark
             kept_ends[found.id] = Offset(loaded.segments[-1].end_offset)
@@ -142,6 +150,15 @@ class DirectoryLoad:
             stray=tuple(self._stray),
             damage=tuple(text for r in recoveries for text in (*r.dropped, r.damage) if text),
         )
+
+    def _verified(self, mark: Path, *, has_lost: bool) -> None:
+        """A marked log was scanned whole, and cut if it is damaged. Until the controller knows what was lost
+        the mark stays: a kill before that must not hide it."""
+        if has_lost:
+            self.damage_marks.append(mark)
+        else:
+            with contextlib.suppress(OSError):
+                self.storage.remove(mark)
 
     def _take_offsets_of_a_stray(
         self,

@@ -3,6 +3,7 @@
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
                     leader-epoch-checkpoint     (leader_epochs.py)
                     <offset>.snapshot           (producers/producer_snapshot.py)
+                    damaged                     a read met wrong bytes: the next start verifies all of it
                     log-start-offset            "<offset> <CRC32C of its digits>": for a life that is killed
                                                 before the next checkpoint of all log starts
 <topic>-<partition>.<random>-delete/            deleted, waiting to be removed
@@ -27,6 +28,7 @@ from odradek_protocol.identity import Offset, PartitionIndex, ProducerId, TopicI
 from odradek_protocol.records.crc32c import crc32c
 
 METADATA: Final = "partition.metadata"
+DAMAGED: Final = "damaged"
 EPOCHS: Final = "leader-epoch-checkpoint"
 LOG_START: Final = "log-start-offset"
 DELETE_SUFFIX: Final = "-delete"
@@ -39,6 +41,11 @@ def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
     if not dash or not topic or not index.isdigit():
         return None
     return TopicName(topic), PartitionIndex(int(index))
+
+
+def write_damage_mark(storage: Storage, directory: Path, text: str) -> None:
+    """Let the next start verify every batch of this log; durable on return. Raises OSError."""
+    replace_file(storage, directory / DAMAGED, text.encode())
 
 
 def create_metadata(storage: Storage, directory: Path, topic_id: TopicId) -> None:

@@ -69,7 +69,7 @@ class LogWork:
         try:
             self._log.finish(job)
         except StorageFailed as failure:
-            self._shared.storage_failed(failure)
+            self._host.read_failed(failure)
             self._host.failed(str(failure))
             return
         if self._host.is_removed:

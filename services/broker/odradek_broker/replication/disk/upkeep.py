@@ -135,7 +135,7 @@ class Upkeep:
                         with host.guard():
                             await self._compact(host)
                     except StorageFailed as failure:
-                        self._table.storage_failed(failure)
+                        host.read_failed(failure)
 
     async def _compact(self, host: PartitionHost) -> None:
         job = host.log.begin_compaction(now_ms=wall_ms())

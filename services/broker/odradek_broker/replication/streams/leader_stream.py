@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
-from odradek_broker.log.storage import StorageFailed, StorageRefused
+from odradek_broker.log.storage import LogDamaged, StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
@@ -294,8 +294,10 @@ class LeaderStream:
         self._shared.pool.run(work, done)
 
     def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
-        self._shared.storage_failed(failure)
-        if isinstance(failure, StorageRefused):  # the disk is not at fault: read again
+        host.read_failed(failure)
+        if isinstance(failure, StorageRefused) and not isinstance(
+            failure, LogDamaged
+        ):  # the disk is not at fault: read again
             self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
     def _sent(self, host: PartitionHost, end_offset: Offset, due: DataDue) -> None:
