@@ -36,6 +36,7 @@ COVERAGE = (
     "clean shutdowns",
     "streams reset",
     "answers stopped at the gate",
+    "answers without a lease",
     "replicas moved",
     "topics deleted",
     "configs changed",

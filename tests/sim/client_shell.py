@@ -134,7 +134,7 @@ class ClientShell:
                 leader=hosted.replica.leader,
                 leader_epoch=hosted.replica.leader_epoch,
             )
-            self._leave_later(hosted, stream, told, effect.leader_epoch)
+            self._leave_later(hosted, stream, told, effect.leader_epoch, acks=call.acks)
 
         self._request(hosted, _Produce(call.batch, answer), call.acks, call.timeout_ms)
 
@@ -249,17 +249,27 @@ class ClientShell:
     # --- the gate --------------------------------------------------------------------------------
 
     def _leave_later(
-        self, hosted: Hosted, stream: Stream, answer: Answer, leader_epoch: int
+        self, hosted: Hosted, stream: Stream, answer: Answer, leader_epoch: int, *, acks: int = 0
     ) -> None:
         """Reading from a cold disk, or a full socket, takes its time."""
         slow = self.scheduler.chance(0.03)
         delay = self.scheduler.between(10, 80 * MS if slow else 2 * MS)
-        self.broker.process.after(delay, self._leave, hosted, stream, answer, leader_epoch)
+        is_replicated = acks == -1 and self.broker.cluster.acks_all_without_controller
+        self.broker.process.after(
+            delay, self._leave, hosted, stream, answer, leader_epoch, is_replicated
+        )
 
-    def _leave(self, hosted: Hosted, stream: Stream, answer: Answer, leader_epoch: int) -> None:
+    def _leave(
+        self,
+        hosted: Hosted,
+        stream: Stream,
+        answer: Answer,
+        leader_epoch: int,
+        is_replicated: bool,
+    ) -> None:
         """R13, where the bytes are handed to the socket."""
         if answer.error_code is ErrorCode.NONE:
-            if not self.passes_gate(hosted, leader_epoch):
+            if not self.passes_gate(hosted, leader_epoch, is_replicated=is_replicated):
                 self.scheduler.counters["answers stopped at the gate"] += 1
                 answer = Answer(
                     call_id=answer.call_id,
@@ -268,15 +278,20 @@ class ClientShell:
                     leader_epoch=hosted.replica.leader_epoch,
                 )
             else:
-                self.broker.cluster.invariants.answer_leaves(self.broker, hosted, answer)
+                self.broker.cluster.invariants.answer_leaves(
+                    self.broker, is_replicated=is_replicated
+                )
         self._send(stream, answer)
 
-    def passes_gate(self, hosted: Hosted, leader_epoch: int) -> bool:
+    def passes_gate(
+        self, hosted: Hosted, leader_epoch: int, *, is_replicated: bool = False
+    ) -> bool:
         broker = self.broker
         return hosted.replica.may_answer(
             leader_epoch,
             lease_until_ms=broker.lease_until_ms,
             now_ms=broker.lease_clock_ms(),
+            is_replicated=is_replicated,
         )
 
     def _error(self, call: Any, error_code: ErrorCode, log_start: int = -1) -> Answer:

@@ -92,8 +92,13 @@ class Cluster:
         make_invariants: Callable[[Cluster], Invariants] = Invariants,
         has_groups: bool = False,
         has_files: bool = False,
+        acks_all_without_controller: bool = False,
     ) -> None:
-        """`has_files`: logs are the production's, on a simulated file system."""
+        """`has_files`: logs are the production's, on a simulated file system.
+
+        `acks_all_without_controller`: the brokers' `acks.all.without.controller.enable`.
+        """
+        self.acks_all_without_controller = acks_all_without_controller
         self.scheduler = scheduler
         self.has_groups = has_groups
         self.has_files = has_files

@@ -74,6 +74,7 @@ class Simulation:
             broker_count=3 + seed % 2,
             has_groups=has_groups,
             has_files=seed % 9 == 5,
+            acks_all_without_controller=seed // 3 % 2 == 1,
         )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
         self.values = itertools.count(1)

@@ -9,9 +9,7 @@ import pytest
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
-from tests.sim.client_shell import Answer
 from tests.sim.directed import Stage
 from tests.sim.invariants import InvariantBroken
 from tests.sim.scheduler import SECOND
@@ -109,6 +107,6 @@ def test_i9_a_cut_below_what_was_shown() -> None:
 def test_i10_an_answer_after_the_lease() -> None:
     stage = written()
     stage.life(1).lease_sent_us = stage.scheduler.now_us - 3 * SECOND
-    answer = Answer(call_id=1, error_code=ErrorCode.NONE)
     invariants = stage.cluster.invariants
-    breaks("I10", lambda: invariants.answer_leaves(stage.life(1), stage.hosted(1), answer))
+    invariants.answer_leaves(stage.life(1), is_replicated=True)
+    breaks("I10", lambda: invariants.answer_leaves(stage.life(1), is_replicated=False))

@@ -157,6 +157,7 @@ class BrokerProcess:
             self._lease,
             broker_id=self._broker_id,
             reads_by_rack=bool(settings.replica_selector),
+            acks_all_without_controller=settings.acks_all_without_controller,
         )
         self._feed = MetadataFeed(
             broker_id=self._broker_id,

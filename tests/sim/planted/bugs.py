@@ -194,17 +194,24 @@ def _gate_at_arrival(stack: ExitStack) -> None:
     original = ClientShell._leave_later
 
     def leave_later(
-        self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int
+        self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int, acks: int = 0
     ) -> None:
         if answer.error_code is ErrorCode.NONE and not self.passes_gate(hosted, leader_epoch):
             answer = Answer(call_id=answer.call_id, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        original(self, hosted, stream, answer, leader_epoch)
+        original(self, hosted, stream, answer, leader_epoch, acks=acks)
 
     replace_in(stack, ClientShell, "_leave_later", leave_later)
 
-    def leave(self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int) -> None:
+    def leave(
+        self: ClientShell,
+        hosted: Any,
+        stream: Any,
+        answer: Any,
+        leader_epoch: int,
+        is_replicated: bool,
+    ) -> None:
         if answer.error_code is ErrorCode.NONE:
-            self.broker.cluster.invariants.answer_leaves(self.broker, hosted, answer)
+            self.broker.cluster.invariants.answer_leaves(self.broker, is_replicated=is_replicated)
         self._send(stream, answer)
 
     replace_in(stack, ClientShell, "_leave", leave)

@@ -131,6 +131,20 @@ def test_a_batch_out_of_order_is_refused_and_not_written(
     assert replica.log_end == 1
 
 
+def test_what_the_isr_confirmed_passes_the_gate_without_a_lease() -> None:
+    replica, _ = leader()
+    late = {"lease_until_ms": 100, "now_ms": 5_000}
+    assert not replica.may_answer(5, **late)
+    assert replica.may_answer(5, **late, is_replicated=True)
+    assert not replica.may_answer(4, **late, is_replicated=True), "of an earlier epoch"
+    ended = {"lease_until_ms": 0, "now_ms": 5_000}
+    assert not replica.may_answer(5, **ended, is_replicated=True), "it knows that it is fenced"
+    tell(replica, "partition-changed leader=1 leader_epoch=5 partition_epoch=11 isr=1")
+    assert not replica.may_answer(5, **late, is_replicated=True), "nobody else confirms anything"
+    tell(replica, "partition-changed leader=2 leader_epoch=6 partition_epoch=12")
+    assert not replica.may_answer(6, **late, is_replicated=True), "a follower"
+
+
 def test_the_gate_wants_the_lease_and_the_epoch() -> None:
     replica, _ = leader()
     assert replica.may_answer(5, lease_until_ms=100, now_ms=99)

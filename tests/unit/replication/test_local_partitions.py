@@ -11,7 +11,7 @@ import pytest
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome, ReadOutcome
 from odradek_broker.replication.partition_service import OFFSET_EARLIEST, OFFSET_LATEST
 from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -25,14 +25,45 @@ WANT = FetchWant(
 
 
 @asynccontextmanager
-async def leader(broker: Broker) -> AsyncIterator[tuple[LocalPartitions, Lease]]:
+async def leader(
+    broker: Broker, *, acks_all_without_controller: bool = True
+) -> AsyncIterator[tuple[LocalPartitions, Lease]]:
     """It leads in epoch 0 with three records, all of them committed."""
     broker.append(3)
     broker.log.set_high_watermark(Offset(3))
     lease = Lease(FOR_EVER_MS)
     lease.renew(0)
     async with table_of(broker, 1, leader=OWN) as (table, _):
-        yield LocalPartitions(table, lease, broker_id=OWN, reads_by_rack=False), lease
+        partitions = LocalPartitions(
+            table,
+            lease,
+            broker_id=OWN,
+            reads_by_rack=False,
+            acks_all_without_controller=acks_all_without_controller,
+        )
+        yield partitions, lease
+
+
+@pytest.mark.parametrize("acks_all_without_controller", [True, False])
+async def test_acks_all_may_leave_when_no_controller_has_answered_for_a_lease(
+    acks_all_without_controller: bool,
+) -> None:
+    outcome = ProduceOutcome(ErrorCode.NONE, base_offset=Offset(2), leader_epoch=LeaderEpoch(0))
+    async with leader(
+        memory_broker(CONFIG), acks_all_without_controller=acks_all_without_controller
+    ) as (partitions, lease):
+
+        def leaves(acks: int) -> bool:
+            return partitions.gate_produce(TOPIC, PARTITION, outcome, acks=acks) is outcome
+
+        assert leaves(-1)
+        assert leaves(1)
+        lease.until_ms = 1  # long ago
+        assert leaves(-1) == acks_all_without_controller
+        assert not leaves(1)
+        assert partitions.gate_read(TOPIC, PARTITION, ReadOutcome(ErrorCode.NONE)).error
+        lease.end()
+        assert not leaves(-1)
 
 
 def depose(partitions: LocalPartitions) -> None:

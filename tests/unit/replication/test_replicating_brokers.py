@@ -117,16 +117,16 @@ async def test_a_produce_outcome_passes_the_gate_only_in_its_epoch_and_lease() -
         await cluster.until(lambda: produced)
         outcome, partitions = produced[0], cluster[1].partitions
         assert outcome.error is ErrorCode.NONE
-        assert partitions.gate_produce(TOPIC, PARTITION, outcome) is outcome
+        assert partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1) is outcome
         cluster[1].lease.end()
-        refused = partitions.gate_produce(TOPIC, PARTITION, outcome)
+        refused = partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1)
         assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         cluster[1].lease.renew(boottime_ms())
-        assert partitions.gate_produce(TOPIC, PARTITION, outcome) is outcome
+        assert partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1) is outcome
         cluster.lead(2)
-        refused = partitions.gate_produce(TOPIC, PARTITION, outcome)
+        refused = partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1)
         assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        absent = partitions.gate_produce(TOPIC, PartitionIndex(9), outcome)
+        absent = partitions.gate_produce(TOPIC, PartitionIndex(9), outcome, acks=1)
         assert absent.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -2,7 +2,8 @@
 
 The lease begins at the *send* time of the last heartbeat that the active controller answered, so a
 slow answer shortens it. It bounds how stale an answer can be, nothing more: safety rests on epochs
-and the maximal ISR. Times are CLOCK_BOOTTIME ms, which goes on while the machine is suspended.
+and the maximal ISR, and a new leader may begin while the old one's lease still runs. Times are
+CLOCK_BOOTTIME ms, which goes on while the machine is suspended.
 """
 
 from __future__ import annotations

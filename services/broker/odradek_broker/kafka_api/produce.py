@@ -204,7 +204,9 @@ class _Produce:
         self, topic: Topic, index: int, outcome: ProduceOutcome, leaders: list[CurrentLeader]
     ) -> PartitionAnswer:
         partitions = self._request.services.partitions
-        outcome = partitions.gate_produce(topic, PartitionIndex(index), outcome)
+        outcome = partitions.gate_produce(
+            topic, PartitionIndex(index), outcome, acks=self._message.acks
+        )
         error = outcome.error
         if error is ErrorCode.NONE:
             return PartitionAnswer(

@@ -87,14 +87,28 @@ class ReadableReplica:
         """What to push in this session; None: nothing, or it is not attached there."""
         return self._leading.data_due(session) if self._leading is not None else None
 
-    def may_answer(self, leader_epoch: LeaderEpoch, *, lease_until_ms: int, now_ms: int) -> bool:
+    def may_answer(
+        self,
+        leader_epoch: LeaderEpoch,
+        *,
+        lease_until_ms: int,
+        now_ms: int,
+        is_replicated: bool = False,
+    ) -> bool:
         """The gate that each answer passes when it is written to the socket (R13): still the same
-        role in the same epoch, and the lease holds. It bounds staleness; safety needs no clock."""
-        return (
-            now_ms < lease_until_ms
-            and self.role in (Role.LEADER, Role.FOLLOWER)
-            and leader_epoch == self.leader_epoch
-        )
+        role in the same epoch, and the lease holds. It bounds staleness; safety needs no clock.
+
+        `is_replicated`: the answer says only what the whole maximal ISR has confirmed in this epoch,
+        and may leave when the lease has run out, though not when it was ended (0). Whoever leads
+        next is of that ISR and has it. Alone in the ISR nobody has confirmed anything: a broker that
+        was replaced by another life of its id could answer for ever.
+        """
+        if self.role not in (Role.LEADER, Role.FOLLOWER) or leader_epoch != self.leader_epoch:
+            return False
+        if now_ms < lease_until_ms:
+            return True
+        is_confirmed = self._leading is not None and len(self._leading.isr.maximal) > 1
+        return is_replicated and lease_until_ms > 0 and is_confirmed
 
     def read_bound(
         self,

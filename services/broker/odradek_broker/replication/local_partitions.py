@@ -37,20 +37,28 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 
-_PRODUCE_ACKS: Final = frozenset({-1, 0, 1})
+_ACKS_ALL: Final = -1
+_PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
 
 
 class LocalPartitions:
     """Implements PartitionService over the table of this broker's replicas."""
 
     def __init__(
-        self, table: PartitionTable, lease: Lease, *, broker_id: BrokerId, reads_by_rack: bool
+        self,
+        table: PartitionTable,
+        lease: Lease,
+        *,
+        broker_id: BrokerId,
+        reads_by_rack: bool,
+        acks_all_without_controller: bool = True,
     ) -> None:
         self._table = table
         self._offsets = PartitionOffsets(table, self._may_answer)
         self._lease = lease
         self._broker_id = broker_id
         self._reads_by_rack = reads_by_rack
+        self._acks_all_without_controller = acks_all_without_controller
         self._image_watchers: set[Callable[[MetadataImage], None]] = set()
         self._is_image_news_due = False
 
@@ -302,11 +310,15 @@ class LocalPartitions:
     # --- the gate --------------------------------------------------------------------------------
 
     def gate_produce(
-        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome
+        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome, *, acks: int
     ) -> ProduceOutcome:
         """See PartitionService."""
-        if outcome.error is not ErrorCode.NONE or self.may_answer(
-            topic, partition, outcome.leader_epoch
+        if outcome.error is not ErrorCode.NONE:
+            return outcome
+        host = self.find(topic, partition)
+        is_replicated = acks == _ACKS_ALL and self._acks_all_without_controller
+        if host is not None and self._may_answer(
+            host, outcome.leader_epoch, is_replicated=is_replicated
         ):
             return outcome
         return ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -328,9 +340,14 @@ class LocalPartitions:
         host = self.find(topic, partition)
         return host is not None and self._may_answer(host, leader_epoch)
 
-    def _may_answer(self, host: PartitionHost, leader_epoch: LeaderEpoch) -> bool:
+    def _may_answer(
+        self, host: PartitionHost, leader_epoch: LeaderEpoch, *, is_replicated: bool = False
+    ) -> bool:
         return not host.is_removed and host.replica.may_answer(
-            leader_epoch, lease_until_ms=self._lease.until_ms, now_ms=boottime_ms()
+            leader_epoch,
+            lease_until_ms=self._lease.until_ms,
+            now_ms=boottime_ms(),
+            is_replicated=is_replicated,
         )
 
     def log_end(self, topic: Topic, partition: PartitionIndex) -> Offset:

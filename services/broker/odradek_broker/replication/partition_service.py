@@ -7,7 +7,8 @@ of the world are values (`ErrorCode` in the outcome); exceptions are bugs.
 Naming a partition: `topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
 
 The gate (R13): a leader's answer may leave only while the broker's lease holds and
-it still leads in the epoch of the answer. A listener calls `gate_produce` / `gate_read` on each
+it still leads in the epoch of the answer; an answer to acks=all needs no lease where
+`acks.all.without.controller.enable` says so. A listener calls `gate_produce` / `gate_read` on each
 outcome at the moment it encodes it, and writes what they return.
 """
 
@@ -147,9 +148,10 @@ class PartitionService(Protocol):
     # --- the gate --------------------------------------------------------------------------------
 
     def gate_produce(
-        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome
+        self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome, *, acks: int
     ) -> ProduceOutcome:
-        """The outcome, or NOT_LEADER_OR_FOLLOWER in its place when it may not leave any more."""
+        """The outcome of a produce with these `acks`, or NOT_LEADER_OR_FOLLOWER in its place when
+        it may not leave any more."""
 
     def gate_read(
         self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome

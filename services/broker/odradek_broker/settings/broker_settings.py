@@ -118,6 +118,13 @@ class BrokerSettings(ListenerSettings):
         unit="ms",
         minimum=100,
     )
+    acks_all_without_controller: bool = setting(
+        "acks.all.without.controller.enable",
+        "Answer acks=all also when no controller has answered for as long as the lease, if another"
+        " in-sync replica has confirmed it; false: refuse it then. Reads and acks=1 always need the"
+        " lease.",
+        default=True,
+    )
     controlled_shutdown_timeout_ms: int = setting(
         "controlled.shutdown.timeout.ms",
         "Longest hand-over of leaderships at a stop; then it ends without it, and no clean marker.",

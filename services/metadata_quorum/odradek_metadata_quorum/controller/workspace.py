@@ -12,6 +12,10 @@ image is exactly what the committed one will be, unless this controller is depos
 working image is thrown away, whole (`Controller.resigned`). A decision lands at the offset that
 `next_offset` says; `Controller.replay` asserts it, because a broker's epoch is that offset.
 
+A decision that fails is undone: its records are, and the working image. Soft state is not, so each
+rule must bear that it is ahead of the records: what a heartbeat says is said again by the next one,
+and `Controller.tick` watches brokers that an undone decision left unwatched.
+
 Soft state (who is connected, how far brokers have read, who flapped, whose replica a bug ended, who
 told which log end) is not in the log: a new active controller begins without it, and each rule says what that means.
 """

@@ -170,7 +170,7 @@ class ProduceStream:
             assert outcome is not None
             topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
             index = PartitionIndex(partition)
-            gated = self._service.gate_produce(topic, index, outcome)
+            gated = self._service.gate_produce(topic, index, outcome, acks=waiting.acks)
             result = response.partitions.add(
                 topic=name,
                 partition=partition,

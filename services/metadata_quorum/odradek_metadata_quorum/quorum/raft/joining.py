@@ -16,6 +16,10 @@ neither votes nor consents nor campaigns:
   this voter's log reaches there: what it had once helped to commit is in its log again. It then
   refuses every vote up to the floor.
 
+The price of asking all: a wiped voter does not vote while another one is gone for good. Of five
+voters with one dead and one wiped three are left that may vote: a majority, which bears no further
+loss until the dead one is replaced, or answers once more.
+
 This assumes that a minority of voters is wiped at a time; Raft has no answer beyond that.
 An acknowledgement of the former life cannot count after this: a new connection from a voter ends
 the old one before its first frame is read.
