@@ -100,6 +100,7 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             long_s=timers.tick_s + timers.heartbeat_s,
             forgiven_interval_s=timers.election_max_s,
         )
+        self._looked_round_s = 0.0  # when this leader last counted who answers it
         self._vote_leaves = False  # a vote of this term is given, and not on disk yet
         self._lost_leader_s = 0.0  # when the connection to the leader broke
         super().__init__(
@@ -194,11 +195,9 @@ class ElectingEngine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         for node in self._SyncObj__lastResponseTime:
             self._SyncObj__lastResponseTime[node] += stall_s
 
-    def _step_down_if_alone(self) -> None:
+    def _step_down_if_alone(self, now_s: float) -> None:
         """No majority answered this leader for `fallback_s`: another one may lead by now."""
-        if not self.is_leader:
-            return
-        read_until_s = self._turns.read_until_s(ENGINE_CLOCK.read())
+        read_until_s = self._turns.read_until_s(now_s)
         answered = 1 + sum(
             answered_s > read_until_s - self._timers.fallback_s
             for answered_s in self._SyncObj__lastResponseTime.values()

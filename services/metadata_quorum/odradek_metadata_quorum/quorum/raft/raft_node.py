@@ -112,8 +112,12 @@ class RaftNode(ReplicatingEngine):
         """Let the engine tick; send what is due; start the write of what was noted."""
         if self.halted:
             return
-        self._forgive(self._turns.step(ENGINE_CLOCK.read()))
-        self._step_down_if_alone()
+        now_s = ENGINE_CLOCK.read()
+        if stall_s := self._turns.step(now_s):
+            self._forgive(stall_s)
+        if self.is_leader and now_s >= self._looked_round_s + self._timers.tick_s:
+            self._looked_round_s = now_s
+            self._step_down_if_alone(now_s)
         if not self._joined:
             self._drive_joining()
         self._onTick(0.0)
