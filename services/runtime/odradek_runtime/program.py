@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from odradek_runtime.arguments import Arguments
 from odradek_runtime.lifecycle import EXIT_USAGE, StopRequest, run_process
@@ -15,6 +15,10 @@ from odradek_runtime.settings import SettingsError, load_settings
 
 # gRPC's C core writes lines of its own to stderr, between the JSON events. Read when grpc is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+_UMASK: Final = 0o027
+"""Files and directories that a service makes are its user's and group's: segments hold everybody's records."""
 
 
 class ProcessSettings(Protocol):
@@ -44,6 +48,7 @@ def run_program(
     of `refusals`, is told in a line, and nothing was started.
     """
     raise_open_files_limit()
+    os.umask(_UMASK)
     refused: tuple[type[Exception], ...] = (SettingsError, *refusals)
     try:
         settings = load_settings(

@@ -263,6 +263,7 @@ def test_a_record_that_is_not_of_the_format_is_told_and_never_skipped(gateway: G
     for _ in range(2):
         bad = read()
         assert (bad.status_code, bad.json()["error_code"]) == (422, 42203)
+        assert "seek to offset" in bad.json()["message"]
         assert f"{topic}-0 at offset 1" in bad.json()["message"]
     beyond = {"offsets": [{**at, "offset": 2}]}
     assert gateway.http.post(f"{base}/positions", json=beyond, headers=V2).status_code == 204

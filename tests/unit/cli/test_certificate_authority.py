@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,29 @@ def test_renewal_keeps_the_names_and_changes_the_key(tmp_path: Path) -> None:
     authority.renew("controller-2", days=1)
     assert names_in(certificate) == before
     assert key.read_bytes() != old_key
+
+
+def test_certificates_pass_strict_verification(tmp_path: Path) -> None:
+    """`ssl.create_default_context` is strict from Python 3.13 on: it wants the key identifiers of RFC 5280."""
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    certificate, key = authority.issue("gateway-1", hosts=[], days=1)
+    client = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="gateway-1"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        for end in tuple(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
 
 
 def test_an_authority_is_never_replaced(tmp_path: Path) -> None:

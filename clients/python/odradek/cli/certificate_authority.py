@@ -68,6 +68,7 @@ class CertificateAuthority:
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             _unsigned(subject, authority.subject, key.public_key(), days)
+            .add_extension(_authority_key_identifier(authority), critical=False)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -117,7 +118,15 @@ def _unsigned(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
+
+
+def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """The identifier of the authority's key: strict verification, Python 3.13's default, wants it (RFC 5280)."""
+    public_key = authority.public_key()
+    assert isinstance(public_key, ec.EllipticCurvePublicKey), "the authority's key is not an EC key"
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -64,13 +64,14 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
         print(empty, file=sys.stderr)
         return
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in rows[0]:
         numeric = all(isinstance(row[column], (int, float)) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(row[column]) for column in rows[0]))
+        table.add_row(*(Text(_text(row[column])) for column in rows[0]))
     console().print(table)
 
 
@@ -81,7 +82,7 @@ def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
         return
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
-        print(f"{name:<{width}}  {_text(value)}")
+        print(f"{printable(name):<{width}}  {_text(value)}")
 
 
 def console(*, stderr: bool = False) -> Any:
@@ -101,10 +102,12 @@ def console(*, stderr: bool = False) -> Any:
 
 def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
     """Say what went wrong, and the way out where the error knows one, and end."""
-    print(f"odradek: {error}", file=sys.stderr)
+    lines = [f"odradek: {error}"]
     hint = getattr(error, "hint", None)
     if hint and hint not in str(error):
-        print(f"         {hint}", file=sys.stderr)
+        lines.append(f"         {hint}")
+    for line in "\n".join(lines).split("\n"):
+        print(printable(line), file=sys.stderr)
     sys.exit(status)
 
 
@@ -130,8 +133,15 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
-    return str(value)
+        return printable(",".join(str(item) for item in value))
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: names come from clients, and a terminal obeys its escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: Any) -> Any:

@@ -142,7 +142,11 @@ def _not_of_the_format(record: ConsumerRecord, form: str) -> RestError:
         FORMATS[form].from_bytes(record.value)
     except RestError as error:
         where = f"{record.topic}-{record.partition} at offset {record.offset}"
-        return RestError(error.status, error.error_code, f"{where}: {error.message}")
+        words = (
+            f"{where}: {error.message}; seek to offset {record.offset + 1} (positions) to go on behind it,"
+            " or read with an instance of format binary"
+        )
+        return RestError(error.status, error.error_code, words)
     raise AssertionError(f"{record} is of format {form}")
 
 

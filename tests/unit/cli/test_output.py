@@ -1,0 +1,37 @@
+"""Names come from clients: none of them is markup, an escape sequence or an error for who prints it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from odradek.cli.output import OutputFormat, fail, print_facts, print_rows, printable
+
+HOSTILE = ["[/x]", "[bold]", "\x1b[2J\x1b]0;owned\x07", "a\nb", "\x9b31m", "tab\there", "\ud800"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_printed_and_does_nothing(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_rows([{"group": name, "members": 1}], OutputFormat.TABLE, empty="none")
+    print_facts({name: name, "list": [name]}, OutputFormat.TABLE)
+    with pytest.raises(SystemExit):
+        fail(f"no such group {name}")
+    captured = capsys.readouterr()
+    for line in (captured.out + captured.err).splitlines():
+        assert line.isprintable(), repr(line)
+    if name.isprintable():
+        assert name in captured.out
+        assert name in captured.err
+
+
+@pytest.mark.parametrize("name", HOSTILE[:-1])
+def test_json_keeps_names_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"group": name}], OutputFormat.JSON, empty="none")
+    assert json.loads(capsys.readouterr().out) == [{"group": name}]
+
+
+def test_other_alphabets_are_printed_as_they_are() -> None:
+    assert printable("größe-数据") == "größe-数据"
