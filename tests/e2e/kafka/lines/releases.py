@@ -9,6 +9,15 @@ RELEASES: Final[dict[str, tuple[str, ...]]] = {
     "kafka-python": ("1.4.7", "2.0.2", "2.0.6", "2.1.6", "2.2.21", "2.3.3", "3.0.12"),
     "aiokafka": ("0.8.1", "0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0"),
     "confluent-kafka (librdkafka)": ("1.9.2", "2.0.2", "2.6.1", "2.11.1", "2.16.1"),
+    "Java": ("2.1.1", "2.8.2", "3.9.2", "4.0.2", "4.4.0"),
+    "sarama": (
+        "1.61.1",
+        "1.61.1 as to Kafka 0.11",
+        "1.61.1 as to Kafka 1.0",
+        "1.61.1 as to Kafka 2.1",
+    ),
+    "kafka-go": ("0.4.51",),
+    "kafkajs": ("1.16.0", "2.2.4"),
 }
 BEGIN: Final = "<!-- releases: written by `make scenario-table` -->"
 END: Final = "<!-- end of releases -->"

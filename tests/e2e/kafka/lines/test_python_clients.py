@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,12 +10,10 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.kafka.lines.installation import BUILD, EXPECTED, HERE, report, tries
 from tests.e2e.kafka.lines.releases import RELEASES
 
 pytestmark = pytest.mark.timeout(400)
-HERE: Final = Path(__file__).parent
-BUILD: Final = HERE.parents[3] / "build" / "client-lines"
-TIMEOUT_S: Final = 90
 PROGRAMS: Final = {
     "kafka-python": "use_kafka_python.py",
     "aiokafka": "use_aiokafka.py",
@@ -37,16 +34,8 @@ PYTHON: Final = {("confluent-kafka (librdkafka)", "1.9.2"): "python3.10"}
 
 def cases() -> list[object]:
     return [
-        pytest.param(
-            client,
-            release,
-            id=f"{program.removeprefix('use_').removesuffix('.py')}-{release}",
-            marks=[
-                pytest.mark.release(client, release),
-                *([] if (client, release) in QUICK else [pytest.mark.long]),
-            ],
-        )
-        for client, program in PROGRAMS.items()
+        tries(client, release, is_long=(client, release) not in QUICK)
+        for client in PROGRAMS
         for release in RELEASES[client]
     ]
 
@@ -56,18 +45,8 @@ def test_a_python_client_does_its_work(
     bootstrap: str, topic: str, client: str, release: str
 ) -> None:
     python = environment(client, release)
-    program = HERE / "python" / PROGRAMS[client]
-    ran = subprocess.run(
-        [str(python), "-W", "ignore", str(program), bootstrap, topic],
-        cwd=BUILD,
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert json.loads(ran.stdout) == {"sent": 300, "read": 300, "committed": 300, "listed": True}
+    program = [python, "-W", "ignore", HERE / "python" / PROGRAMS[client], bootstrap, topic]
+    assert report(*program, folder=BUILD, PATH="/usr/bin:/bin") == EXPECTED
 
 
 def environment(client: str, release: str) -> Path:
