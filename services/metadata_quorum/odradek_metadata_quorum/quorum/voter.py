@@ -135,11 +135,11 @@ class Voter:
             ),
             str(settings.data_dir),
         )
-        self._vote_file = VoteFile(self._disk)
+        self._vote_file = await asyncio.to_thread(VoteFile, self._disk)
         self.log = await asyncio.to_thread(
             WriteAheadLog, self._disk, segment_bytes_max=settings.segment_bytes_max
         )
-        self.snapshots = SnapshotStore(self._disk)
+        self.snapshots = await asyncio.to_thread(SnapshotStore, self._disk)
         self.network = VoterNetwork(
             settings,
             on_message=self._guarded(self._received),
