@@ -107,7 +107,7 @@ class TestLogin:
     async def test_frames_are_small_before_it_and_large_after(self) -> None:
         async with self.serving() as server:
             client = await server.connect()
-            client.writer.write(struct.pack(">i", 64 * 1024 + 1))
+            client.writer.write(struct.pack(">i", 4 * 1024 + 1))
             assert await client.is_closed()
             client = await server.connect()
             await self.log_in(client)

@@ -32,6 +32,7 @@ from odradek_broker.groups.messages import (
     Left,
     Synced,
     SyncGroup,
+    make_room,
 )
 from odradek_broker.groups.records import GROUP_BYTES_MAX
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
@@ -56,6 +57,7 @@ class ClassicGroup(ClassicRoster):
             if join.instance_id is not None and join.instance_id in self._statics:
                 return self._replace_static(request_id, join, now_ms)
             if join.instance_id is None and join.requires_known_member:
+                make_room(self.pending_members)
                 self.pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
                 told = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
                 return answer(request_id, told)

@@ -36,6 +36,7 @@ from odradek_broker.groups.messages import (
     Left,
     Synced,
     SyncGroup,
+    make_room,
 )
 from odradek_broker.groups.reconciliation import MemberState, free_of, minus
 from odradek_broker.groups.records import ClassicProtocols, ConsumerMember, GroupRecord
@@ -58,6 +59,7 @@ def join(
     if member_id == NO_MEMBER:
         member_id = request.new_member_id
         if request.instance_id is None and request.requires_known_member:
+            make_room(group.pending_members)
             group.pending_members[member_id] = now_ms + request.session_timeout_ms
             return [], Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
     group.pending_members.pop(member_id, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
@@ -253,3 +254,13 @@ class GroupDescription:
     epoch: int = 0
     assignment_epoch: int = 0
     members: tuple[MemberDescription, ...] = ()
+
+
+PENDING_MEMBERS_MAX: Final = 1_000
+"""Members of a group that were given an id and have not come back with it."""
+
+
+def make_room(pending: dict[MemberId, int]) -> None:
+    """Forget whoever was given an id first, where there are too many: it may ask for another one."""
+    while len(pending) >= PENDING_MEMBERS_MAX:
+        del pending[next(iter(pending))]

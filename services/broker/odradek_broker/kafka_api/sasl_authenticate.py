@@ -31,6 +31,7 @@ async def sasl_authenticate(request: Request) -> Message:
         answer, lifetime_ms = await log_in(
             session,
             request.message.auth_bytes,
+            request.services.budget,
             reauth_ms_max=request.services.settings.connections_max_reauth_ms,
         )
     except LoginFailed:

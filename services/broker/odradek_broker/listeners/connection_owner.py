@@ -44,6 +44,9 @@ class ConnectionOwner(Protocol):
     def advice_for(self, protocol: str) -> str:
         """What to tell a client of another protocol: what this listener is, and where its own would be."""
 
+    def logged_in(self, connection: Connection) -> None:
+        """It is no stranger any more."""
+
     def closed(self, connection: Connection) -> None: ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

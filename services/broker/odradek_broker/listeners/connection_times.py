@@ -8,16 +8,31 @@ FIRST_FRAME_MS_MAX: Final = 10_000
 STALLED_FRAME_MS_MAX: Final = 30_000
 STALLED_WRITE_MS_MAX: Final = 30_000
 CLOSING_MS_MAX: Final = 5_000
+FRAME_BYTES_MIN: Final = 64 * 1024
+"""Of a frame that has as many left: what must arrive in `STALLED_FRAME_MS_MAX`."""
 
 
 class ConnectionTimes:
     """One connection's; the connection notes them."""
 
-    __slots__ = ("active_at_ms", "login_began_ms", "unwritten_bytes", "written_at_ms")
+    __slots__ = (
+        "_checked_at_ms",
+        "_frame",
+        "_frame_bytes",
+        "_frame_ms",
+        "active_at_ms",
+        "login_began_ms",
+        "unwritten_bytes",
+        "written_at_ms",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.login_began_ms = self.active_at_ms = self.written_at_ms = now_ms
         self.unwritten_bytes = 0
+        self._checked_at_ms = now_ms
+        self._frame = 0
+        self._frame_bytes = 0
+        self._frame_ms = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
         """It was told to close, and what it was answered before does not go out."""
@@ -34,9 +49,21 @@ class ConnectionTimes:
         """It has not said anything, or not logged in, for too long."""
         return now_ms - self.login_began_ms > FIRST_FRAME_MS_MAX
 
-    def stalls(self, now_ms: int) -> bool:
-        """It has begun a frame, and sent nothing for too long."""
-        return now_ms - self.active_at_ms > STALLED_FRAME_MS_MAX
+    def frame_is_slow(self, frame: int, held_bytes: int, now_ms: int, *, is_read: bool) -> bool:
+        """Of the frame of that number, of which so many bytes are held, too little came for too
+        long: less than `FRAME_BYTES_MIN` in `STALLED_FRAME_MS_MAX`. Time in which we did not read
+        does not count, neither here nor for the login. Called every second; 0 bytes: no frame."""
+        passed_ms = now_ms - self._checked_at_ms
+        self._checked_at_ms = now_ms
+        if not is_read:
+            self.login_began_ms += passed_ms
+            return False
+        is_same = held_bytes > 0 and frame == self._frame
+        if not is_same or held_bytes - self._frame_bytes >= FRAME_BYTES_MIN:
+            self._frame, self._frame_bytes, self._frame_ms = frame, held_bytes, 0
+            return False
+        self._frame_ms += passed_ms
+        return self._frame_ms > STALLED_FRAME_MS_MAX
 
     def rests(self, idle_ms_max: int, now_ms: int) -> bool:
         """It has done nothing for that long."""

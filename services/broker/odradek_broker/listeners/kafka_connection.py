@@ -12,7 +12,7 @@ quota makes it wait. Once there are bytes that cannot be begun, the rest stays u
 A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, answered and encoded in turns with everything
 else on the loop, and nothing after it is begun before it is answered.
 
-Before the login has succeeded frames are at most 64 KiB and only the login itself is understood.
+Before the login has succeeded frames are at most 4 KiB (20 KiB for a token) and only the login itself is understood.
 What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
 connection; what it merely did wrong is a code in an answer. A lost connection cancels what it was
 waiting for.
@@ -57,7 +57,9 @@ from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.foreign_protocols import KAFKA, farewell, recognize
 from odradek_runtime.logs import event_log
 
-UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 64 * 1024
+UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
+TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
+"""Once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 REQUEST_BYTES_MAX: Final = 16 << 20
@@ -190,6 +192,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    @property
+    def owner(self) -> str:
+        """Whose bytes are arriving."""
+        return self._session.owner if self._session is not None else ""
 
     def read_on(self) -> None:
         """There is room again for large frames."""
@@ -430,7 +437,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert session is not None
         if session.is_authenticated:
             self._frames.frame_bytes_max = self._owner.frame_bytes_max
-        elif session.principal != ANONYMOUS:
+            self._owner.logged_in(self)
+        elif session.sasl is not None and session.sasl.expects_token:
+            self._frames.frame_bytes_max = max(self._frames.frame_bytes_max, TOKEN_FRAME_BYTES_MAX)
+        if not session.is_authenticated and session.principal != ANONYMOUS:
             self._times.login_began_ms = _now_ms()  # it logs in again (KIP-368)
         self._takes_raw_tokens = session.takes_raw_tokens
 
@@ -445,9 +455,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """The root of its task, as `_finish`."""
         session = self._session
         assert session is not None
-        reauth_ms_max = self._owner.registry.services.settings.connections_max_reauth_ms
+        services = self._owner.registry.services
+        reauth_ms_max = services.settings.connections_max_reauth_ms
         try:
-            answer, _ = await log_in(session, token, reauth_ms_max=reauth_ms_max)
+            answer, _ = await log_in(session, token, services.budget, reauth_ms_max=reauth_ms_max)
         except LoginFailed:
             self._close("the login failed")
             return
@@ -467,6 +478,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._session is None:
             return
         times = self._times
+        is_mid_frame = self._frames.is_mid_frame
+        is_slow = times.frame_is_slow(
+            self._frames.partial_frames,
+            self._frames.held_bytes if is_mid_frame else 0,
+            now_ms,
+            is_read=self._is_reading,
+        )
         if self._is_closing:
             if times.closes_too_slowly(now_ms):
                 self._transport.abort()
@@ -478,9 +496,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._close("no request, or no login, in time")
         elif self._slots or self._mute is not None:
             return
-        elif self._frames.is_mid_frame:
-            if times.stalls(now_ms):
-                self._close("a frame that does not arrive")
+        elif is_mid_frame:
+            if is_slow:
+                self._close("a frame that arrives too slowly")
         elif times.rests(self._owner.idle_ms_max, now_ms):
             self._close("")
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from odradek_protocol.kafka.frames import FRAME_SIZE, SIZE_BYTES
+from odradek_runtime.budget.shares import Shares
 
 SCRATCH_BYTES: Final = 128 * 1024
 _GROWTH: Final = 4
+_GROWTH_BYTES_MAX: Final = 4 << 20  # at once: 2 ms of the loop
 _FIRST_BYTES: Final = 16 * 1024
 _EMPTY: Final = memoryview(b"")
 
@@ -34,7 +36,7 @@ class FrameAssembler:
     """The receiving end of one connection. `frame_bytes_max` may be raised at any time."""
 
     __slots__ = ("_filled", "_frame", "_head", "_is_own", "_rest", "_scratch", "_size",
-                 "frame_bytes_max")  # fmt: skip
+                 "frame_bytes_max", "partial_frames")  # fmt: skip
 
     def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -45,6 +47,8 @@ class FrameAssembler:
         self._frame: bytearray | None = None
         self._filled = 0
         self._size = 0
+        self.partial_frames = 0
+        """How many frames, so far, did not arrive whole at once."""
 
     @property
     def is_mid_frame(self) -> bool:
@@ -61,7 +65,7 @@ class FrameAssembler:
         frame = self._frame
         if frame is not None:
             if self._filled == len(frame):
-                room = min(self._size, _GROWTH * self._filled)
+                room = min(self._size, _GROWTH * self._filled, self._filled + _GROWTH_BYTES_MAX)
                 frame.extend(bytes(room - len(frame)))
             return memoryview(frame)[self._filled :]
         kept = len(self._head)
@@ -118,6 +122,7 @@ class FrameAssembler:
             return
         self._frame = bytearray(min(size, max(_GROWTH * have, _FIRST_BYTES)))
         self._frame[:have] = rest[SIZE_BYTES:]
+        self.partial_frames += 1
         self._filled = have
         self._size = size
         self._rest = _EMPTY
@@ -131,7 +136,10 @@ class FrameAssembler:
 
 
 class Resumable(Protocol):
-    """A connection that may be told to read on."""
+    """A connection that may be told to read on, or to stop."""
+
+    @property
+    def owner(self) -> str: ...
 
     def read_on(self) -> None: ...
 
@@ -139,37 +147,86 @@ class Resumable(Protocol):
 class ArrivingBytes:
     """What large frames that are not whole yet take on all connections together.
 
-    Each connection is bounded by its frame limit, and there may be many: beyond `bytes_max` those in
-    the middle of a large frame stop reading, but for the one that is at it for longest, until others
-    are done, or closed for being too slow.
+    An owner (`odradek_runtime.budget.shares`) may hold half of it. Beyond that, or when all of it is
+    held, connections in the middle of a large frame stop reading, but for one: of the owner that holds
+    least, the one that holds least, so that small frames and newcomers get through. If it brings less
+    than `SMALL_BYTES` in a second, another one has its turn.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
 
-    __slots__ = ("_bytes_max", "_held", "total_bytes")
+    __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_shares", "_slow")
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._held: dict[Resumable, int] = {}  # who is at it for longest first
-        self.total_bytes = 0
+        self._shares = Shares(total_max=bytes_max, owner_max=max(1, bytes_max // 2))
+        self._held: dict[Resumable, tuple[str, int]] = {}
+        self._chosen: Resumable | None = None
+        self._chosen_bytes = 0
+        self._slow: set[Resumable] = set()
+        self._has_refused = False
+
+    @property
+    def total_bytes(self) -> int:
+        """What is held in all."""
+        return self._shares.total
 
     def may_read(self, connection: Resumable) -> bool:
         """Whether a connection in the middle of a large frame may go on."""
-        return self.total_bytes <= self._bytes_max or next(iter(self._held), None) is connection
+        owner, _ = self._held[connection]
+        shares = self._shares
+        if shares.total <= shares.total_max and shares.of(owner) <= shares.owner_max:
+            return True
+        self._has_refused = True
+        if self._chosen is None:
+            self._choose()
+        return self._chosen is connection
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
         """A connection holds so much now."""
         counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
-        before = self._held.get(connection, 0)
-        if counted == before:
-            return
-        self.total_bytes += counted - before
+        known = self._held.get(connection)
+        if known is None:
+            if not counted:
+                return
+            known = (connection.owner, 0)
+        owner, before = known
+        self._shares.give_back(owner, before)
+        self._shares.take(owner, counted)
         if counted:
-            self._held[connection] = counted
+            self._held[connection] = (owner, counted)
             return
         del self._held[connection]
-        if self.total_bytes <= self._bytes_max:
+        self._slow.discard(connection)
+        if self._chosen is connection:
+            self._chosen = None
+        self._resume()
+
+    def rotate(self) -> None:
+        """Give another connection its turn if the present one brings little. Called every second."""
+        if not self._has_refused or self._chosen is None:
+            return
+        size_bytes = self._held[self._chosen][1]
+        if size_bytes - self._chosen_bytes >= self.SMALL_BYTES:
+            self._chosen_bytes = size_bytes
+            return
+        self._slow.add(self._chosen)
+        self._chosen = None
+        self._resume()
+
+    def _choose(self) -> None:
+        waiting = [one for one in self._held if one not in self._slow]
+        if not waiting:
+            self._slow.clear()
+            waiting = list(self._held)
+        self._chosen = min(waiting, key=self._rank)
+        self._chosen_bytes = self._held[self._chosen][1]
+
+    def _rank(self, connection: Resumable) -> tuple[int, int]:
+        owner, size_bytes = self._held[connection]
+        return self._shares.of(owner), size_bytes
+
+    def _resume(self) -> None:
+        if self._has_refused:
+            self._has_refused = False
             for one in tuple(self._held):
                 one.read_on()
-        elif self._held:
-            next(iter(self._held)).read_on()

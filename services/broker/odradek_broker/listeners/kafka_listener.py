@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL_S: Final = 1.0
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 1024
+STRANGERS_PER_IP_MAX: Final = 500
+"""Connections from one address that have not logged in yet; a login takes milliseconds."""
 _audit = event_log("odradek_broker.audit")
 
 
@@ -138,6 +141,7 @@ class KafkaListeners:
                     await asyncio.sleep(_CHECK_INTERVAL_S)
                     for one in shells:
                         one.check()
+                    self.arriving.rotate()
                     _tell_unlogged(registry.services.budget)
             finally:
                 for server in servers:
@@ -182,6 +186,8 @@ class _Listener:
         self.arriving = arriving
         self._per_host = counters.connections
         self._connections: dict[Connection, str] = {}
+        self._strangers: dict[Connection, str] = {}
+        self._strangers_of: Counter[str] = Counter()
 
     def new_connection(self) -> KafkaConnection:
         """For the server, one per accepted socket."""
@@ -201,14 +207,20 @@ class _Listener:
         most = self._limit("max.connections.per.ip", self._settings.connections_max_per_ip)
         if self._per_host[host] >= most:
             raise CloseConnection(f"max.connections.per.ip ({most}) are open")
+        wants_login = self._protocol.startswith("SASL")
+        if wants_login and self._strangers_of[host] >= STRANGERS_PER_IP_MAX:
+            raise CloseConnection(f"{STRANGERS_PER_IP_MAX} of this address have not logged in")
         self._per_host[host] += 1
         self._connections[connection] = host
+        if wants_login:
+            self._strangers[connection] = host
+            self._strangers_of[host] += 1
         wait_ms = self.registry.services.quotas.connection_throttle_ms(host)
         if wait_ms:
             connection.mute_for(wait_ms)
         is_encrypted = self._protocol.endswith("SSL")
         session = ClientSession(listener=self.name, host=host, is_encrypted=is_encrypted)
-        if self._protocol.startswith("SASL"):
+        if wants_login:
             session.sasl = SaslExchange(
                 mechanisms=self._settings.mechanisms_of(self.name),
                 credentials=lambda: self.registry.services.image.scram,
@@ -241,8 +253,17 @@ class _Listener:
                 return int(told)
         return own
 
+    def logged_in(self, connection: Connection) -> None:
+        """See ConnectionOwner."""
+        host = self._strangers.pop(connection, None)
+        if host is not None:
+            self._strangers_of[host] -= 1
+            if not self._strangers_of[host]:
+                del self._strangers_of[host]
+
     def closed(self, connection: Connection) -> None:
         """See ConnectionOwner."""
+        self.logged_in(connection)
         host = self._connections.pop(connection, None)
         if host is not None:
             self._per_host[host] -= 1

@@ -146,7 +146,9 @@ class SaslExchange:
             (one for kind in ScramMechanism if (one := known.get((user, kind))) is not None), None
         )
         model = _IMITATIONS.model_of(user, known)
-        credential = found or _made_up(user, model, default=ScramMechanism.SHA_512)
+        # Made for users who are there, too: an answer tells by its time otherwise.
+        made_up = _made_up(user, model, default=ScramMechanism.SHA_512)
+        credential = found or made_up
         try:
             prepared = saslprep(password)
         except scramp.ScramException:
@@ -213,7 +215,8 @@ class SaslExchange:
         kind = SCRAM[self._mechanism]
         known = self._credentials()
         model = _IMITATIONS.model_of(user, known, kind)
-        one = known.get((user, kind)) or _made_up(user, model, default=kind)
+        made_up = _made_up(user, model, default=kind)  # always, as it takes its time
+        one = known.get((user, kind)) or made_up
         self._compared_with = one
         return one.salt, one.stored_key, one.server_key, one.iterations
 

@@ -16,6 +16,8 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import JoinGroupResponse, Message
 
+CLIENT_ID_CHARACTERS_MAX: Final = 255
+"""Of a client id that a group keeps; member ids begin with it."""
 _KNOWN_MEMBER_FROM: Final = 4
 _PROTOCOL_MAY_BE_NULL_FROM: Final = 7
 _SKIPS_ASSIGNMENT_FROM: Final = 9
@@ -30,7 +32,7 @@ async def join_group(request: Request) -> Message:
         return await _response(request, _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, member_id))
     protocols = tuple((one.name, bytes(one.metadata)) for one in message.protocols)
     instance_id = message.group_instance_id if request.version >= 5 else None
-    client_id = request.client_id or ""
+    client_id = (request.client_id or "")[:CLIENT_ID_CHARACTERS_MAX]
     join = JoinGroup(
         group_id=GroupId(message.group_id),
         member_id=member_id,
@@ -43,7 +45,9 @@ async def join_group(request: Request) -> Message:
         protocols=protocols,
         client_id=client_id,
         client_host=f"/{request.session.host}",
-        new_member_id=MemberId(f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"),
+        new_member_id=MemberId(
+            f"{(instance_id or client_id or 'member')[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}"
+        ),
         requires_known_member=request.version >= _KNOWN_MEMBER_FROM,
         may_skip_assignment=request.version >= _SKIPS_ASSIGNMENT_FROM,
     )

@@ -1,0 +1,107 @@
+"""Large frames that are arriving: shares by owner, turns for those that bring something, a least rate."""
+
+from __future__ import annotations
+
+from odradek_broker.listeners.connection_times import (
+    FIRST_FRAME_MS_MAX,
+    FRAME_BYTES_MIN,
+    STALLED_FRAME_MS_MAX,
+    ConnectionTimes,
+)
+from odradek_broker.listeners.kafka_frames import ArrivingBytes
+
+MIB = 1 << 20
+SMALL = ArrivingBytes.SMALL_BYTES
+
+
+class Sender:
+    """A connection in the middle of a large frame."""
+
+    def __init__(self, arriving: ArrivingBytes, owner: str) -> None:
+        self.arriving = arriving
+        self.owner = owner
+        self.held = 0
+
+    def read_on(self) -> None:
+        self.arriving.hold(self, self.held)
+
+    def brings(self, size_bytes: int) -> bool:
+        """Send as much if it is read; whether it was."""
+        if self.held > SMALL and not self.arriving.may_read(self):
+            return False
+        self.held += size_bytes
+        self.arriving.hold(self, self.held)
+        return True
+
+    def ends(self) -> None:
+        self.held = 0
+        self.arriving.hold(self, 0)
+
+
+def test_one_owner_leaves_room_for_the_frames_of_others() -> None:
+    arriving = ArrivingBytes(256 * MIB)
+    greedy = [Sender(arriving, "mallory") for _ in range(4)]
+    for one in greedy:
+        while one.held < 90 * MIB and one.brings(MIB):
+            pass
+    assert arriving.total_bytes < 224 * MIB + MIB, "half, and one frame that goes on"
+    honest = Sender(arriving, "alice")
+    for _ in range(32):
+        assert honest.brings(MIB)
+    honest.ends()
+
+
+def test_a_newcomer_of_the_same_owner_gets_through_a_pool_full_of_idle_frames() -> None:
+    arriving = ArrivingBytes(2 * MIB)
+    idle = [Sender(arriving, "host 127.0.0.1") for _ in range(4)]
+    for one in idle:
+        one.brings(MIB)
+    honest = Sender(arriving, "host 127.0.0.1")
+    honest.brings(SMALL + 1)
+    turns = 0
+    while honest.held < MIB:
+        if not honest.brings(SMALL):
+            arriving.rotate()
+            turns += 1
+        assert turns < 10
+    for one in (honest, *idle):
+        one.ends()
+    assert arriving.total_bytes == 0
+
+
+def test_one_frame_larger_than_all_room_arrives() -> None:
+    arriving = ArrivingBytes(MIB)
+    sender = Sender(arriving, "alice")
+    while sender.held < 10 * MIB:
+        assert sender.brings(MIB)
+        arriving.rotate()
+
+
+def test_a_byte_now_and_then_does_not_keep_a_frame_alive() -> None:
+    times = ConnectionTimes(0)
+    slow_at = next(
+        now_ms
+        for now_ms in range(1000, 200_000, 1000)
+        if times.frame_is_slow(1, MIB + now_ms // 1000, now_ms, is_read=True)
+    )
+    assert STALLED_FRAME_MS_MAX <= slow_at <= STALLED_FRAME_MS_MAX + 3000
+
+
+def test_a_slow_line_brings_a_large_frame_in_time() -> None:
+    times = ConnectionTimes(0)
+    for now_ms in range(1000, 600_000, 1000):
+        held = now_ms // 1000 * (FRAME_BYTES_MIN // 20)
+        assert not times.frame_is_slow(1, held, now_ms, is_read=True)
+
+
+def test_frame_after_frame_is_never_slow_though_each_is_met_in_the_middle() -> None:
+    times = ConnectionTimes(0)
+    for number in range(1, 600):
+        assert not times.frame_is_slow(number, 10_000, number * 1000, is_read=True)
+
+
+def test_who_is_not_read_does_not_grow_old() -> None:
+    times = ConnectionTimes(0)
+    for now_ms in range(1000, 300_000, 1000):
+        assert not times.frame_is_slow(1, MIB, now_ms, is_read=False)
+    assert not times.begins_too_slowly(now_ms + FIRST_FRAME_MS_MAX - 1000)
