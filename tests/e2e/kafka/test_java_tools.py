@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -215,15 +216,12 @@ def test_the_group_offsets_read_as_kafkas(
 
 def test_the_cluster_describes_itself(tools: Tools, topic: str, tmp_path: Path) -> None:
     assert "LeaderId" in tools.run("MetadataQuorumCommand", "describe", "--status")
-    features = {
-        line.split("\t")[0].removeprefix("Feature: "): line.split("\t")[3]
-        for line in tools.run("FeatureCommand", "describe").splitlines()
-        if line.startswith("Feature: ")
-    }
-    assert features["group.version"] == "FinalizedVersionLevel: 1"
-    assert "2" in features["metadata.version"], "the tool knows names for Kafka's levels only"
-    assert features["transaction.version"] == "FinalizedVersionLevel: 0"
-    assert "ApiVersions(18): 0 to 4" in tools.run("BrokerApiVersionsCommand")
+    described = tools.run("FeatureCommand", "describe")
+    levels = dict(re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (.+?)\s+Epoch:", described))
+    assert levels["group.version"] == "1"
+    assert "2" in levels["metadata.version"], "the tool knows names for Kafka's levels only"
+    assert levels["transaction.version"] == "0"
+    assert "ApiVersions(18): 0 to 5" in tools.run("BrokerApiVersionsCommand")
     tools.run("ConsoleProducer", "--topic", topic, stdin="a\nb\nc\n")
     described = tools.run("LogDirsCommand", "--describe", "--topic-list", topic)
     assert f'"partition":"{topic}-0"' in described
