@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(INSTALL_S_MAX + 200)]
 GO_MODULES: Final = {
     "sarama": "github.com/IBM/sarama",
     "kafka-go": "github.com/segmentio/kafka-go",
+    "franz-go": "github.com/twmb/franz-go",
 }
 
 
