@@ -2,7 +2,8 @@
 
 Every API at the largest request that its decoder takes, one for each array of its newest version,
 against a broker process that measures the CPU time of each callback of its loop. The time of
-Python's garbage collector is printed, and not counted: it is not this request's.
+Python's garbage collector is printed, and not counted: it is not this request's. A request that takes
+too long has two more attempts, as CPU time grows where another process shares the core's caches.
 
 Creations are validated, not made: what a new topic costs every broker is another matter.
 """
@@ -25,8 +26,11 @@ from tests.unit.kafka.largest_requests import LargeRequest, largest_requests
 HELD_S_MAX: Final = 0.020
 PARTITIONS: Final = 1000
 _PING: Final = LargeRequest(ApiKey.API_VERSIONS, 0, "", b"")
-EXCEPTIONS: Final[dict[str, str]] = {}
-"""Requests that may keep the loop for longer, and why."""
+_FIND_GROUP: Final = LargeRequest(ApiKey.FIND_COORDINATOR, 0, "", b"\0\5group")
+ATTEMPTS_MAX: Final = 3
+EXCEPTIONS: Final = {ApiKey.PRODUCE: 0.100, ApiKey.FETCH: 0.100}
+"""Seconds for requests that are decoded by hand in one piece, at 1 to 4 us a partition. An honest
+client names at most hundreds of partitions in a Produce; a Fetch of thousands has a fetch session."""
 
 
 @pytest.mark.parametrize(
@@ -49,16 +53,21 @@ async def test_no_request_keeps_the_loop_for_long(
         await cluster.create_topic("orders", partitions=PARTITIONS)
         broker = cluster.brokers[1]
         too_long: list[str] = []
+        await _asked(broker.ports["KAFKA"], _FIND_GROUP)  # creates the topic of offsets
         for request in largest_requests(count=count):
-            before = held.stat().st_size
-            outcome = await _asked(broker.ports["KAFKA"], request)
-            await _asked(broker.ports["KAFKA"], _PING)  # the callback that answered has ended
-            worst, collecting, what = _worst(held.read_text()[before:])
-            print(
-                f"{worst * 1000:7.1f} ms {collecting * 1000:6.1f} ms gc {outcome:>11}"
-                f"  {request.name}  {what[:120]}"
-            )
-            if worst > HELD_S_MAX and request.name not in EXCEPTIONS:
+            held_s_max = EXCEPTIONS.get(request.key, HELD_S_MAX)
+            for _ in range(ATTEMPTS_MAX):
+                before = held.stat().st_size
+                outcome = await _asked(broker.ports["KAFKA"], request)
+                await _asked(broker.ports["KAFKA"], _PING)  # the callback that answered has ended
+                worst, collecting, what = _worst(held.read_text()[before:])
+                print(
+                    f"{worst * 1000:7.1f} ms {collecting * 1000:6.1f} ms gc {outcome:>11}"
+                    f"  {request.name}  {what[:120]}"
+                )
+                if worst <= held_s_max:
+                    break
+            else:
                 too_long.append(f"{request.name}: {worst} s in {what}")
         assert "A request failed" not in broker.log_path.read_text()
         assert not too_long, "\n".join(too_long)

@@ -19,8 +19,11 @@ HELD_FILE: Final = "HELD_FILE"
 
 
 def _plant() -> None:
+    from odradek_protocol.kafka.messages import warm_up
     from odradek_runtime import lifecycle
 
+    for _ in warm_up():  # a broker generates its codecs in the background, during its first minute
+        pass
     held = os.open(os.environ[HELD_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     original = asyncio.Handle._run
 
