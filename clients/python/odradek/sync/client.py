@@ -63,6 +63,10 @@ class Client:
         """Id of the cluster; empty before the first contact."""
         return self._client.cluster_id
 
+    def explain_waiting(self) -> str:
+        """Why nothing comes back from the cluster, in words, as far as this client can see."""
+        return self._client.explain_waiting()
+
     def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
         """Wait until a broker has answered. Raises BrokersUnavailable."""
         self._thread.run(self._client.connect(timeout_s))

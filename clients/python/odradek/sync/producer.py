@@ -207,6 +207,10 @@ class Producer:
                 self._loss,
             )
 
+    def explain_waiting(self) -> str:
+        """Why the oldest unacknowledged records are not acknowledged, in words; "" if there are none."""
+        return self._thread.call(self._producer.explain_waiting)
+
     def partitions_for(self, topic: str) -> int:
         """How many partitions the topic has."""
         return self._thread.run(self._producer.partitions_for(topic))
