@@ -128,3 +128,43 @@ async def test_the_rights_of_the_caller_count_and_the_gateways_do_not(
         with pytest.raises(AuthorizationFailed, match="User:alice needs DESCRIBE on TOPIC t"):
             await transport.call(server.endpoint, LIST_OFFSETS, asked, timeout_s=10, metadata=ALICE)
         await transport.close()
+
+
+async def test_a_gateway_does_not_speak_for_super_users(
+    tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway that is taken over is not the administrator, nor itself, if it is a super user."""
+    grpc_callers._told_at_s.clear()
+    async with login_server(
+        authorizer=AclAuthorizer(super_users=["User:CN=admin", GATEWAY]),
+        wants_login=False,
+        delegates=(GATEWAY,),
+        tls=tls_of("broker-1"),
+        mutual=True,
+    ) as server:
+        transport = transport_of(tls_of("gateway"))
+        asked = pb.ListOffsetsRequest(partitions=[{"topic": "t"}])
+        for name in ("User:CN=admin", "User:CN%3Dadmin", GATEWAY):
+            metadata = (("odradek-on-behalf-of", name),)
+            with pytest.raises(AuthorizationFailed, match="connect to brokers directly"):
+                await transport.call(
+                    server.endpoint, LIST_OFFSETS, asked, timeout_s=10, metadata=metadata
+                )
+        await transport.close()
+        admin = transport_of(tls_of("admin"))
+        await admin.call(server.endpoint, LIST_OFFSETS, asked, timeout_s=10)
+        await admin.close()
+    refused = [r for r in caplog.records if r.getMessage() == "Delegation refused"]
+    assert {r.odradek_fields["principal"] for r in refused} == {GATEWAY}  # type: ignore[attr-defined]
+
+
+async def test_without_an_authorizer_super_users_are_callers_like_others(
+    tls_of: Callable[[str], TlsFiles],
+) -> None:
+    async with login_server(
+        wants_login=False, delegates=(GATEWAY,), tls=tls_of("broker-1"), mutual=True
+    ) as server:
+        transport = transport_of(tls_of("gateway"))
+        named = (("odradek-on-behalf-of", "User:CN=admin"),)
+        assert await outcome(transport, server, named) == "User:CN=admin@127.0.0.1"
+        await transport.close()

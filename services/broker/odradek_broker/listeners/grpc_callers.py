@@ -4,7 +4,8 @@ Who he is, the first that fits:
 
   1. `odradek-on-behalf-of`: the principal that a gateway speaks for. Believed only of a peer whose
      certificate's principal stands in `delegation.principals`; then the rights of the principal
-     that is named count, and the gateway's own not at all. Of anybody else the call is refused.
+     that is named count, and the gateway's own not at all. Of anybody else the call is refused, and
+     so is a call for a super user: a gateway that is taken over must not become the administrator.
   2. `authorization: Bearer SESSION`: the user of a login (`AuthService.Authenticate`).
   3. The subject of the certificate, as on Kafka's listeners.
   4. User:ANONYMOUS, which a listener that wants a login (SASL_...) refuses.
@@ -191,6 +192,14 @@ class Callers:
             raise Refused(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"{ON_BEHALF_OF} names no principal, as User:alice",
+                kind="Delegation refused",
+                principal=peer,
+            )
+        if self.authorizer.is_super_user(name):
+            raise Refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{peer} may not speak for {name}, which is in super.users: super users connect to"
+                " brokers directly; through a gateway use a principal that has its rights by ACLs",
                 kind="Delegation refused",
                 principal=peer,
             )

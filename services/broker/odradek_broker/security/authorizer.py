@@ -53,6 +53,9 @@ class Authorizer(Protocol):
     ) -> bool:
         """`principal` as User:alice, `host` an address without a port."""
 
+    def is_super_user(self, principal: str) -> bool:
+        """Return whether no entry binds the principal (`super.users`)."""
+
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
@@ -77,6 +80,9 @@ class EverybodyMay:
         name: str,
     ) -> bool:
         return True
+
+    def is_super_user(self, principal: str) -> bool:
+        return False
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
@@ -133,6 +139,9 @@ class AclAuthorizer:
             elif entry.operation in enough:
                 may = True
         return may
+
+    def is_super_user(self, principal: str) -> bool:
+        return principal in self._super_users
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType

@@ -94,7 +94,7 @@ class ListenerSettings(OAuthSettings):
     delegation_principals: tuple[str, ...] = setting(
         "delegation.principals",
         "Principals of certificates that may speak for others over gRPC, as gateways do, separated by"
-        " semicolons: what they may do is then what those others may.",
+        " semicolons: what they may do is then what those others may. Nobody speaks for super.users.",
         default=(),
         parse=_parse_principals,
     )
