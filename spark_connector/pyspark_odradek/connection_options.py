@@ -8,8 +8,9 @@ only) or `odradek.`. Certificates are PEM, by file or inline. A login's name and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from odradek.cluster.endpoints import parse_bootstrap
@@ -24,6 +25,7 @@ _CERT_INLINE: Final = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 _KEY_INLINE: Final = ("ssl.keystore.key", "ssl.key.pem")
 _STORE_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MISSPELT_RATIO_MIN: Final = 0.85
 _LOGIN: Final = frozenset(
     ["sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"]
 )
@@ -61,6 +63,21 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
             if lowered.startswith(prefix):
                 told[lowered.removeprefix(prefix)] = value
     return told
+
+
+def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise ValueError for an option without prefix whose name is nearly one of `known`.
+
+    Other names are Spark's own, or another source's: they pass.
+    """
+    by_lower = {name.lower(): name for name in known}
+    for name in options:
+        lowered = name.lower()
+        if lowered in by_lower or lowered.startswith(PREFIXES):
+            continue
+        near = get_close_matches(lowered, by_lower, n=1, cutoff=_MISSPELT_RATIO_MIN)
+        if near:
+            raise ValueError(f"unknown option {name!r}; did you mean {by_lower[near[0]]}?")
 
 
 def parse_boolean(text: str) -> bool:

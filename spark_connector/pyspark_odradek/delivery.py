@@ -116,6 +116,7 @@ class _Flushed:
         self._options = options
         self._identity = identity
         self._link = link_to(options.connection)
+        self._link.reach()
         self._producer = _producer(self._link, options)
         self._unchecked: deque[DeliveryFuture] = deque()
         self._record_count = 0

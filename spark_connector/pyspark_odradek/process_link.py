@@ -11,18 +11,25 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
+from odradek.errors import OdradekError
 from pyspark_odradek.connection_options import ConnectionOptions
 
 T = TypeVar("T")
 
-CLOSE_S_MAX = 2.0
+CLOSE_S_MAX: Final = 2.0
+REACH_S_MAX: Final = 20.0
+"""Longest wait for the first metadata of a cluster that never answered: its address is probably wrong."""
+_MARGIN_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 _links: dict[tuple[int, ConnectionOptions], ProcessLink] = {}
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
@@ -37,13 +44,31 @@ class ProcessLink:
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError."""
+        """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError.
+
+        An OdradekError is raised without the frames of the SDK below: Spark prints a traceback whole, and
+        the sentence that matters is its last line.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
             future.cancel()
             raise
+        except OdradekError as error:
+            _log.debug("a call to the cluster failed", exc_info=error)
+            raise error.with_traceback(None) from None
+
+    def reach(self, timeout_s: float = REACH_S_MAX) -> None:
+        """Wait until the cluster has answered once; returns at once if it ever did.
+
+        Raises:
+            WrongListener, AuthenticationFailed: at once.
+            BrokersUnavailable: no broker answered within `timeout_s`, or REACH_S_MAX if that is shorter.
+        """
+        if not self.cluster.cache.endpoints():
+            timeout_s = min(timeout_s, REACH_S_MAX)
+            self.run(self.cluster.wait_connected(timeout_s), timeout_s=timeout_s + _MARGIN_S)
 
     def close(self) -> None:
         """Close the connections."""

@@ -14,6 +14,7 @@ from pyspark_odradek.connection_options import (
     client_options,
     parse_boolean,
     parse_connection,
+    refuse_misspelt,
 )
 from pyspark_odradek.source_schema import HEADERS_TYPE
 
@@ -59,6 +60,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     """Check options and input. Raises ValueError, in the words of Spark's Kafka sink."""
+    refuse_misspelt(options, ("topic", "includeHeaders"))
     told = {name.lower(): value for name, value in options.items()}
     topic = told.get("topic")
     client = client_options(options)

@@ -20,6 +20,7 @@ from pyspark_odradek.connection_options import (
     client_options,
     parse_boolean,
     parse_connection,
+    refuse_misspelt,
 )
 from pyspark_odradek.offsets import (
     EARLIEST,
@@ -34,6 +35,15 @@ _log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS_DEFAULT: Final = 120_000
 MAX_TRIGGER_DELAY_DEFAULT: Final = "15m"
+OPTIONS: Final = (
+    *("subscribe", "subscribePattern", "assign"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "isolationLevel"),
+    *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
+    *("maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "rack", "groupIdPrefix"),
+)
+"""Names without prefix."""
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -112,6 +122,7 @@ class SourceOptions:
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """Check and convert. Raises ValueError, in the words of Spark's Kafka source where it has some."""
+    refuse_misspelt(options, OPTIONS)
     told = {name.lower(): value for name, value in options.items()}
     if is_streaming:
         if "endingoffsets" in told:

@@ -32,6 +32,8 @@ BEHIND_S_MAX: Final = 10.0
 """How long an end before a position that was reached is asked for again: a new leader catches up."""
 _BEHIND_PAUSE_S: Final = 0.1
 _MARGIN_S: Final = 5.0
+UNKNOWN_TOPIC_S_MAX: Final = 1.0
+"""How long a topic that does not exist is asked for again: a broker learns a new one a moment later."""
 
 
 class TopicOffsets:
@@ -47,7 +49,13 @@ class TopicOffsets:
         self._timeout_s = options.poll_timeout_ms / 1000
 
     def partitions(self) -> list[TopicPartition]:
-        """What the source reads at present, sorted."""
+        """What the source reads at present, sorted.
+
+        Raises:
+            UnknownTopic: a topic of the subscription does not exist.
+            WrongListener, BrokersUnavailable: the cluster never answered, see `ProcessLink.reach`.
+        """
+        self._link.reach(self._timeout_s)
         return self._link.run(self._partitions(), timeout_s=self._timeout_s + _MARGIN_S)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
@@ -165,6 +173,7 @@ class TopicOffsets:
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
         if not wanted:
             return {}
+        self._link.reach(self._timeout_s)
         work = look_up_offsets(
             self._cluster,
             wanted,
@@ -199,7 +208,9 @@ class TopicOffsets:
 
     async def _partitions_of(self, name: str) -> list[TopicPartition]:
         try:
-            topic = await self._cluster.topic(name, timeout_s=self._timeout_s)
+            topic = await self._cluster.topic(
+                name, timeout_s=self._timeout_s, unknown_s_max=UNKNOWN_TOPIC_S_MAX
+            )
         except UnknownTopic:
             if self._options.fail_on_data_loss:
                 raise

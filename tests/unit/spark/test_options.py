@@ -96,6 +96,9 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
         ({"startingOffsetsByTimestampStrategy": "guess"}, "allowed: error, latest"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is not true or false"),
         ({"kafkaConsumer.pollTimeoutMs": "0"}, "kafkaConsumer.pollTimeoutMs must be positive"),
+        ({"startingOfsets": "earliest"}, "'startingOfsets'; did you mean startingOffsets?"),
+        ({"failOnDataLos": "false"}, "did you mean failOnDataLoss?"),
+        ({"kafkaConsumer.pollTimeout": "9"}, "did you mean kafkaConsumer.pollTimeoutMs?"),
         ({"isolationLevel": "snapshot"}, "allowed: read_committed, read_uncommitted"),
         (
             {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'},

@@ -162,15 +162,17 @@ class Cluster:
         timeout_s: float,
         allow_create: bool = False,
         partition: int | None = None,
+        unknown_s_max: float | None = None,
     ) -> Topic:
         """The topic, asked for if it is not known (with `partition`, if that one is not).
 
         Raises:
-            UnknownTopic: the brokers know none of that name for UNKNOWN_TOPIC_S_MAX.
+            UnknownTopic: the brokers know none of that name for `unknown_s_max` (UNKNOWN_TOPIC_S_MAX).
             BrokersUnavailable: none answers within `timeout_s`.
         """
         self.start()
         began_s = time.monotonic()
+        unknown_s_max = UNKNOWN_TOPIC_S_MAX if unknown_s_max is None else unknown_s_max
         attempts = 0
         while True:
             if self.state is LinkState.CLOSED:
@@ -197,7 +199,7 @@ class Cluster:
                 continue
             waited_s = time.monotonic() - began_s
             error = self._topic_error(name, partition, code)
-            if not error.retriable or waited_s >= min(timeout_s, UNKNOWN_TOPIC_S_MAX):
+            if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
                 raise error
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
 
