@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKuber
     """What `kubectl apply -k deploy/k8s` brings; every test leaves all of it ready."""
     need("kubectl", "network namespaces")
     scratch = tmp_path_factory.mktemp("kubernetes")
-    with SimulatedKubernetes(".", scratch, beside=["jobs"]) as found:
+    with SimulatedKubernetes(".", scratch, beside=["jobs", "admin"]) as found:
         found.apply()
         yield found
 
@@ -63,7 +63,7 @@ def load_on(cluster: SimulatedKubernetes) -> Iterator[LoadPod]:
     pod = cluster.start_client(
         "load",
         "tests.integration.kubernetes.load_client",
-        "odradek-client-tls",
+        "odradek-admin-tls",  # it makes topics
         f"bootstrap.{cluster.namespace}.svc:9090",
         str(RATE),
     )

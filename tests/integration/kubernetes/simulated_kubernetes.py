@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.kubernetes.api_server import ApiServer
 from tests.integration.kubernetes.cluster_dns import ClusterDns
 from tests.integration.kubernetes.pod_plan import Mount, Planner, PodPlan, Probe
-from tests.integration.kubernetes.pod_sandbox import BIN, PodNetwork, PodProcess
+from tests.integration.kubernetes.pod_sandbox import PodNetwork, PodProcess
 from tests.unit.kubernetes.rendered import Object, objects
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -37,8 +37,6 @@ _NO_CHECK = ssl._create_unverified_context()  # a kubelet does not check certifi
 
 class SimulatedKubernetes:
     """One namespace of one overlay. Open it, `apply`, roll and break pods, close it."""
-
-    programs = BIN
 
     def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
         """Jobs of the folders `beside` it are there too, for `run_job`; nobody starts them."""
@@ -164,6 +162,10 @@ class SimulatedKubernetes:
             self._start_as(pod, self._workloads["Deployment", owner])
         else:
             self._start_as(pod, stateful_set, ordinal=int(suffix))
+
+    def start_job(self, name: str) -> None:
+        """Start the pod of a job that stays until it is killed; does not wait."""
+        self._start_as(name, self._workloads["Job", name])
 
     def start_client(self, name: str, module: str, secret: str, *arguments: str) -> PodProcess:
         """A pod that is not in the manifests: runs a module of the tests, with a certificate.

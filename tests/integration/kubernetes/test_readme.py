@@ -20,8 +20,8 @@ set -e
 verb=$1; shift
 case "$verb" in
   get) name=$2; template=$4; file=${template#*\"}; base64 -w0 < "SECRETS/$name/${file%\"*}" ;;
-  exec) shift; pid=$(cat "PIDS/$1"); shift 2
-    exec nsenter --target "$pid" --net --mount -- env PATH="BIN:$PATH" HOME=/tmp "$@" ;;
+  exec) shift; pid=$(cat "PIDS/${1#job/}"); shift 2
+    exec nsenter --target "$pid" --net --mount -- env -i $(tr '\0' '\n' < /proc/$pid/environ) "$@" ;;
   port-forward) ;;
   set | rollout) echo "$verb" "$@" ;;
   *) echo "kubectl $verb: the simulation does not know it" >&2; exit 1 ;;
@@ -53,10 +53,8 @@ class Shell:
         self._folder = folder
         program = folder / "bin" / "kubectl"
         program.parent.mkdir()
-        text = KUBECTL.replace("SECRETS", str(folder / "secrets")).replace(
-            "PIDS", str(folder / "pids")
-        )
-        program.write_text(text.replace("BIN", str(cluster.programs)))
+        text = KUBECTL.replace("SECRETS", str(folder / "secrets"))
+        program.write_text(text.replace("PIDS", str(folder / "pids")))
         program.chmod(0o755)
         for name, files in cluster.api.secrets.items():
             (folder / "secrets" / name).mkdir(parents=True)
@@ -85,6 +83,8 @@ class Shell:
 
 @pytest.fixture
 def shell(cluster: SimulatedKubernetes, tmp_path: Path) -> Shell:
+    if "admin" not in cluster.pods:
+        cluster.start_job("admin")
     return Shell(cluster, tmp_path)
 
 

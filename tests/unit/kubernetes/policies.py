@@ -10,6 +10,7 @@ from tests.unit.kubernetes.rendered import Object, pods
 
 NAME = "app.kubernetes.io/name"
 DATA = "/var/lib/odradek"
+ADMINISTRATORS = ("Job/admin", "Job/apply-topics")
 
 
 def violations(found: list[Object]) -> list[str]:
@@ -21,6 +22,7 @@ def violations(found: list[Object]) -> list[str]:
     wrong += _stateful_violations(found)
     wrong += _gateway_violations(found)
     wrong += _cluster_violations(found)
+    wrong += _access_violations(found)
     wrong += network_violations(found)
     return wrong
 
@@ -69,6 +71,33 @@ def _pod_violations(template: Object) -> Iterator[str]:
             yield "ephemeral storage is not bounded"
         if ":" not in container.get("image", ""):
             yield "image without a tag"
+
+
+def _access_violations(found: list[Object]) -> Iterator[str]:
+    """Rights are by entries, and keys are where they are used."""
+    for one in found:
+        if one["kind"] == "ConfigMap" and "broker.properties" in one["data"]:
+            lines = one["data"]["broker.properties"].splitlines()
+            if "authorizer.class.name=acl" not in lines:
+                yield "everybody with a certificate may do everything"
+            if "super.users=User:CN=admin" not in lines:
+                yield "the super user is not the administrator alone"
+    for name, template in pods(found):
+        mounted = {
+            source.get("secretName") or source.get("name")
+            for volume in template["spec"].get("volumes", ())
+            for source in _secrets_of(volume)
+        }
+        if "odradek-ca" in mounted:
+            yield f"{name}: holds the authority's key"
+        if "odradek-admin-tls" in mounted and name not in ADMINISTRATORS:
+            yield f"{name}: holds the super user's key"
+
+
+def _secrets_of(volume: Object) -> list[Object]:
+    projected = volume.get("projected", {}).get("sources", ())
+    sources = [volume.get("secret"), *(source.get("secret") for source in projected)]
+    return [source for source in sources if source]
 
 
 def _workload_violations(found: list[Object]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tests.tools import need
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"
-OVERLAYS = (".", "base", "overlays/dev", "overlays/prod", "jobs")
+OVERLAYS = (".", "base", "overlays/dev", "overlays/prod", "jobs", "admin")
 Object = dict[str, Any]
 
 

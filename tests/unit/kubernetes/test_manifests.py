@@ -35,7 +35,7 @@ CUSTOM = ("ServiceMonitor", "PrometheusRule", "PodMonitor", "SparkApplication")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     found = objects(overlay)
-    assert len(found) > (15 if overlay != "jobs" else 4)
+    assert len(found) > {"jobs": 4, "admin": 2}.get(overlay, 15)
     for one in found:
         if one["kind"] not in CUSTOM:
             kubernetes_validate.validate(one, "1.32", strict=True)
@@ -126,6 +126,40 @@ def test_the_policies_notice_replicas_beside_an_autoscaler() -> None:
     (gateway,) = [one for one in found if one["kind"] == "Deployment"]
     gateway["spec"]["replicas"] = 2
     assert violations(found) == ["each apply undoes what the autoscaler scaled"]
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "noticed"),
+    [
+        ("authorizer.class.name=acl", "", "everybody with a certificate may do everything"),
+        (
+            "super.users=User:CN=admin",
+            "super.users=User:CN=admin;User:CN=gateway",
+            "the super user is not the administrator alone",
+        ),
+    ],
+)
+def test_the_policies_notice_who_may_do_everything(line: str, instead: str, noticed: str) -> None:
+    found = objects("base")
+    (config,) = [o for o in found if "broker.properties" in o.get("data", {})]
+    assert line in config["data"]["broker.properties"]
+    config["data"]["broker.properties"] = config["data"]["broker.properties"].replace(line, instead)
+    assert violations(found) == [noticed]
+
+
+@pytest.mark.parametrize(
+    ("secret", "noticed"),
+    [
+        ("odradek-admin-tls", "Deployment/gateway: holds the super user's key"),
+        ("odradek-ca", "Deployment/gateway: holds the authority's key"),
+    ],
+)
+def test_the_policies_notice_a_key_in_the_wrong_pod(secret: str, noticed: str) -> None:
+    found = objects("base")
+    (gateway,) = [one for one in found if one["kind"] == "Deployment"]
+    volumes = gateway["spec"]["template"]["spec"]["volumes"]
+    volumes.append({"name": "more", "secret": {"secretName": secret}})
+    assert violations(found) == [noticed]
 
 
 def test_a_gateways_bodies_fit_into_its_memory() -> None:

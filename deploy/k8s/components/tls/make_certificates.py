@@ -1,7 +1,8 @@
 """Make the cluster's authority and a certificate for each pod, and write them as secrets; what is there stays.
 
-A node is who its certificate says, so every ordinal has one of its own. `odradek-client-tls` is for clients. The
-authority is written first and read back: an attempt that was cut short goes on with the same one.
+A node is who its certificate says, so every ordinal has one of its own. `odradek-admin-tls` is the
+super user's, `odradek-client-tls` that of the examples: give each client one of its own. The authority is written
+first and read back: an attempt that was cut short goes on with the same one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 AUTHORITY = "odradek-ca"
 QUORUM_REPLICAS = 3
 BROKER_REPLICAS_MAX = 9  # as many as the StatefulSet's volume has places for
+CLIENTS = ("admin", "prometheus", "client")  # a certificate each: rights are the principal's
 DAYS = 3650
 
 
@@ -72,7 +74,8 @@ def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
         hosts = in_cluster(f"{pod}.broker", namespace) + in_cluster("bootstrap", namespace)
         yield f"odradek-{pod}-tls", pod, hosts
     yield "odradek-gateway-tls", "gateway", in_cluster("gateway", namespace)
-    yield "odradek-client-tls", "client", []
+    for client in CLIENTS:
+        yield f"odradek-{client}-tls", client, []
 
 
 def in_cluster(name: str, namespace: str) -> list[str]:

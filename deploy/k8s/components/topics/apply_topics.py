@@ -1,4 +1,7 @@
-"""Bring a cluster's topics in line with topics.toml: make, widen, configure; never delete or shrink."""
+"""Bring a cluster in line with topics.toml and access.toml: add rights, make, widen and configure topics.
+
+Nothing is deleted and no topic shrinks. Rights come first: the topics' users wait for them.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,79 @@ from pathlib import Path
 from typing import Any
 
 from odradek import Client, TlsOptions
+from odradek.admin.access import Acl, AclOperation, PatternType, ResourceType
 from odradek.errors import OdradekError, TopicExists
 
 CERTIFICATES = Path("/etc/odradek-tls")
 CONNECT_S = 120.0
 FIELDS = {"partitions", "replicas", "configs"}
+RESOURCES = {
+    "topics": ResourceType.TOPIC,
+    "groups": ResourceType.GROUP,
+    "transactional_ids": ResourceType.TRANSACTIONAL_ID,
+}
+RIGHT_FIELDS = {"principal", "operations", "cluster", *RESOURCES}
+CLUSTER_NAME = "kafka-cluster"
 
 
 def main() -> int:
-    wanted = tomllib.loads(Path(sys.argv[1]).read_text())
+    folder = Path(sys.argv[1])
+    wanted = tomllib.loads((folder / "topics.toml").read_text())
+    try:
+        entries = rights(tomllib.loads((folder / "access.toml").read_text()))
+    except (KeyError, ValueError) as error:
+        print(f"access.toml: {error}")
+        return 2
     for name, topic in wanted.items():
         if strange := topic.keys() - FIELDS:
             print(f"{name}: {', '.join(sorted(strange))}; there are {', '.join(sorted(FIELDS))}")
             return 2
     try:
-        return asyncio.run(apply(wanted))
+        return asyncio.run(apply(wanted, entries))
     except OdradekError as error:
-        print(f"the topics could not be applied: {error}")
+        print(f"rights and topics could not be applied: {error}")
         return 1
 
 
-async def apply(wanted: dict[str, dict[str, Any]]) -> int:
+def rights(declared: dict[str, Any]) -> list[Acl]:
+    """The entries of access.toml. Raises KeyError or ValueError for what it cannot mean."""
+    if strange := declared.keys() - {"allow"}:
+        raise ValueError(f"{', '.join(sorted(strange))}; there is only [[allow]]")
+    entries = []
+    for right in declared.get("allow", ()):
+        if strange := right.keys() - RIGHT_FIELDS:
+            raise ValueError(
+                f"{', '.join(sorted(strange))}; there are {', '.join(sorted(RIGHT_FIELDS))}"
+            )
+        named = [(kind, name) for field, kind in RESOURCES.items() for name in right.get(field, ())]
+        if right.get("cluster"):
+            named.append((ResourceType.CLUSTER, CLUSTER_NAME))
+        if not named or not right["principal"].startswith("User:"):
+            raise ValueError(f"{right['principal']}: an entry takes User:NAME and a resource")
+        for kind, name in named:
+            is_prefix = name != "*" and name.endswith("*")
+            entries += [
+                Acl(
+                    resource_type=kind,
+                    resource_name=name.removesuffix("*") if is_prefix else name,
+                    principal=right["principal"],
+                    operation=AclOperation[operation],
+                    pattern_type=PatternType.PREFIXED if is_prefix else PatternType.LITERAL,
+                )
+                for operation in right["operations"]
+            ]
+    return entries
+
+
+async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
     tls = TlsOptions(
         ca=CERTIFICATES / "ca.crt", cert=CERTIFICATES / "tls.crt", key=CERTIFICATES / "tls.key"
     )
     is_good = True
     async with Client(os.environ["ODRADEK_BOOTSTRAP"], tls=tls) as client:
         await client.connect(CONNECT_S)
+        await client.admin.create_acls(entries)
+        print(f"{len(entries)} rights are there")
         for name, topic in wanted.items():
             is_good &= await apply_one(client, name, topic)
     return 0 if is_good else 1
