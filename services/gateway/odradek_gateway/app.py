@@ -71,7 +71,10 @@ Asgi = Callable[..., Awaitable[None]]
 
 
 class Limits:
-    """ASGI middleware: shares of the requests at work, security headers on every response, and a count of it."""
+    """ASGI middleware: shares of the requests at work, security headers on every response, and a count of it.
+
+    It is the outermost, so it also takes a trailing slash off the path: all that decide by the path see the same one.
+    """
 
     def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
         self._app = app
@@ -83,7 +86,7 @@ class Limits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
+        scope = _without_trailing_slash(scope)
         began_s, status = time.perf_counter(), 0
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
@@ -117,6 +120,14 @@ class Limits:
             self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
 
 
+def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
+    """The same request without a slash at the end of its path. An encoded slash (%2F) belongs to a name, and stays."""
+    raw_path = scope.get("raw_path") or scope["path"].encode()
+    if raw_path == b"/" or not raw_path.endswith(b"/"):
+        return scope
+    return {**scope, "path": scope["path"].removesuffix("/"), "raw_path": raw_path[:-1]}
+
+
 class _Application(FastAPI):
     """FastAPI with a description of its own."""
 
@@ -140,6 +151,7 @@ def create_app(
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
         docs_url=None,  # FastAPI's is fetched from elsewhere; see admin.docs_page
         redoc_url=None,
+        redirect_slashes=False,  # Limits takes a trailing slash off
     )
     app.state.cluster = cluster
     app.state.instances = instances

@@ -216,3 +216,32 @@ async def test_a_bug_is_answered_and_counted_as_any_other_request() -> None:
         assert told.headers["x-content-type-options"] == "nosniff"
         counted = generate_latest(app.state.request_metrics.registry).decode()
         assert 'requests_total{method="GET",status="500"} 1.0' in counted
+
+
+@pytest.mark.parametrize(
+    ("path", "raw_path", "served"),
+    [
+        ("/topics/", b"/topics/", ("/topics", b"/topics")),
+        ("/v3/clusters/", b"/v3/clusters/", ("/v3/clusters", b"/v3/clusters")),
+        ("/topics", b"/topics", ("/topics", b"/topics")),
+        ("/", b"/", ("/", b"/")),
+        ("/topics//", b"/topics//", ("/topics/", b"/topics/")),  # names nothing
+        ("/consumers/g/", b"/consumers/g%2F", ("/consumers/g/", b"/consumers/g%2F")),
+    ],
+)
+async def test_a_trailing_slash_is_off_the_path_before_anything_looks_at_it(
+    path: str, raw_path: bytes, served: tuple[str, bytes]
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["path"], scope["raw_path"]))
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(message: Any) -> None:
+        pass
+
+    shares = RequestShares(requests_max=1, body_bytes_max=1, bodies_bytes_max=1)
+    limits = Limits(app, shares=shares, metrics=RequestMetrics())
+    await limits({**scope(path), "raw_path": raw_path}, None, send)
+    assert seen == [served]

@@ -16,10 +16,12 @@ from odradek_gateway.rest.media_types import (
     BINARY_V2,
     JSON_V2,
     LEGACY,
+    NO_RECORDS,
     OFFERED_V2,
     PLAIN,
     V2,
     accepted,
+    accepted_without_records,
     embedded_format,
 )
 
@@ -134,3 +136,36 @@ def test_without_a_content_type_a_produce_request_is_415() -> None:
     with pytest.raises(RestError) as refused:
         embedded_format(None)
     assert refused.value.status == 415
+
+
+EMBEDDED_TYPES = [
+    f"application/vnd.kafka.{form}.{version}+json"
+    for form in ("binary", "json", "avro", "jsonschema", "protobuf")
+    for version in ("v1", "v2")
+]
+
+
+@pytest.mark.parametrize("name", [*EMBEDDED_TYPES, "application/vnd.kafka.v1+json", LEGACY])
+def test_a_response_without_records_is_v2_for_clients_that_name_an_embedded_format(
+    name: str,
+) -> None:
+    assert name in NO_RECORDS
+    assert accepted_without_records(name) == V2
+    assert accepted_without_records(f"text/html, {name.upper()};q=0.5") == V2
+    assert accepted_without_records(f"{name};q=0.1, application/json") == PLAIN
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "text/html",
+        "application/vnd.kafka.xml.v2+json",
+        "application/vnd.kafka.json.v3+json",
+        "application/vnd.kafka.json.v2+json;q=0",
+        "application/octet-stream",
+    ],
+)
+def test_a_response_without_records_is_406_for_other_types(header: str) -> None:
+    with pytest.raises(RestError) as refused:
+        accepted_without_records(header)
+    assert (refused.value.status, refused.value.error_code) == (406, 406)

@@ -1,11 +1,14 @@
 """Which media types a request may have and get: the contract of v2.
 
-A request's Content-Type names its embedded format (`application/vnd.kafka.json.v2+json`); `application/json` and
-`*/*` are taken where the format has a default. Wrong Content-Type: 415. Nothing acceptable in Accept: 406.
+The Content-Type of a produce request names its embedded format (`application/vnd.kafka.json.v2+json`);
+`application/json` and `*/*` are taken where the format has a default. Wrong Content-Type: 415. Nothing acceptable in
+Accept: 406. Where neither the request nor the response carries records, an embedded format means nothing, but many
+clients send the same headers with every request: there any format and both versions are taken (`NO_RECORDS`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +22,17 @@ JSON_V2: Final = "application/vnd.kafka.json.v2+json"
 PLAIN: Final = "application/json"
 LEGACY: Final = "application/vnd.kafka+json"
 V2_BODIES: Final = (V2, PLAIN, LEGACY)
-"""Of bodies without embedded records."""
+"""Of bodies without embedded records, as openapi.json lists them."""
+NO_RECORDS: Final = (
+    *V2_BODIES,
+    "application/vnd.kafka.v1+json",
+    *(
+        f"application/vnd.kafka.{form}.{version}+json"
+        for form in ("binary", "json", "avro", "jsonschema", "protobuf")
+        for version in ("v1", "v2")
+    ),
+)
+"""All that means plain JSON where no records are carried."""
 _QUALITY: Final = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 OFFERED_V2: Final = (V2, PLAIN)
 EMBEDDED: Final = {BINARY_V2: "binary", JSON_V2: "json", PLAIN: "binary", LEGACY: "binary"}
@@ -60,6 +73,21 @@ def accepted(accept: str | None, offered: Sequence[str]) -> str:
     if not best:
         raise RestError(406, 406, f"HTTP 406 Not Acceptable: offered are {', '.join(offered)}")
     return best
+
+
+def accepted_without_records(accept: str | None) -> str:
+    """The media type of a response that carries no records; `V2` if the client names an embedded format only.
+
+    Raises:
+        RestError: 406, the header allows none of `NO_RECORDS`.
+    """
+    try:
+        return accepted(accept, OFFERED_V2)
+    except RestError:
+        with contextlib.suppress(RestError):
+            accepted(accept, NO_RECORDS)
+            return V2
+        raise
 
 
 def embedded_format(content_type: str | None) -> str:

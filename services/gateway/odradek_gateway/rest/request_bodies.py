@@ -34,11 +34,20 @@ class JsonBody(Generic[T]):
     """What a route takes: `await BODY.read(request)`, and `openapi_extra=BODY.openapi`."""
 
     def __init__(
-        self, kind: type[T], *, media_types: Sequence[str] = (PLAIN,), empty: T | None = None
+        self,
+        kind: type[T],
+        *,
+        media_types: Sequence[str] = (PLAIN,),
+        also_taken: Sequence[str] = (),
+        empty: T | None = None,
     ) -> None:
-        """`empty` stands for a body of no bytes, which is refused otherwise."""
+        """`empty` stands for a body of no bytes, which is refused otherwise.
+
+        `also_taken` are media types that openapi.json and errors do not list.
+        """
         self._decoder = msgspec.json.Decoder(kind)
-        self._media_types = frozenset(media_types)
+        self._media_types = media_types
+        self._taken = frozenset((*media_types, *also_taken))
         self._empty = empty
         schema = _without_references(msgspec.json.schema(kind))
         self.openapi: Final[dict[str, Any]] = {
@@ -66,7 +75,7 @@ class JsonBody(Generic[T]):
         allowed = ", ".join(sorted(self._media_types))
         if not name and _has_body(request):
             raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: name it, use {allowed}")
-        if name and name not in self._media_types:
+        if name and name not in self._taken:
             raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {allowed}")
 
     def decode(self, body: bytes) -> T:

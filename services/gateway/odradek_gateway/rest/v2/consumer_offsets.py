@@ -15,7 +15,7 @@ from odradek.partitions import TopicPartition
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import BAD_PAYLOAD, PARTITION_NOT_FOUND, RestError
-from odradek_gateway.rest.media_types import V2_BODIES
+from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.parameters import GroupName, InstanceName
 from odradek_gateway.rest.request_bodies import INT64_MAX, JsonBody
 from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner
@@ -53,8 +53,10 @@ class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
     timestamps: list[NamedTime] = []
 
 
-_COMMIT = JsonBody(CommitRequest, media_types=V2_BODIES, empty=CommitRequest())
-_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES)
+_COMMIT = JsonBody(
+    CommitRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, empty=CommitRequest()
+)
+_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES, also_taken=NO_RECORDS)
 
 
 @router.post(

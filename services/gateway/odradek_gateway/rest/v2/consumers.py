@@ -15,7 +15,7 @@ from odradek.partitions import TopicPartition
 from odradek_gateway.consumers.instance import INSTANCE_CONFIGS, Instance, spec_of_request
 from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
-from odradek_gateway.rest.media_types import V2_BODIES
+from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.parameters import TOPIC_PATTERN, GroupName, InstanceName
 from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
 from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner, instances_of
@@ -51,12 +51,12 @@ class NamedPartitions(msgspec.Struct, forbid_unknown_fields=True):
     partitions: Annotated[list[NamedPartition], msgspec.Meta(min_length=1)]
 
 
-_INSTANCE = JsonBody(dict[str, Any], media_types=V2_BODIES, empty={})
+_INSTANCE = JsonBody(dict[str, Any], media_types=V2_BODIES, also_taken=NO_RECORDS, empty={})
 _INSTANCE.openapi["requestBody"]["content"] = {
     name: {"schema": INSTANCE_CONFIGS} for name in V2_BODIES
 }
-_SUBSCRIPTION = JsonBody(SubscribeRequest, media_types=V2_BODIES)
-PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES)
+_SUBSCRIPTION = JsonBody(SubscribeRequest, media_types=V2_BODIES, also_taken=NO_RECORDS)
+PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES, also_taken=NO_RECORDS)
 
 
 @router.post(

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.rest.embedded_formats import FORMATS
 from odradek_gateway.rest.errors import errors_of
-from odradek_gateway.rest.media_types import OFFERED_V2, accepted, embedded_format
+from odradek_gateway.rest.media_types import accepted_without_records, embedded_format
 from odradek_gateway.rest.parameters import Cluster, PartitionId, TopicName
 from odradek_gateway.rest.produce import RecordFailure, require_partition, send_all
 from odradek_gateway.rest.v2.shapes import ProduceResult
@@ -73,7 +73,7 @@ async def _produce(
     topic: str, partition: int | None, request: Request, cluster: ClusterAccess
 ) -> Response:
     headers = request.headers
-    media_type = accepted(headers.get("accept"), OFFERED_V2)
+    media_type = accepted_without_records(headers.get("accept"))
     form = FORMATS[embedded_format(headers.get("content-type"))]
     records = form.outgoing(await form.body.read(request))
     producer = cluster.producer

@@ -12,7 +12,7 @@ from odradek.admin.descriptions import TopicDescription
 from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
 from odradek_gateway.rest.errors import PARTITION_NOT_FOUND, RestError, errors_of
-from odradek_gateway.rest.media_types import OFFERED_V2, accepted
+from odradek_gateway.rest.media_types import accepted_without_records
 from odradek_gateway.rest.parameters import Cluster, PartitionId, TopicName
 from odradek_gateway.rest.v2.shapes import BrokerIds, PartitionOffsets, PartitionV2, TopicV2
 
@@ -22,7 +22,7 @@ _ERRORS = errors_of(401, 403, 404, 406, 422, 429, 500, 503)
 
 def answer(content: Any, request: Request) -> Response:
     """JSON under the media type that the client accepts best; RestError 406."""
-    media_type = accepted(request.headers.get("accept"), OFFERED_V2)
+    media_type = accepted_without_records(request.headers.get("accept"))
     return Response(orjson.dumps(content), media_type=media_type)
 
 
