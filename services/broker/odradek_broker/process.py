@@ -38,7 +38,7 @@ from odradek_broker.listeners.grpc_listeners import GrpcListeners
 from odradek_broker.listeners.grpc_services import add_services
 from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.listeners.kafka_services import kafka_services
-from odradek_broker.metrics import BrokerMetrics
+from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.counters import Counters
@@ -63,6 +63,7 @@ from odradek_protocol.kafka.messages import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.internal_channels import InternalChannels
@@ -270,6 +271,11 @@ class BrokerProcess:
             loop_lag_seconds=lambda: self._upkeep.loop_lag_s,
         )
         self._metrics.extra.append(self._kafka.counters.families)
+        certificates = {
+            "ssl.certificate.location": settings.ssl_certificate,
+            "ssl.ca.location": settings.ssl_ca,
+        }
+        self._metrics.extra.append(CertificateExpiry(PREFIX, certificates).families)
         self._admin_http = AdminHttp(
             metrics=self._metrics.render,
             liveness={"event loop": lambda: ""},

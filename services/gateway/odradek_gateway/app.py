@@ -45,6 +45,7 @@ from odradek_gateway.rest.v3 import (
     topics,
 )
 from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.certificate_expiry import CertificateExpiry
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -161,6 +162,15 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.state.cluster_metrics = ClusterMetrics(cluster)
     app.state.request_metrics = RequestMetrics()
+    app.state.certificate_expiry = CertificateExpiry(
+        "odradek_gateway_",
+        {
+            "ssl.certificate.location": settings.ssl_certificate,
+            "ssl.ca.location": settings.ssl_ca,
+            "http.ssl.certificate.location": settings.http_ssl_certificate,
+            "http.ssl.ca.location": settings.http_ssl_ca,
+        },
+    )
     app.state.shares = shares = RequestShares(
         requests_max=settings.requests_max,
         body_bytes_max=settings.body_bytes_max,

@@ -13,6 +13,7 @@ from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
 from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_protocol.metadata.records import NO_LEADER
+from odradek_runtime.certificate_expiry import CertificateExpiry
 
 PREFIX = "odradek_metadata_quorum_"
 
@@ -20,9 +21,16 @@ PREFIX = "odradek_metadata_quorum_"
 class QuorumMetrics:
     """Renders the metrics of one controller process."""
 
-    def __init__(self, host: ControllerHost, quorum: Quorum, events: ClusterEvents) -> None:
+    def __init__(
+        self,
+        host: ControllerHost,
+        quorum: Quorum,
+        events: ClusterEvents,
+        expiry: CertificateExpiry,
+    ) -> None:
         self._host = host
         self._events = events
+        self._expiry = expiry
         self._quorum = quorum
         self._registry: Any = None  # prometheus_client is imported late: it costs start-up time
 
@@ -98,6 +106,7 @@ class QuorumMetrics:
         for peer in status.peers if status.active else ():
             lag.add_metric([str(peer.node_id)], status.log_last_offset - peer.match_index)
         yield lag
+        yield from self._expiry.families()
 
     def _cluster_gauges(self) -> Iterator[tuple[str, str, float]]:
         image = self._host.controller.committed

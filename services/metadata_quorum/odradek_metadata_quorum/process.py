@@ -10,7 +10,7 @@ from typing import Final
 import grpc.aio
 
 from odradek_metadata_quorum.controller import Controller
-from odradek_metadata_quorum.metrics import QuorumMetrics
+from odradek_metadata_quorum.metrics import PREFIX, QuorumMetrics
 from odradek_metadata_quorum.quorum import (
     CorruptStorage,
     Quorum,
@@ -34,6 +34,7 @@ from odradek_protocol.rpc.v1 import (
 )
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity, must_wait, why_stranger
 from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
@@ -163,7 +164,12 @@ class QuorumProcess:
         return server
 
     def _admin_http(self) -> AdminHttp:
-        metrics = QuorumMetrics(self._host, self._quorum, self._machine.events)
+        certificates = {
+            "ssl.certificate.location": self._settings.ssl_certificate,
+            "ssl.ca.location": self._settings.ssl_ca,
+        }
+        expiry = CertificateExpiry(PREFIX, certificates)
+        metrics = QuorumMetrics(self._host, self._quorum, self._machine.events, expiry)
         return AdminHttp(
             metrics=metrics.render,
             liveness={"loop": lambda: ""},

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import confluent_kafka as ck
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from odradek.admin.access import Acl, AclOperation, ResourceType
 from odradek.cli.certificate_authority import CertificateAuthority
@@ -250,6 +251,22 @@ async def test_metrics_take_the_right_to_describe_the_cluster(cluster: SecureClu
         )
         assert "kafka_brokers" in settled(lambda: visitor.http.get("/metrics"), 200).text
         assert visitor.http.get("/openapi.json").status_code == 200
+        text = visitor.http.get("/metrics").text
+    for address in cluster.describe()["metrics"].values():
+        text += httpx.get(f"http://{address}/metrics").text  # noqa: ASYNC210  nothing else runs
+    ends_s = {
+        family.name: {sample.labels["setting"]: sample.value for sample in family.samples}
+        for family in text_string_to_metric_families(text)
+        if family.name.endswith("certificate_expiry_timestamp_seconds")
+    }
+    own = {"ssl.certificate.location", "ssl.ca.location"}
+    assert {name: set(ends) for name, ends in ends_s.items()} == {
+        "odradek_broker_certificate_expiry_timestamp_seconds": own,
+        "odradek_metadata_quorum_certificate_expiry_timestamp_seconds": own,
+        "odradek_gateway_certificate_expiry_timestamp_seconds": own
+        | {f"http.{name}" for name in own},
+    }
+    assert all(end_s > time.time() for ends in ends_s.values() for end_s in ends.values())
 
 
 async def test_a_certificate_does_not_speak_for_others_at_the_gateway(

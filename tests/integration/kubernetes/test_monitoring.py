@@ -23,6 +23,10 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.unit.kubernetes.rendered import K8S
 
 MONITORING = K8S / "components" / "monitoring"
+OF_CERTIFICATES = {  # the cluster here has none; tests/unit/runtime/test_certificate_expiry.py has the labels
+    f"{prefix}certificate_expiry_timestamp_seconds": {"setting"}
+    for prefix in ("odradek_broker_", "odradek_metadata_quorum_", "odradek_gateway_")
+}
 OF_TARGETS = {"job", "instance"}  # what Prometheus adds
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 SEEN_S_MAX = 60.0
@@ -132,7 +136,7 @@ def _scrape(cluster: EmbeddedCluster) -> Scrape:
     httpx.get(f"{told['gateway']}/topics").raise_for_status()
     deadline_s = time.monotonic() + SEEN_S_MAX
     while True:
-        found: Scrape = {"up": set(), "ALERTS": {"alertname"}}
+        found: Scrape = {"up": set(), "ALERTS": {"alertname"}, **OF_CERTIFICATES}
         for url in urls:
             text = httpx.get(url, timeout=30).raise_for_status().text
             for family in text_string_to_metric_families(text):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 BROKER = "odradek_broker_"
 QUORUM = "odradek_metadata_quorum_"
+GATEWAY = "odradek_gateway_"
 ACTIVE = f"({QUORUM}active_controller == 1)"
 
 
@@ -191,6 +192,17 @@ ALERTS = (
         severity="warning",
         summary="{{ $labels.instance }} started {{ $value }} times within half an hour",
         action="The end of its former log says why (`kubectl logs --previous`).",
+    ),
+    Alert(
+        name="OdradekCertificateEnds",
+        expr=" or ".join(
+            f"{prefix}certificate_expiry_timestamp_seconds - time() < 7 * 86400"
+            for prefix in (BROKER, QUORUM, GATEWAY)
+        ),
+        lasts="5m",
+        severity="critical",
+        summary="{{ $labels.setting }} of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
+        action="See why it was not renewed (CronJob renew-certificates, or cert-manager); peers refuse it then.",
     ),
     Alert(
         name="OdradekScrapeProblem",

@@ -57,7 +57,8 @@ async def metrics(request: Request) -> Response:
     """Brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
     state = request.app.state
     of_cluster = CollectorRegistry()
-    of_cluster.register(_Collected(await state.cluster_metrics.families()))
+    families = [*await state.cluster_metrics.families(), *state.certificate_expiry.families()]
+    of_cluster.register(_Collected(families))
     state.request_metrics.instances.set(len(state.instances))
     text = generate_latest(of_cluster) + generate_latest(state.request_metrics.registry)
     return Response(text, media_type=_TEXT)
