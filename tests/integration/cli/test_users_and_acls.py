@@ -57,7 +57,7 @@ class Cli:
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         if status:
-            return done.stderr
+            return done.stderr or done.stdout
         return json.loads(done.stdout) if "json" in words else done.stdout
 
 
@@ -102,12 +102,40 @@ def test_a_cluster_is_not_called_healthy_to_who_sees_nothing_of_it(cli: Cli) -> 
     cli.run("user", "create", "watcher", stdin="w\n")
     look = ("--user", "watcher", "cluster", "health")
     login = {"bootstrap": cli.guarded, "ODRADEK_SASL_PASSWORD": "w"}
-    assert "needs DESCRIBE on CLUSTER" in cli.run(*look, status=1, **login)
+    assert "needs DESCRIBE on CLUSTER" in cli.run(*look, status=3, **login)
     may = ("--principal", "User:watcher", "--operation", "describe", "--cluster")
     cli.run("acl", "add", *may)
     assert cli.run(*look, "-o", "json", **login)["healthy"] is True
     cli.run("acl", "remove", *may)
     cli.run("user", "delete", "watcher")
+
+
+def test_a_refusal_names_the_principal_and_the_right(cli: Cli) -> None:
+    cli.run("user", "create", "dave", stdin="d\n")
+    cli.run("topic", "create", "orders-eu", "--replicas", "1", "--partitions", "1")
+
+    def refused(*words: str, stdin: str = "") -> str:
+        login = {"ODRADEK_SASL_USERNAME": "dave", "ODRADEK_SASL_PASSWORD": "d"}
+        return str(cli.run(*words, stdin=stdin, status=1, bootstrap=cli.guarded, **login))
+
+    consume = ("consume", "orders-eu", "--from-beginning", "--exit-at-end")
+    produce = ("produce", "orders-eu")
+    assert "User:dave needs DESCRIBE on TOPIC orders-eu" in refused(*consume)
+    assert "User:dave needs DESCRIBE on TOPIC orders-eu" in refused(*produce, stdin="x\n")
+    may = ("--principal", "User:dave", "--topic", "orders-eu")
+    cli.run("acl", "add", *may, "--operation", "describe")
+    cli.run("produce", "orders-eu", stdin="hello\n")
+    assert "orders-eu-0: User:dave needs READ on TOPIC orders-eu;" in refused(*consume)
+    assert "needs IDEMPOTENT_WRITE on CLUSTER" in refused(*produce, stdin="x\n")
+    of_cluster = ("--principal", "User:dave", "--cluster")
+    cli.run("acl", "add", *of_cluster, "--operation", "idempotent-write")
+    assert "orders-eu-0: User:dave needs WRITE on TOPIC orders-eu;" in refused(
+        *produce, stdin="x\n"
+    )
+    cli.run("acl", "add", *may, "--operation", "read")
+    assert "User:dave needs READ on GROUP workers" in refused(*consume, "--group", "workers")
+    cli.run("acl", "remove", "--principal", "User:dave")
+    cli.run("user", "delete", "dave")
 
 
 def test_a_user_with_both_mechanisms_gets_one_password(cli: Cli, tmp_path: Path) -> None:

@@ -262,6 +262,13 @@ async def test_groups_are_named_when_they_are_not_there_or_in_use(
         await read(consumer, 1)
         told = (await client.admin.delete_groups([topic]))[topic]
         assert isinstance(told, GroupInUse), told
+        with pytest.raises(GroupInUse) as refused:
+            await client.admin.alter_group_offsets(topic, {(topic, 0): 0})
+        for error in (told, refused.value):
+            assert str(error) == (
+                f"group {topic!r} has members; stop them first;"
+                f" `odradek group describe {topic}` lists them"
+            )
 
 
 async def test_progress_goes_on_while_members_come_and_go(

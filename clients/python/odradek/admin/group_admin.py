@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from odradek.admin.admin_calls import AdminCalls, check
-from odradek.errors import OdradekError, error_code, error_of
+from odradek.errors import GroupInUse, OdradekError, error_code, error_of
 from odradek.partitions import (
     ByPartition,
     PartitionLike,
@@ -125,7 +126,7 @@ class GroupAdmin(AdminCalls):
         """Let a group without members go on there.
 
         Raises:
-            OdradekError: the group has members; stop them first.
+            GroupInUse: the group has members; stop them first.
         """
         request = pb.CommitOffsetsRequest(group_id=group, member_epoch=-1)
         for name, offset in offsets.items():
@@ -134,9 +135,7 @@ class GroupAdmin(AdminCalls):
             )
         response = await self._call(methods.GROUP_COMMIT, request)
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
-            raise error_of(
-                ErrorCode.NON_EMPTY_GROUP, f"group {group!r}", "it has members; stop them first"
-            )
+            raise _group_error(ErrorCode.NON_EMPTY_GROUP, group)
         check(response.error_code, f"group {group!r}")
         for one in response.offsets:
             check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
@@ -149,9 +148,7 @@ class GroupAdmin(AdminCalls):
                 methods.DELETE_GROUPS, pb.DeleteGroupsRequest(group_ids=[group])
             )
             for one in response.groups:
-                outcomes[group] = (
-                    error_of(one.error_code, f"group {group!r}") if one.error_code else None
-                )
+                outcomes[group] = _group_error(one.error_code, group) if one.error_code else None
         return outcomes
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
@@ -163,6 +160,16 @@ class GroupAdmin(AdminCalls):
         check(response.error_code, f"group {group!r}")
         for one in response.offsets:
             check(one.error_code, f"{one.partition.topic}-{one.partition.partition}")
+
+
+def _group_error(code: int, group: str) -> OdradekError:
+    if code != ErrorCode.NON_EMPTY_GROUP:
+        return error_of(code, f"group {group!r}")
+    return GroupInUse(
+        f"group {group!r} has members",
+        code=ErrorCode.NON_EMPTY_GROUP,
+        hint=f"stop them first; `odradek group describe {shlex.quote(group)}` lists them",
+    )
 
 
 def _named(name: TopicPartition) -> common_pb2.TopicPartition:

@@ -273,7 +273,7 @@ def _describe(response: broker_service_pb2.MetadataResponse, name: str) -> Topic
             f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
     if told.error_code:
-        raise error_of(told.error_code, f"topic {name!r}")
+        raise error_of(told.error_code, f"topic {name!r}", told.error_message)
     cache = MetadataCache()
     cache.apply(response)
     topic = cache.topics[name]

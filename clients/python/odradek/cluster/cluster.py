@@ -198,7 +198,8 @@ class Cluster:
             if self.cache.topic(name) is not None and partition is None:
                 continue
             waited_s = time.monotonic() - began_s
-            error = self._topic_error(name, partition, code)
+            message = "" if problem is None else problem.error_message
+            error = self._topic_error(name, partition, code, message)
             if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
                 raise error
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
@@ -377,7 +378,9 @@ class Cluster:
         others = [endpoint for endpoint in self.bootstrap if endpoint not in known]
         return [*_turned(known, self._rotation), *_turned(others, self._rotation)]
 
-    def _topic_error(self, name: str, partition: int | None, code: int) -> OdradekError:
+    def _topic_error(
+        self, name: str, partition: int | None, code: int, message: str
+    ) -> OdradekError:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             known = self.cache.topic(name)
             if known is not None and partition is not None:
@@ -395,7 +398,7 @@ class Cluster:
                 code=ErrorCode.INVALID_TOPIC_EXCEPTION,
                 hint="names have 1 to 249 ASCII letters, digits, '.', '_' and '-'",
             )
-        return error_of(code, f"topic {name!r}")
+        return error_of(code, f"topic {name!r}", message)
 
     def _enter(self, state: LinkState) -> None:
         if state is self.state or self.state is LinkState.CLOSED:

@@ -252,7 +252,7 @@ class FetchPlanner:
         if news.error_code != ErrorCode.NONE:
             self._give_back(source, size_bytes)
             progress.log_start_offset = max(progress.log_start_offset, news.log_start_offset)
-            self._refused(progress, news.error_code, now_ms)
+            self._refused(progress, news.error_code, news.error_message, now_ms)
             return
         progress.failures = 0
         progress.failing_since_ms = -1
@@ -399,14 +399,14 @@ class FetchPlanner:
             progress.failing_since_ms = now_ms
         progress.not_before_ms = now_ms + self._backoff.after(min(progress.failures, 8), 0.0)
 
-    def _refused(self, progress: PartitionProgress, code: int, now_ms: int) -> None:
+    def _refused(self, progress: PartitionProgress, code: int, message: str, now_ms: int) -> None:
         progress.endpoint = None
         progress.preferred_replica = -1
         self._pause_for_a_while(progress, now_ms)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(progress)
             return
-        error = error_of(code, str(progress.name))
+        error = error_of(code, str(progress.name), message)
         assert error.code is not None
         if not error.code.retriable:
             self.raise_soon(error)

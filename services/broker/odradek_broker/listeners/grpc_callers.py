@@ -101,6 +101,18 @@ class Caller:
         tell("Denied", self.principal, self.host, request=request, needs=wanted, via=self.via)
         return f"{self.principal} needs {wanted or 'a right that nobody has'}"
 
+    def denied_topic(
+        self, request: str, operation: Operation, topic: str, given_name: str | None = None
+    ) -> str:
+        """Like `denied`. `given_name` is what the caller called the topic, which may be by its id alone.
+
+        The response has no other name: an id must not buy the name of a topic that the caller may not see.
+        """
+        sentence = self.denied(request, [(operation, ResourceType.TOPIC, topic)])
+        if given_name is None or given_name == topic:
+            return sentence
+        return f"{self.principal} needs {operation.name} on TOPIC {given_name}".rstrip()
+
 
 _current: ContextVar[Caller] = ContextVar("odradek_grpc_caller")
 

@@ -26,7 +26,7 @@ from odradek_broker.listeners.servicers.produce_stream import ProduceStream
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.security.grpc_rights import may_create
-from odradek_broker.security.rights import Operation, ResourceType
+from odradek_broker.security.rights import Operation
 from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
@@ -141,10 +141,12 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         infos = topic_infos(image, visible, errors)
         if not request.all_topics:  # who asks by name learns that he may not know
             hidden = set(names).difference(visible)
-            for name in hidden:
-                caller.denied("Metadata", [(Operation.DESCRIBE, ResourceType.TOPIC, name)])
             infos += [
-                pb.TopicInfo(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                pb.TopicInfo(
+                    name=name,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=caller.denied_topic("Metadata", Operation.DESCRIBE, name),
+                )
                 for name in sorted(hidden)
             ]
         return self._metadata(image, infos)

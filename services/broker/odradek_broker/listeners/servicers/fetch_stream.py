@@ -20,7 +20,7 @@ from odradek_broker.quotas.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.security.rights import Operation, ResourceType
+from odradek_broker.security.rights import Operation
 from odradek_broker.wire_bytes import FetchResponseBytes
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -53,6 +53,8 @@ class _Position:
     current_leader_epoch: LeaderEpoch
     fetch_id: int
     host: PartitionHost | None = None
+    refusal: str = ""
+    """The right that the caller lacks."""
 
 
 class FetchStream:
@@ -237,7 +239,7 @@ class FetchStream:
             name = TopicName("") if topic is None else topic.name
         if self._caller.may(Operation.READ, name):
             return True
-        self._caller.denied("Fetch", [(Operation.READ, ResourceType.TOPIC, name)])
+        position.refusal = self._caller.denied_topic("Fetch", Operation.READ, name, position.topic)
         return False
 
     def _forget(self, key: Key) -> None:
@@ -283,6 +285,8 @@ class FetchStream:
                 producer_id=one.producer_id, first_offset=one.first_offset
             )
         if gated.error is not ErrorCode.NONE:
+            if gated.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                data.error_message = position.refusal
             now = self._service.leader_of(name, position.partition)
             data.leader.CopyFrom(
                 leader_hint(

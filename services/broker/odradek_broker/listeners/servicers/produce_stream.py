@@ -18,7 +18,7 @@ from odradek_broker.listeners.servicers.metadata_view import leader_hint
 from odradek_broker.quotas.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
-from odradek_broker.security.rights import Operation, ResourceType
+from odradek_broker.security.rights import Operation
 from odradek_broker.wire_bytes import (
     ProduceMessage,
     WireError,
@@ -125,15 +125,15 @@ class ProduceStream:
 
     def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
         """Why the caller must not write there; None if he may."""
+        given_name = name
         if topic_id:
             topic = self._service.image.topics.get(TopicId(topic_id))
             name = "" if topic is None else topic.name
         if self._caller.may(Operation.WRITE, name):
             return None
-        self._caller.denied("Produce", [(Operation.WRITE, ResourceType.TOPIC, name)])
         return ProduceOutcome(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            message=f"{self._caller.principal} may not write to {name}",
+            message=self._caller.denied_topic("Produce", Operation.WRITE, name, given_name),
         )
 
     def _completed(self, waiting: _Request, number: int, outcome: ProduceOutcome) -> None:
