@@ -63,6 +63,7 @@ from odradek_protocol.kafka.messages import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
+from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity
@@ -108,6 +109,7 @@ class BrokerProcess:
             AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()
         )
         self._quotas = Quotas()
+        self._budget = ClientBudget()
         self._admin_http: AdminHttp | None = None
         self._ports: dict[str, int] = {}
 
@@ -257,6 +259,7 @@ class BrokerProcess:
             credentials=lambda: self._partitions.image.scram,
             tokens=self._tokens,
             is_registered=lambda broker_id: broker_id in self._feed.image.brokers,
+            budget=self._budget,
         )
         self._ports |= self._grpc.bind()
         self._ports |= self._kafka.bind()
@@ -378,7 +381,11 @@ class BrokerProcess:
     async def _serve_kafka(self) -> None:
         await self._may_serve_kafka.wait()
         services = kafka_services(
-            self._context, self._table, authorizer=self._authorizer, quotas=self._quotas
+            self._context,
+            self._table,
+            authorizer=self._authorizer,
+            quotas=self._quotas,
+            budget=self._budget,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kafka.serve(Registry(services), ready=self._serves_kafka))

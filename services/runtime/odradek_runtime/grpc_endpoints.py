@@ -12,6 +12,7 @@ from odradek_runtime.listeners import ListenerAddress, host_port, open_port, por
 from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
+CLIENT_MESSAGE_BYTES_MAX: Final = 33 << 20  # a batch of 32 MiB, and what is around it
 _PROBE_BYTES_MAX: Final = 4096  # anybody may ask how a process is: the name of a service
 Options = list[tuple[str, Any]]
 
@@ -32,6 +33,15 @@ SERVER_OPTIONS: Final[Options] = [
     ("grpc.http2.lookahead_bytes", 4 << 20),
     ("grpc.http2.max_frame_size", 1 << 20),
 ]
+
+CLIENT_SERVER_OPTIONS: Final[Options] = [
+    ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", 1000),  # of one connection: a gateway's carries many consumers
+    # What a call that is not read may make the server keep: one request of a producer, as the SDK
+    # sends it by default. A message that is read takes what it needs.
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+]
+"""Where clients come in, who are not to be trusted with as much as the cluster's processes."""
 
 INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -93,6 +103,14 @@ def new_server(
         options=list(options.items()),
         interceptors=list(interceptors),
         maximum_concurrent_rpcs=concurrent_rpcs_max,
+    )
+
+
+def new_client_server(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+    """A server for clients, on no port yet."""
+    return grpc.aio.server(
+        options=list((dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS)).items()),
+        interceptors=list(interceptors),
     )
 
 

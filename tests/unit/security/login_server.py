@@ -14,6 +14,7 @@ from odradek.admin.access import ScramMechanism as SdkMechanism
 from odradek.admin.access import salted_password
 from odradek_broker.listeners.grpc_authorization import Authorization
 from odradek_broker.listeners.grpc_callers import Callers, current_caller
+from odradek_broker.listeners.grpc_intake import GrpcIntake
 from odradek_broker.listeners.servicers import auth_servicer
 from odradek_broker.security.authorizer import Authorizer, EverybodyMay
 from odradek_broker.security.grpc_sessions import GrpcSessions
@@ -21,6 +22,7 @@ from odradek_broker.security.sasl import credential_of
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
+from odradek_runtime.grpc_endpoints import new_client_server
 from odradek_runtime.jwt_tokens import TokenVerifier
 from odradek_runtime.tls import TlsFiles
 
@@ -84,6 +86,7 @@ async def login_server(
     mutual: bool = False,
     lifetime_ms: int = 60_000,
     tokens: TokenVerifier | None = None,
+    intake: GrpcIntake | None = None,
 ) -> AsyncIterator[LoginServer]:
     """Serve until the block ends."""
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = {}
@@ -95,7 +98,7 @@ async def login_server(
         wants_login=wants_login,
         delegates=delegates,
     )
-    server = grpc.aio.server(interceptors=[Authorization(callers)])
+    server = new_client_server([Authorization(callers, intake=intake)])
     pb_grpc.add_BrokerServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]
     login = auth_servicer.AuthServicer(
         mechanisms=mechanisms, credentials=lambda: users, sessions=sessions, tokens=tokens

@@ -12,7 +12,6 @@ from odradek.cli.certificate_authority import CertificateAuthority
 from odradek.errors import AuthorizationFailed, OdradekError, ServerFault
 from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.methods import LIST_OFFSETS, METADATA
-from odradek_broker.listeners import grpc_callers
 from odradek_broker.security.authorizer import AclAuthorizer
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.tls import TlsFiles
@@ -83,7 +82,6 @@ async def test_nobody_else_speaks_for_others(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither another certificate, nor a login of whatever name, nor somebody without either."""
-    grpc_callers._told_at_s.clear()
     async with login_server(
         wants_login=False, delegates=(GATEWAY,), tls=tls_of("broker-1"), mutual=True
     ) as server:
@@ -134,7 +132,6 @@ async def test_a_gateway_does_not_speak_for_super_users(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A gateway that is taken over is not the administrator, nor itself, if it is a super user."""
-    grpc_callers._told_at_s.clear()
     async with login_server(
         authorizer=AclAuthorizer(super_users=["User:CN=admin", GATEWAY]),
         wants_login=False,

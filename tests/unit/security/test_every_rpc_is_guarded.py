@@ -210,9 +210,6 @@ def test_the_matrix_has_every_method() -> None:
 async def test_who_has_no_right_is_refused_and_audited(
     server: Everything, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from odradek_broker.listeners import grpc_callers
-
-    grpc_callers._told_at_s.clear()
     assert await server.is_refused(name, [])
     [told] = [r.odradek_fields for r in caplog.records if r.name == "odradek_broker.audit"]  # type: ignore[attr-defined]
     assert told["principal"] == "User:ANONYMOUS"

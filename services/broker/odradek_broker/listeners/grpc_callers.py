@@ -10,14 +10,14 @@ Who he is, the first that fits:
   3. The subject of the certificate, as on Kafka's listeners.
   4. User:ANONYMOUS, which a listener that wants a login (SASL_...) refuses.
 
-Every refusal is a line in the audit log, the same once a second at most.
+Every refusal is a line in the audit log: the same once a minute, each owner's at a rate, none of any length.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import AsyncIterator, Iterable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -27,7 +27,11 @@ from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.security.grpc_rights import Need
 from odradek_broker.security.grpc_sessions import GrpcSession, GrpcSessions
 from odradek_broker.security.rights import Operation, ResourceType
+from odradek_runtime.budget.loop_turns import LoopTurns, Pace
+from odradek_runtime.budget.refusal_lines import RefusalLines, shortened
+from odradek_runtime.budget.shares import owner_of
 from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
+from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 _audit = event_log("odradek_broker.audit")
@@ -38,8 +42,8 @@ ON_BEHALF_OF_HOST: Final = "odradek-on-behalf-of-host"
 SESSION: Final = "authorization"
 _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
-_TOLD_MAX: Final = 1024
-_TOLD_AGAIN_S: Final = 1.0
+_OTHERS: Final = LoopTurns()  # for calls of other brokers
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -56,7 +60,17 @@ class Refused(Exception):
 class Caller:
     """Who made one call, and on which listener."""
 
-    __slots__ = ("_authorizer", "client_id", "host", "listener", "principal", "session", "via")
+    __slots__ = (
+        "_authorizer",
+        "_refusals",
+        "client_id",
+        "host",
+        "listener",
+        "pace",
+        "principal",
+        "session",
+        "via",
+    )
 
     def __init__(
         self,
@@ -68,8 +82,11 @@ class Caller:
         listener: str = "GRPC",
         session: GrpcSession | None = None,
         via: str = "",
+        refusals: RefusalLines | None = None,
     ) -> None:
-        """`via` is the gateway that speaks for the principal."""
+        """`via` is the gateway that speaks for the principal; `pace` that of the call's work on the loop."""
+        self._refusals = refusals or RefusalLines()
+        self.pace: Pace | None = None
         self._authorizer = authorizer
         self.principal = principal
         self.host = host
@@ -77,6 +94,11 @@ class Caller:
         self.listener = listener
         self.session = session
         self.via = via
+
+    @property
+    def owner(self) -> str:
+        """Who pays for what this caller takes (`odradek_runtime.budget.shares`)."""
+        return owner_of(self.principal, self.host)
 
     def may(self, operation: Operation, topic: str) -> bool:
         """Whether he may do this to a topic."""
@@ -96,9 +118,11 @@ class Caller:
     def denied(self, request: str, need: Need) -> str:
         """Write the refusal into the audit log; what to tell the caller."""
         wanted = " or ".join(
-            f"{operation.name} on {kind.name} {name or '(any)'}" for operation, kind, name in need
+            f"{operation.name} on {kind.name} {shortened(name or '(any)')}"
+            for operation, kind, name in need
         )
-        tell("Denied", self.principal, self.host, request=request, needs=wanted, via=self.via)
+        fields = {"request": request, "needs": wanted, "via": self.via}
+        log_refusal(self._refusals, "Denied", self.principal, self.host, **fields)
         return f"{self.principal} needs {wanted or 'a right that nobody has'}"
 
     def denied_topic(
@@ -132,6 +156,14 @@ def client_caller() -> Caller | None:
     return _current.get(None)
 
 
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items of a request one after the other, with turns for others where they are due."""
+    caller = client_caller()
+    pace = None if caller is None else caller.pace
+    async for item in (pace or _OTHERS.pace("brokers")).items(items):
+        yield item
+
+
 class Callers:
     """Finds out who calls on one listener."""
 
@@ -143,8 +175,10 @@ class Callers:
         listener: str,
         wants_login: bool = False,
         delegates: tuple[str, ...] = (),
+        refusals: RefusalLines | None = None,
     ) -> None:
         self.authorizer = authorizer
+        self.refusals = refusals or RefusalLines()
         self._sessions = sessions
         self._listener = listener
         self._wants_login = wants_login
@@ -179,6 +213,7 @@ class Callers:
             listener=self._listener,
             session=session,
             via=via,
+            refusals=self.refusals,
         )
 
     def may_be_heard(self, metadata: Any) -> bool:
@@ -232,20 +267,17 @@ def _unauthenticated(details: str) -> Refused:
     )
 
 
-_told_at_s: dict[tuple[str, ...], float] = {}
-
-
-def tell(kind: str, principal: str, host: str, **fields: str) -> None:
-    """A line in the audit log; who asks the same again and again fills no disk with it."""
-    entry = (kind, principal, host, *fields.values())
-    now_s = time.monotonic()
-    if now_s - _told_at_s.get(entry, -_TOLD_AGAIN_S) < _TOLD_AGAIN_S:
+def log_refusal(
+    refusals: RefusalLines, kind: str, principal: str, host: str, **fields: str
+) -> None:
+    """Write a line into the audit log, unless the same was written a moment ago or the owner has too many."""
+    written = {name: shortened(value) for name, value in fields.items() if value}
+    entry = (kind, *written.values())
+    unlogged = refusals.admit(owner_of(principal, host), entry, monotonic_ms() / 1000)
+    if unlogged is None:
         return
-    if len(_told_at_s) >= _TOLD_MAX:
-        del _told_at_s[next(iter(_told_at_s))]
-    _told_at_s.pop(entry, None)
-    _told_at_s[entry] = now_s
-    _audit.warning(kind, principal=principal, host=host, **{k: v for k, v in fields.items() if v})
+    more = {"not_logged_before": unlogged} if unlogged else {}
+    _audit.warning(kind, principal=shortened(principal), host=shortened(host), **written, **more)
 
 
 def host_of(peer: str) -> str:

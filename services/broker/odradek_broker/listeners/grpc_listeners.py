@@ -22,6 +22,7 @@ import grpc.aio
 
 from odradek_broker.listeners.grpc_authorization import Authorization
 from odradek_broker.listeners.grpc_callers import Callers
+from odradek_broker.listeners.grpc_intake import GrpcIntake
 from odradek_broker.listeners.servicers import auth_servicer
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.security.authorizer import Authorizer
@@ -29,7 +30,14 @@ from odradek_broker.security.grpc_sessions import GrpcSessions
 from odradek_broker.security.sasl import Credentials
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_grpc_listener
 from odradek_protocol.identity import BrokerId
-from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.grpc_endpoints import (
+    Health,
+    bind,
+    enable_reflection,
+    new_client_server,
+    new_server,
+)
 from odradek_runtime.listeners import ListenerAddress
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles, peer_identity
@@ -91,7 +99,9 @@ class GrpcListeners:
         credentials: Credentials,
         tokens: TokenVerifier | None,
         is_registered: Callable[[BrokerId], bool],
+        budget: ClientBudget,
     ) -> None:
+        self._intake = GrpcIntake(budget)
         self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
         self._settings = settings
         self._tls = tls
@@ -126,8 +136,11 @@ class GrpcListeners:
             listener=name,
             wants_login=protocol.startswith("SASL"),
             delegates=settings.delegation_principals,
+            refusals=self._intake.budget.refusals,
         )
-        server = new_server(interceptors=[Authorization(callers, self._quotas)])
+        server = new_client_server(
+            interceptors=[Authorization(callers, self._quotas, self._intake)]
+        )
         self._clients[name] = server
         return bind(
             server,

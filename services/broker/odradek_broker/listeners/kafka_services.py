@@ -8,10 +8,16 @@ from odradek_broker.listeners.directory_inventory import DirectoryInventory
 from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.security.authorizer import Authorizer
+from odradek_runtime.budget.client_budget import ClientBudget
 
 
 def kafka_services(
-    context: BrokerContext, table: PartitionTable, *, authorizer: Authorizer, quotas: Quotas
+    context: BrokerContext,
+    table: PartitionTable,
+    *,
+    authorizer: Authorizer,
+    quotas: Quotas,
+    budget: ClientBudget,
 ) -> Services:
     """The services of this broker's Kafka handlers."""
     settings = context.settings
@@ -26,5 +32,6 @@ def kafka_services(
         inventory=DirectoryInventory(table, str(settings.log_dir)),
         authorizer=authorizer,
         quotas=quotas,
+        budget=budget,
         groups=context.groups,
     )
