@@ -7,8 +7,9 @@
 
 It speaks the SDK's wire messages, and is honest where clients depend on it: batches are checked and
 read, offsets assigned, producers' repeats recognized and gaps refused, leaders fenced by epoch, fetches
-bounded by credit, topics identified by id. It does not replicate: all brokers share one truth,
-so killing one loses nothing, unless `lose_records` says so.
+bounded by credit, topics identified by id. Consumer groups share partitions, rebalance, and fence
+members (`groups`). It does not replicate: all brokers share one truth, so killing one loses nothing,
+unless `lose_records` says so.
 
 Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for a partition's next
 produces or fetches), `lose_next_answers` (the broker writes, the answer never comes), `lose_records`.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from odradek.partitions import TopicPartition
+from odradek.testing.memory_groups import MemoryGroups
 from odradek.testing.memory_log import MemoryLog
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -82,6 +84,7 @@ class MemoryCluster:
         self.alive = set(self.endpoints)
         self.frozen: set[int] = set()
         self.metadata_offset = 0
+        self.groups = MemoryGroups(self)
         self.requests: list[str] = []
         """Names of the calls and streams that clients made, in order."""
         self._next_producer_id = 1000

@@ -19,6 +19,7 @@ from odradek.errors import (
 from odradek.testing.memory_admin import ADMIN_CALLS
 from odradek.testing.memory_broker import BROKER_CALLS, BROKER_STREAMS
 from odradek.testing.memory_cluster import MemoryCluster
+from odradek.testing.memory_groups import GROUP_CALLS
 from odradek.transports.transport import Method, Stream
 
 Q = TypeVar("Q")
@@ -49,7 +50,7 @@ class MemoryTransport:
         except TimeoutError:
             raise RequestTimedOut(f"{method.name} was not answered by {endpoint}") from None
         _reach(self._cluster, endpoint)
-        for table in (BROKER_CALLS, ADMIN_CALLS):
+        for table in (BROKER_CALLS, ADMIN_CALLS, GROUP_CALLS):
             if method.name in table:
                 kind, handler = table[method.name]
                 message = kind.FromString(method.encode(request))

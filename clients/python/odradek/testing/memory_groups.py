@@ -1,0 +1,494 @@
+"""Consumer groups of the in-memory cluster: one coordinator, members by KIP-848, offsets.
+
+A group has an epoch, which rises when members, subscriptions or the topics they read change; then every member
+gets a target, what it shall own. A member's heartbeat brings it closer to its target:
+
+    STABLE --target shrinks--> REVOKING --its heartbeat no longer owns the rest--> STABLE
+       ^                           |
+       +-- join --  OUTSIDE  <-----+ leaves, is silent for `session_s`, or revokes for longer than it may
+
+Invariants: a partition is held by one member at most, from the response that names it until a heartbeat without
+it, or the member's end; a member has the group's epoch only when it holds nothing beyond its target; a commit
+needs the member's present epoch, so whoever was taken out cannot move the group's offsets.
+
+Timeouts are looked at when a request comes, with the event loop's time. All brokers coordinate all groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import group_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from odradek.testing.memory_cluster import MemoryCluster
+
+SESSION_S: Final = 45.0
+HEARTBEAT_INTERVAL_MS: Final = 50
+"""Shorter than a broker's: tests wait for rebalances."""
+_REBALANCE_TIMEOUT_MS: Final = 60_000
+_LEAVE: Final = -1
+_LEAVE_STATIC: Final = -2
+
+PartitionId: TypeAlias = tuple[bytes, int]
+"""A topic's id and a partition's index."""
+
+
+@dataclass(slots=True)
+class MemoryMember:
+    """What the coordinator knows of one member."""
+
+    member_id: str
+    instance_id: str | None
+    heard_s: float
+    epoch: int = 0
+    previous_epoch: int = 0
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+    assignor: str | None = None
+    rebalance_timeout_ms: int = _REBALANCE_TIMEOUT_MS
+    target: frozenset[PartitionId] = frozenset()
+    assigned: frozenset[PartitionId] = frozenset()
+    """What it was told to own last."""
+    revoking: frozenset[PartitionId] = frozenset()
+    """What it was told to give up, and still may own."""
+    revoking_since_s: float = 0.0
+    is_away: bool = False
+    """A static member that left for a while; its partitions wait for it."""
+
+    @property
+    def held(self) -> frozenset[PartitionId]:
+        """What nobody else may own."""
+        return self.assigned | self.revoking
+
+
+@dataclass(slots=True)
+class CommittedOffset:
+    """The offset of the next record to read, for the topic with this id."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(slots=True)
+class MemoryGroup:
+    """Members by id, and offsets by topic and partition."""
+
+    epoch: int = 0
+    members: dict[str, MemoryMember] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    planned_for: object = None
+    """Subscriptions and partitions that the targets were computed from."""
+
+    def remove(self, member: MemoryMember) -> None:
+        """Its partitions are free at once."""
+        del self.members[member.member_id]
+
+
+class MemoryGroups:
+    """The coordinator of all groups of a cluster in memory."""
+
+    def __init__(self, cluster: MemoryCluster, *, session_s: float = SESSION_S) -> None:
+        self.session_s = session_s
+        """A member that is silent for longer is taken out of its group."""
+        self._cluster = cluster
+        self._groups: dict[str, MemoryGroup] = {}
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def heartbeat(self, beat: pb.GroupHeartbeatRequest, now_s: float) -> pb.GroupHeartbeatResponse:
+        """Let a member join, stay or leave; tell it what it shall own."""
+        group = self._groups.setdefault(beat.group_id, MemoryGroup())
+        self._expire(group, now_s)
+        if beat.assignor not in ("", "uniform", "range"):
+            return pb.GroupHeartbeatResponse(
+                error_code=ErrorCode.UNSUPPORTED_ASSIGNOR,
+                error_message=f"assignor {beat.assignor!r}; there are uniform and range",
+            )
+        if (problem := _pattern_problem(beat.subscribed_pattern)) is not None:
+            return pb.GroupHeartbeatResponse(
+                error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=problem
+            )
+        member = group.members.get(beat.member_id)
+        if beat.member_epoch in (_LEAVE, _LEAVE_STATIC):
+            return self._leave(group, member, beat.member_epoch)
+        if beat.member_epoch == 0:
+            member = self._join(group, beat, now_s)
+            if member is None:
+                return _refused(ErrorCode.UNRELEASED_INSTANCE_ID)
+        elif member is None:
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        elif beat.member_epoch != member.epoch:
+            # The response that told the present epoch may be lost: its member repeats the one before.
+            owned = _owned(beat)
+            if beat.member_epoch != member.previous_epoch or not owned <= member.held:
+                group.remove(member)
+                self._plan(group)
+                return _refused(ErrorCode.FENCED_MEMBER_EPOCH)
+        member.heard_s = now_s
+        _subscribe(member, beat)
+        self._plan(group)
+        if beat.has_owned:
+            member.revoking &= _owned(beat)
+        if beat.member_epoch == 0:  # it owns nothing yet, so has nothing to give up
+            member.assigned &= member.target
+        self._reconcile(group, member, now_s)
+        return self._told(member)
+
+    def _join(
+        self, group: MemoryGroup, beat: pb.GroupHeartbeatRequest, now_s: float
+    ) -> MemoryMember | None:
+        """A member of epoch 0, which owns nothing; None while another one has its static name."""
+        instance_id = beat.instance_id if beat.HasField("instance_id") else None
+        member = MemoryMember(beat.member_id, instance_id, now_s)
+        for other in list(group.members.values()):
+            is_same = other.member_id == beat.member_id
+            if not is_same and (instance_id is None or other.instance_id != instance_id):
+                continue
+            if not is_same and not other.is_away:
+                return None
+            if other.is_away:
+                member.target = member.assigned = other.assigned
+            group.remove(other)
+        group.members[member.member_id] = member
+        return member
+
+    def _leave(
+        self, group: MemoryGroup, member: MemoryMember | None, epoch: int
+    ) -> pb.GroupHeartbeatResponse:
+        if member is None:
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        if epoch == _LEAVE_STATIC and member.instance_id is not None:
+            member.is_away, member.epoch, member.revoking = True, epoch, frozenset()
+        else:
+            group.remove(member)
+        self._plan(group)
+        return pb.GroupHeartbeatResponse(member_epoch=epoch)
+
+    def _expire(self, group: MemoryGroup, now_s: float) -> None:
+        for member in list(group.members.values()):
+            is_silent = now_s - member.heard_s > self.session_s
+            revoking_ms = (now_s - member.revoking_since_s) * 1000 if member.revoking else 0
+            if is_silent or revoking_ms > member.rebalance_timeout_ms:
+                group.remove(member)
+        self._plan(group)
+
+    def _plan(self, group: MemoryGroup) -> None:
+        """Compute targets and raise the epoch, if anything that they depend on changed."""
+        readable = {m.member_id: self._readable(m) for m in group.members.values()}
+        assignor = next((m.assignor for m in group.members.values() if m.assignor), "uniform")
+        basis = (assignor, readable)
+        if basis == group.planned_for:
+            return
+        group.planned_for = basis
+        group.epoch += 1
+        previous = {m.member_id: m.target for m in group.members.values()}
+        targets = _range(readable) if assignor == "range" else _uniform(readable, previous)
+        for member in group.members.values():
+            member.target = targets[member.member_id]
+
+    def _readable(self, member: MemoryMember) -> frozenset[PartitionId]:
+        """Partitions of the topics that it is subscribed to."""
+        pattern = None if member.pattern is None else re.compile(member.pattern)
+        return frozenset(
+            (topic.topic_id, index)
+            for topic in self._cluster.topics.values()
+            if topic.name in member.topics or (pattern and pattern.fullmatch(topic.name))
+            for index in range(len(topic.partitions))
+        )
+
+    def _reconcile(self, group: MemoryGroup, member: MemoryMember, now_s: float) -> None:
+        beyond = member.assigned - member.target
+        if beyond:
+            if not member.revoking:
+                member.revoking_since_s = now_s
+            member.revoking |= beyond
+            member.assigned -= beyond
+        if member.revoking:
+            return
+        if member.epoch != group.epoch:
+            member.previous_epoch, member.epoch = member.epoch, group.epoch
+        others = (m.held for m in group.members.values() if m is not member)
+        member.assigned = member.target - frozenset[PartitionId]().union(*others)
+
+    def _told(self, member: MemoryMember) -> pb.GroupHeartbeatResponse:
+        response = pb.GroupHeartbeatResponse(
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            has_assignment=True,
+        )
+        response.assignment.extend(self._wire(member.assigned))
+        return response
+
+    def _wire(self, partitions: Iterable[PartitionId]) -> list[pb.GroupTopicPartitions]:
+        names = {topic.topic_id: topic.name for topic in self._cluster.topics.values()}
+        topics: dict[bytes, pb.GroupTopicPartitions] = {}
+        for topic_id, index in sorted(partitions):
+            topic = topics.setdefault(
+                topic_id,
+                pb.GroupTopicPartitions(topic_id=topic_id, topic=names.get(topic_id, "")),
+            )
+            topic.partitions.append(index)
+        return list(topics.values())
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def commit(self, request: pb.CommitOffsetsRequest, now_s: float) -> pb.CommitOffsetsResponse:
+        """Take all of the offsets or, where one is of no partition, none."""
+        group = self._groups.setdefault(request.group_id, MemoryGroup())
+        self._expire(group, now_s)
+        code = _commit_error(group, request)
+        if code is not ErrorCode.NONE:
+            return pb.CommitOffsetsResponse(error_code=code)
+        response = pb.CommitOffsetsResponse()
+        for item in request.offsets:
+            name = item.partition
+            is_known = self._cluster.partition(name.topic, name.partition) is not None
+            response.offsets.add(
+                partition=name,
+                error_code=ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        if all(result.error_code == ErrorCode.NONE for result in response.offsets):
+            for item in request.offsets:
+                name = item.partition
+                group.offsets[name.topic, name.partition] = CommittedOffset(
+                    self._cluster.topics[name.topic].topic_id,
+                    item.offset,
+                    item.leader_epoch,
+                    item.metadata,
+                )
+        return response
+
+    def fetch_offsets(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
+        """Committed offsets of these partitions, or of all; -1 where there is none."""
+        group = self._groups.get(request.group_id, MemoryGroup())
+        wanted = [(name.topic, name.partition) for name in request.partitions]
+        response = pb.FetchOffsetsResponse()
+        for topic, index in wanted or sorted(group.offsets):
+            committed = group.offsets.get((topic, index))
+            known = self._cluster.topics.get(topic)
+            result = response.offsets.add(offset=-1, leader_epoch=-1)
+            result.partition.topic, result.partition.partition = topic, index
+            # A topic that was deleted takes its offsets along; another one of its name has none.
+            if committed is not None and known is not None and known.topic_id == committed.topic_id:
+                result.offset, result.leader_epoch = committed.offset, committed.leader_epoch
+                result.metadata = committed.metadata
+        return response
+
+    # --- administration ---------------------------------------------------------------------------
+
+    def list_groups(self, now_s: float) -> pb.ListGroupsResponse:
+        """All groups with members or offsets."""
+        response = pb.ListGroupsResponse()
+        for group_id in sorted(self._groups):
+            group = self._found(group_id, now_s)
+            if group is not None:
+                response.groups.add(
+                    group_id=group_id,
+                    protocol_type="consumer",
+                    state=_state(group),
+                    group_type="consumer",
+                )
+        return response
+
+    def describe(self, group_id: str, now_s: float) -> pb.GroupDescription:
+        """Its members and what they own."""
+        group = self._found(group_id, now_s)
+        if group is None:
+            return pb.GroupDescription(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND, group_id=group_id, state="Dead"
+            )
+        response = pb.GroupDescription(
+            group_id=group_id,
+            state=_state(group),
+            group_type="consumer",
+            protocol_type="consumer",
+            epoch=group.epoch,
+            coordinator_id=min(self._cluster.alive, default=-1),
+        )
+        for member in group.members.values():
+            response.members.add(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id="memory",
+                client_host="/memory",
+                member_epoch=member.epoch,
+                assignment=self._wire(member.assigned),
+            )
+        return response
+
+    def delete(self, group_id: str, now_s: float) -> ErrorCode:
+        """Delete a group without members."""
+        group = self._found(group_id, now_s)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        del self._groups[group_id]
+        return ErrorCode.NONE
+
+    def delete_offsets(
+        self, request: pb.DeleteOffsetsRequest, now_s: float
+    ) -> pb.DeleteOffsetsResponse:
+        """Forget offsets, of topics that no member is subscribed to."""
+        group = self._found(request.group_id, now_s)
+        if group is None:
+            return pb.DeleteOffsetsResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        subscribed = {i for m in group.members.values() for i, _ in self._readable(m)}
+        response = pb.DeleteOffsetsResponse()
+        for name in request.partitions:
+            topic = self._cluster.topics.get(name.topic)
+            result = response.offsets.add(partition=name)
+            if topic is not None and topic.topic_id in subscribed:
+                result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                group.offsets.pop((name.topic, name.partition), None)
+        return response
+
+    def _found(self, group_id: str, now_s: float) -> MemoryGroup | None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        self._expire(group, now_s)
+        return group if group.members or group.offsets else None
+
+
+def _subscribe(member: MemoryMember, beat: pb.GroupHeartbeatRequest) -> None:
+    if beat.has_subscription:
+        member.topics = frozenset(beat.subscribed_topics)
+        member.pattern = beat.subscribed_pattern if beat.HasField("subscribed_pattern") else None
+    if beat.assignor:
+        member.assignor = beat.assignor
+    if beat.rebalance_timeout_ms > 0:
+        member.rebalance_timeout_ms = beat.rebalance_timeout_ms
+
+
+def _owned(beat: pb.GroupHeartbeatRequest) -> frozenset[PartitionId]:
+    return frozenset((topic.topic_id, index) for topic in beat.owned for index in topic.partitions)
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"{pattern!r} is no regular expression: {error}"
+    return None
+
+
+def _refused(code: ErrorCode) -> pb.GroupHeartbeatResponse:
+    return pb.GroupHeartbeatResponse(error_code=code)
+
+
+def _commit_error(group: MemoryGroup, request: pb.CommitOffsetsRequest) -> ErrorCode:
+    if not request.member_id:  # an administrator, or a consumer that assigns itself
+        return ErrorCode.UNKNOWN_MEMBER_ID if group.members else ErrorCode.NONE
+    member = group.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if request.member_epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _state(group: MemoryGroup) -> str:
+    if not group.members:
+        return "Empty"
+    is_settled = all(
+        m.is_away or (m.epoch == group.epoch and m.held == m.target) for m in group.members.values()
+    )
+    return "Stable" if is_settled else "Reconciling"
+
+
+Readable: TypeAlias = dict[str, frozenset[PartitionId]]
+"""Per member id what it may be given."""
+
+
+def _range(readable: Readable) -> Readable:
+    """Each topic by itself: contiguous partitions, the first members one more."""
+    targets: dict[str, set[PartitionId]] = {member_id: set() for member_id in readable}
+    for topic_id in sorted({i for partitions in readable.values() for i, _ in partitions}):
+        members = sorted(m for m, partitions in readable.items() if (topic_id, 0) in partitions)
+        count = sum(1 for i, _ in readable[members[0]] if i == topic_id)
+        for number, member_id in enumerate(members):
+            share, more = divmod(count, len(members))
+            first = share * number + min(number, more)
+            size = share + (number < more)
+            targets[member_id].update((topic_id, at) for at in range(first, first + size))
+    return {member_id: frozenset(target) for member_id, target in targets.items()}
+
+
+def _uniform(readable: Readable, previous: Readable) -> Readable:
+    """Members keep what they had, as far as loads differ by one at most where subscriptions allow it."""
+    targets: dict[str, set[PartitionId]] = {}
+    taken: set[PartitionId] = set()
+    for member_id in sorted(readable):
+        targets[member_id] = set(previous[member_id] & readable[member_id]) - taken
+        taken |= targets[member_id]
+
+    def by_load(members: Iterable[str]) -> list[str]:
+        return sorted(members, key=lambda member_id: (len(targets[member_id]), member_id))
+
+    for partition in sorted(frozenset[PartitionId]().union(*readable.values()) - taken):
+        least = by_load(m for m, partitions in readable.items() if partition in partitions)[0]
+        targets[least].add(partition)
+    while True:
+        move = next(
+            (
+                (most, least, partition)
+                for least in by_load(readable)
+                for most in reversed(by_load(readable))
+                if len(targets[most]) >= len(targets[least]) + 2
+                for partition in sorted(targets[most] & readable[least])
+            ),
+            None,
+        )
+        if move is None:
+            return {member_id: frozenset(target) for member_id, target in targets.items()}
+        most, least, partition = move
+        targets[most].remove(partition)
+        targets[least].add(partition)
+
+
+# --- as calls of a broker -----------------------------------------------------------------------
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _delete_groups(
+    cluster: MemoryCluster, broker_id: int, request: pb.DeleteGroupsRequest
+) -> pb.DeleteGroupsResponse:
+    response = pb.DeleteGroupsResponse()
+    for group_id in request.group_ids:
+        response.groups.add(group_id=group_id, error_code=cluster.groups.delete(group_id, _now_s()))
+    return response
+
+
+def _describe_groups(
+    cluster: MemoryCluster, broker_id: int, request: pb.DescribeGroupsRequest
+) -> pb.DescribeGroupsResponse:
+    return pb.DescribeGroupsResponse(
+        groups=[cluster.groups.describe(group_id, _now_s()) for group_id in request.group_ids]
+    )
+
+
+GROUP_CALLS: Final[dict[str, tuple[type[Message], Callable[[Any, int, Any], Message]]]] = {
+    "GroupHeartbeat": (pb.GroupHeartbeatRequest, lambda c, _, q: c.groups.heartbeat(q, _now_s())),
+    "CommitOffsets": (pb.CommitOffsetsRequest, lambda c, _, q: c.groups.commit(q, _now_s())),
+    "FetchOffsets": (pb.FetchOffsetsRequest, lambda c, _, q: c.groups.fetch_offsets(q)),
+    "ListGroups": (pb.ListGroupsRequest, lambda c, _, q: c.groups.list_groups(_now_s())),
+    "DescribeGroups": (pb.DescribeGroupsRequest, _describe_groups),
+    "DeleteGroups": (pb.DeleteGroupsRequest, _delete_groups),
+    "DeleteOffsets": (
+        pb.DeleteOffsetsRequest,
+        lambda c, _, q: c.groups.delete_offsets(q, _now_s()),
+    ),
+}
