@@ -19,6 +19,7 @@ _POD_FIELDS = {
     "automountServiceAccountToken",
     "containers",
     "enableServiceLinks",
+    "initContainers",
     "restartPolicy",
     "securityContext",
     "serviceAccountName",
@@ -41,6 +42,17 @@ _CONTAINER_FIELDS = {
     "startupProbe",
     "volumeMounts",
 }
+_SIDECAR_FIELDS = {
+    "command",
+    "env",
+    "image",
+    "name",
+    "resources",
+    "restartPolicy",
+    "securityContext",
+    "startupProbe",
+    "volumeMounts",
+}
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -57,12 +69,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A volume at its place. Exactly one source: files of text, a claim's name, or an empty directory."""
+    """A volume at its place. Exactly one source: files of text, a claim's name, or an empty directory that the
+    containers of a pod which name it share."""
 
     path: str
     read_only: bool
     files: Mapping[str, bytes] | None = None
     claim: str | None = None
+    shared: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +96,9 @@ class PodPlan:
     preparations: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, Probe] = field(default_factory=dict)
+    sidecars: tuple[PodPlan, ...] = ()
+    starts_when: tuple[tuple[str, ...], ...] = ()
+    """Commands of the sidecars' startup probes: all must succeed before the container starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +161,8 @@ class Planner:
             "status.podIP": address,
             **{f"metadata.labels['{key}']": value for key, value in labels.items()},
         }
-        environment = dict(self._image.environment)
-        for variable in container.get("env", ()):
-            environment[variable["name"]] = self._value(variable, fields, environment)
+        environment = self._environment(container, fields)
+        sidecars = spec.get("initContainers", ())
         command = tuple(container.get("command", self._image.entrypoint))
         arguments = tuple(container.get("args", ()))
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
@@ -163,6 +179,8 @@ class Planner:
             read_only_root=own["readOnlyRootFilesystem"],
             grace_s=spec.get("terminationGracePeriodSeconds", 30),
             pre_stop_s=stop["sleep"]["seconds"] if stop else 0,
+            sidecars=tuple(self._sidecar(owner, one, name, fields) for one in sidecars),
+            starts_when=tuple(tuple(one["startupProbe"]["exec"]["command"]) for one in sidecars),
             preparations=self._image.preparations,
             ports=ports,
             probes={
@@ -170,6 +188,34 @@ class Planner:
                 for kind in ("startup", "liveness", "readiness")
                 if f"{kind}Probe" in container
             },
+        )
+
+    def _environment(self, container: Object, fields: Mapping[str, str]) -> dict[str, str]:
+        environment = dict(self._image.environment)
+        for variable in container.get("env", ()):
+            environment[variable["name"]] = self._value(variable, fields, environment)
+        return environment
+
+    def _sidecar(
+        self, owner: Object, container: Object, pod: str, fields: Mapping[str, str]
+    ) -> PodPlan:
+        """A container of the pod that starts before the others and ends after them."""
+        _only_known(container, _SIDECAR_FIELDS, pod)
+        assert container["restartPolicy"] == "Always", f"{pod}: only sidecars are simulated"
+        spec = owner["spec"]["template"]["spec"]
+        environment = self._environment(container, fields)
+        return PodPlan(
+            name=f"{pod}.{container['name']}",
+            labels={},
+            command=tuple(_expanded(word, environment) for word in container["command"]),
+            environment=environment,
+            mounts=tuple(self._mounts(owner, spec, container, pod)),
+            user=spec["securityContext"]["runAsUser"],
+            group=spec["securityContext"]["runAsGroup"],
+            read_only_root=container["securityContext"]["readOnlyRootFilesystem"],
+            grace_s=0,
+            pre_stop_s=0,
+            preparations=self._image.preparations,
         )
 
     def _value(self, variable: Object, fields: Mapping[str, str], before: Mapping[str, str]) -> str:
@@ -201,7 +247,7 @@ class Planner:
             (kind, source), *more = volume.items()
             assert not more, volume
             if kind == "emptyDir":
-                yield Mount(path=path, read_only=read_only)
+                yield Mount(path=path, read_only=read_only, shared=name)
             elif kind == "configMap":
                 texts = self._config_maps[source["name"]]
                 files = {key: text.encode() for key, text in texts.items()}

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.integration.kubernetes.pod_plan import Mount, PodPlan
 from tests.unit.kubernetes.rendered import ROOT
@@ -87,46 +88,61 @@ class PodProcess:
         self.log_path = log_path
         self._network = network
         self.namespace = network.join(address)
-        own = volumes / f"{plan.name}-{address}"
-        own.mkdir(parents=True)
-        script = own / "start.sh"
-        script.write_text(self._script(own, volumes))
+        self._own = volumes / f"{plan.name}-{address}"
+        self._own.mkdir(parents=True)
+        self._volumes = volumes
         with log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    "nsenter",
-                    f"--net=/run/netns/{self.namespace}",
-                    *("unshare", "--mount", "--propagation", "private"),
-                    *("sh", "-e", str(script)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if plan.labels.get("simulation") == "client" else log,
-                stderr=log,
-                env={"PATH": os.environ["PATH"]},
-                start_new_session=True,
-            )
+            self._sidecars = [self._launched(sidecar, log) for sidecar in plan.sidecars]
+            self.process = self._launched(plan, log)
+
+    def _launched(self, plan: PodPlan, log: BinaryIO) -> subprocess.Popen[bytes]:
+        own = self._own / plan.name
+        own.mkdir()
+        script = own / "start.sh"
+        script.write_text(self._script(plan, own))
+        return subprocess.Popen(
+            [
+                "nsenter",
+                f"--net=/run/netns/{self.namespace}",
+                *("unshare", "--mount", "--propagation", "private"),
+                *("sh", "-e", str(script)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if plan.labels.get("simulation") == "client" else log,
+            stderr=log,
+            env={"PATH": os.environ["PATH"]},
+            start_new_session=True,
+        )
 
     def terminate(self, timeout_s: float) -> bool:
         """SIGTERM, and SIGKILL after `timeout_s`; whether the former was enough."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout_s)
-            return True
         except subprocess.TimeoutExpired:
             self.kill()
             return False
+        for sidecar in self._sidecars:  # as the kubelet does: when the container has ended
+            sidecar.send_signal(signal.SIGTERM)
+            assert sidecar.wait(_KILLED_S_MAX) == 0, self.log_tail()
+        return True
 
     def kill(self) -> None:
         """SIGKILL, and wait."""
-        self.process.kill()
-        self.process.wait(_KILLED_S_MAX)
+        for process in (self.process, *self._sidecars):
+            process.kill()
+            process.wait(_KILLED_S_MAX)
 
     def remove(self) -> None:
         """Take its address from the network; the process must be gone."""
         assert self.process.poll() is not None, f"{self.plan.name} still runs"
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for process in (self.process, *self._sidecars):
+            if process.poll() is None:  # a sidecar outlived a container that ended by itself
+                process.kill()
+                process.wait(_KILLED_S_MAX)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
         self._network.leave(self.namespace)
 
     def connections(self) -> list[tuple[str, int]]:
@@ -147,8 +163,7 @@ class PodProcess:
         """The end of what it said."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
-    def _script(self, own: Path, volumes: Path) -> str:
-        plan = self.plan
+    def _script(self, plan: PodPlan, own: Path) -> str:
         (own / "layers").mkdir()
         lines = [f"mount -t tmpfs tmpfs {own}/layers"]
         places = [mount.path for mount in plan.mounts]
@@ -166,7 +181,7 @@ class PodProcess:
         if plan.read_only_root:
             read_only += _ancestors_to_extend(places)
         for number, mount in enumerate(sorted(plan.mounts, key=lambda m: m.path == "/tmp")):
-            source = self._volume(own / f"volume-{number}", volumes, mount)
+            source = self._volume(own / f"volume-{number}", mount)
             for tree in _trees_below(mount.path):  # what runs must not be hidden by the volume
                 within = source / tree.relative_to(mount.path)
                 lines += [f"mkdir -p {within}", f"mount --bind {tree} {within}"]
@@ -174,6 +189,8 @@ class PodProcess:
             if mount.read_only:
                 read_only.append(mount.path)
         lines += [f"mount -o remount,bind,ro {place}" for place in read_only]
+        for probe in plan.starts_when:
+            lines.append(f"until {shlex.join(probe)}; do sleep 0.1; done")
         words = [
             "exec",
             "setpriv",
@@ -188,9 +205,11 @@ class PodProcess:
         ]
         return "\n".join([*lines, "cd /", shlex.join(words)]) + "\n"
 
-    def _volume(self, place: Path, volumes: Path, mount: Mount) -> Path:
+    def _volume(self, place: Path, mount: Mount) -> Path:
         if mount.claim is not None:
-            place = volumes / mount.claim
+            place = self._volumes / mount.claim
+        elif mount.shared is not None:
+            place = self._own / f"empty-{mount.shared}"
         place.mkdir(exist_ok=True)
         for name, content in (mount.files or {}).items():
             file = place / name

@@ -10,6 +10,8 @@ from tests.unit.kubernetes.rendered import Object, pods
 
 NAME = "app.kubernetes.io/name"
 DATA = "/var/lib/odradek"
+TLS = "/etc/odradek-tls"
+ALL_TLS = "/etc/odradek-all-tls"
 ADMINISTRATORS = ("Job/admin", "Job/apply-topics")
 
 
@@ -47,9 +49,12 @@ def _pod_violations(template: Object) -> Iterator[str]:
     for volume in spec.get("volumes", ()):
         if "emptyDir" in volume and "sizeLimit" not in (volume["emptyDir"] or {}):
             yield f"emptyDir {volume['name']} has no limit"
-    for container in spec["containers"]:
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
         mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", ())}
-        if not any(v["name"] == mounts.get("/tmp") and "emptyDir" in v for v in spec["volumes"]):
+        is_sidecar = container.get("restartPolicy") == "Always"
+        if not is_sidecar and not any(
+            v["name"] == mounts.get("/tmp") and "emptyDir" in v for v in spec["volumes"]
+        ):
             yield "nowhere to write for what needs /tmp"
         for variable in container.get("env", ()):
             if re.search("PASSWORD|SECRET|TOKEN", variable["name"]) and "value" in variable:
@@ -161,6 +166,7 @@ def _stateful_violations(found: list[Object]) -> Iterator[str]:
         if startup.get("failureThreshold", 0) * startup.get("periodSeconds", 0) < 300:
             yield f"{name}: less than five minutes to start"
         yield from _identity_violations(name, container)
+        yield from _key_violations(name, pod)
 
 
 def _identity_violations(name: str, container: Object) -> Iterator[str]:
@@ -173,9 +179,8 @@ def _identity_violations(name: str, container: Object) -> Iterator[str]:
     prefix = f"ODRADEK_{name.upper()}_"
     if paths.get(f"{prefix}NODE_ID") != "metadata.labels['apps.kubernetes.io/pod-index']":
         yield f"{name}: its id is not its ordinal"
-    certificate = values.get(f"{prefix}SSL_CERTIFICATE_LOCATION", {}).get("value", "")
-    if "$(POD_NAME)" not in certificate or paths.get("POD_NAME") != "metadata.name":
-        yield f"{name}: all pods have one certificate"
+    if name == "broker" and paths.get("POD_NAME") != "metadata.name":
+        yield f"{name}: it does not know its own name"
     if name != "broker":
         return
     if paths.get(f"{prefix}BROKER_RACK") != "metadata.labels['topology.kubernetes.io/zone']":
@@ -184,6 +189,31 @@ def _identity_violations(name: str, container: Object) -> Iterator[str]:
         yield f"{name}: it does not know its namespace"
     if "$(POD_NAME)." not in values.get(f"{prefix}ADVERTISED_LISTENERS", {}).get("value", ""):
         yield f"{name}: it does not advertise its own name"
+
+
+def _key_violations(name: str, pod: Object) -> Iterator[str]:
+    """The keys of all pods of a set are on one volume; the sidecar copies the pod's own from it."""
+    (container,) = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    for mount in container["volumeMounts"]:
+        if _secrets_of(volumes.get(mount["name"], {})):
+            yield f"{name}: sees the keys of other pods"
+        if mount["mountPath"] == TLS and not mount.get("readOnly"):
+            yield f"{name}: may write its own identity"
+    for sidecar in pod.get("initContainers", ()):
+        names = {one["name"]: one.get("valueFrom", {}) for one in sidecar.get("env", ())}
+        own = names.get("POD_NAME", {}).get("fieldRef", {}).get("fieldPath") == "metadata.name"
+        shared = [m["name"] for m in sidecar["volumeMounts"] if m["mountPath"] == TLS]
+        probe = sidecar.get("startupProbe", {}).get("exec", {}).get("command")
+        waits = probe == ["test", "-f", f"{TLS}/current/tls.key"]
+        if sidecar.get("restartPolicy") != "Always" or not waits:
+            yield f"{name}: renewed keys do not come, or it starts before there is one"
+        if not own or sidecar.get("command", [])[2:] != [f"{ALL_TLS}/$(POD_NAME)", TLS]:
+            yield f"{name}: it is not its own key that is copied"
+        if shared != [m["name"] for m in container["volumeMounts"] if m["mountPath"] == TLS]:
+            yield f"{name}: its key does not come to it"
+    if len(pod.get("initContainers", ())) != 1:
+        yield f"{name}: nobody copies its key"
 
 
 def _gateway_violations(found: list[Object]) -> Iterator[str]:

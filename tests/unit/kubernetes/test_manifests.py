@@ -103,6 +103,9 @@ PROTECTED = {  # field: kinds of objects in which every place of it matters
     "publishNotReadyAddresses": (),
     "clusterIP": (),
     "persistentVolumeClaimRetentionPolicy": (),
+    "initContainers": (),
+    "restartPolicy": ("StatefulSet",),
+    "command": ("StatefulSet",),
 }
 
 
@@ -145,6 +148,16 @@ def test_the_policies_notice_who_may_do_everything(line: str, instead: str, noti
     assert line in config["data"]["broker.properties"]
     config["data"]["broker.properties"] = config["data"]["broker.properties"].replace(line, instead)
     assert violations(found) == [noticed]
+
+
+def test_the_policies_notice_a_broker_that_sees_the_keys_of_others() -> None:
+    found = objects("base")
+    (broker,) = [
+        o for o in found if o["kind"] == "StatefulSet" and o["metadata"]["name"] == "broker"
+    ]
+    mounts = broker["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    mounts.append({"name": "all-tls", "mountPath": "/etc/odradek-all-tls", "readOnly": True})
+    assert violations(found) == ["broker: sees the keys of other pods"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Copy a pod's own certificate and key to where its process reads them, and again whenever they are renewed.
+
+The volume with the keys of all pods of a set is mounted by this container alone, so whoever takes the process over has
+one identity: its own. A copy is seen as a whole: `current` is a link that is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+NAMES = ("ca.crt", "tls.crt", "tls.key")
+LOOKS_S = 10.0
+
+
+def main(source: Path, target: Path) -> None:
+    """Copy until SIGTERM."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    copied: dict[str, bytes] = {}
+    while True:
+        present = read(source)
+        if present and present != copied:
+            publish(present, target)
+            copied = present
+        if signal.sigtimedwait({signal.SIGTERM}, LOOKS_S if copied else LOOKS_S / 10):
+            return
+
+
+def read(source: Path) -> dict[str, bytes]:
+    """All files of one version of the volume; none while it changes, or is not there yet."""
+    version = source.resolve()  # the kubelet replaces a link above the files
+    try:
+        return {name: (version / name).read_bytes() for name in NAMES}
+    except OSError as error:
+        print(f"cannot be read: {error}", flush=True)
+        return {}
+
+
+def publish(files: dict[str, bytes], target: Path) -> None:
+    """Make `target/current` these files, and remove what it was before."""
+    folder = Path(tempfile.mkdtemp(dir=target, prefix="version-"))
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o400)
+    link = target / "next"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder.name)
+    os.replace(link, target / "current")
+    for other in target.glob("version-*"):
+        if other != folder:
+            shutil.rmtree(other)
+    print(f"copied as {folder.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
