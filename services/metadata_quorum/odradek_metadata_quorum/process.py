@@ -37,7 +37,13 @@ from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity, must_wait, why_stranger
-from odradek_runtime.grpc_endpoints import Health, bind, enable_reflection, new_server
+from odradek_runtime.grpc_endpoints import (
+    Health,
+    bind,
+    connection_bounds,
+    enable_reflection,
+    new_server,
+)
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import (
     ListenerAddress,
@@ -46,12 +52,14 @@ from odradek_runtime.listeners import (
     refuse_open_without_tls,
 )
 from odradek_runtime.logs import event_log
+from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.probes import Probes
 from odradek_runtime.tls import TlsFiles
 
 _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
+_IDLE_MS_MAX: Final = 600_000  # of a connection without a call
 _RPCS_MAX: Final = 2_000
 _DISK_WAIT_S_MAX: Final = 5.0  # a write that takes longer may never end
 _log = event_log(__name__)
@@ -144,7 +152,12 @@ class QuorumProcess:
             ) from None
 
     def _server(self) -> grpc.aio.Server:
-        server = new_server(concurrent_rpcs_max=_RPCS_MAX)
+        server = new_server(
+            concurrent_rpcs_max=_RPCS_MAX,
+            connections=connection_bounds(
+                connections_max=grpc_connections_max(1), idle_ms_max=_IDLE_MS_MAX
+            ),
+        )
         peers = Peers(
             has_tls=self._tls is not None,
             why_stranger=self._why_stranger,

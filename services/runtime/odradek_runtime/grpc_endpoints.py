@@ -96,9 +96,14 @@ def new_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     concurrent_rpcs_max: int | None = None,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
+    connections: Options | None = None,
 ) -> grpc.aio.Server:
-    """A server with our options, on no port yet; `message_bytes_max` is of what it receives."""
+    """A server with our options, on no port yet; `message_bytes_max` is of what it receives.
+
+    `connections` are the bounds that `connection_bounds` makes.
+    """
     options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": message_bytes_max}
+    options |= dict(connections or ())
     return grpc.aio.server(
         options=list(options.items()),
         interceptors=list(interceptors),
@@ -106,10 +111,21 @@ def new_server(
     )
 
 
-def new_client_server(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
+    """Options of a server: connections beyond so many are closed at once, those without a call after so long."""
+    return [
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.max_connection_idle_ms", idle_ms_max),
+    ]
+
+
+def new_client_server(
+    interceptors: Sequence[grpc.aio.ServerInterceptor], connections: Options | None = None
+) -> grpc.aio.Server:
     """A server for clients, on no port yet."""
+    options = dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS) | dict(connections or ())
     return grpc.aio.server(
-        options=list((dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS)).items()),
+        options=list(options.items()),
         interceptors=list(interceptors),
     )
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import resource
+from typing import Final
+
+_CONNECTIONS_OF_UNLIMITED: Final = 10_000
 
 
 def raise_open_files_limit() -> int:
@@ -32,6 +35,17 @@ def is_scarce(descriptor: int) -> bool:
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return descriptor >= limit - reserved_for_logs(limit)
+
+
+def grpc_connections_max(listeners: int) -> int:
+    """How many connections each of so many gRPC listeners may have: all of them together a quarter of the limit.
+
+    gRPC accepts by itself, and a connection costs it a descriptor before anybody knows whose it is.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return _CONNECTIONS_OF_UNLIMITED
+    return max(limit // 4 // max(listeners, 1), 1)
 
 
 def has_room_for_partitions(descriptor: int) -> bool:

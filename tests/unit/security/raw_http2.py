@@ -74,6 +74,12 @@ class RawHttp2:
             self._moved.clear()
             await self._moved.wait()
 
+    async def until_closed(self) -> None:
+        """Wait until the server closed the connection."""
+        while not self.is_closed:
+            self._moved.clear()
+            await self._moved.wait()
+
     def _send(self, kind: int, flags: int, stream: int, content: bytes) -> None:
         self._writer.write(struct.pack(">I", len(content))[1:] + bytes([kind, flags]))
         self._writer.write(struct.pack(">I", stream) + content)

@@ -33,15 +33,20 @@ from odradek_protocol.identity import BrokerId
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.grpc_endpoints import (
     Health,
+    Options,
     bind,
+    connection_bounds,
     enable_reflection,
     new_client_server,
     new_server,
 )
 from odradek_runtime.listeners import ListenerAddress
 from odradek_runtime.logs import event_log
+from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.tls import TlsFiles, peer_identity
 
+_CLIENT_IDLE_MS_MAX: Final = 120_000
+"""Of a connection without a call. A client of the SDK opens another when it has something to ask."""
 _REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
@@ -122,10 +127,25 @@ class GrpcListeners:
                 ports[listener.name] = self._bind_clients(listener)
             elif listener.name == REPLICATION:
                 guards = [] if self._tls is None else [MembersOnly(self._is_registered)]
-                self._replication = new_server(interceptors=guards)
+                self._replication = new_server(
+                    interceptors=guards,
+                    connections=self._connection_bounds(self._settings.connections_max_idle_ms),
+                )
                 ports[REPLICATION] = bind(self._replication, listener, self._tls, mutual=True)
         self.health = Health(*self._clients.values())
         return ports
+
+    def _connection_bounds(self, idle_ms_max: int) -> Options:
+        """Of each gRPC listener: without them a stranger takes the descriptors of the whole broker."""
+        settings = self._settings
+        listeners = sum(
+            listener.name == REPLICATION or is_grpc_listener(listener.name)
+            for listener in settings.listeners
+        )
+        return connection_bounds(
+            connections_max=min(settings.connections_max, grpc_connections_max(listeners)),
+            idle_ms_max=idle_ms_max,
+        )
 
     def _bind_clients(self, listener: ListenerAddress) -> int:
         settings, name = self._settings, listener.name
@@ -139,7 +159,8 @@ class GrpcListeners:
             refusals=self._intake.budget.refusals,
         )
         server = new_client_server(
-            interceptors=[Authorization(callers, self._quotas, self._intake)]
+            [Authorization(callers, self._quotas, self._intake)],
+            self._connection_bounds(min(settings.connections_max_idle_ms, _CLIENT_IDLE_MS_MAX)),
         )
         self._clients[name] = server
         return bind(

@@ -160,13 +160,14 @@ class BrokerSettings(ListenerSettings):
     # --- connections ---------------------------------------------------------------------------
     connections_max: int = setting(
         "max.connections",
-        "Most client connections of the Kafka listener.",
+        "Most connections of a Kafka or gRPC listener; gRPC listeners together take at most a quarter of the"
+        " file descriptors.",
         default=10_000,
         minimum=1,
     )
     connections_max_idle_ms: int = setting(
         "connections.max.idle.ms",
-        "A Kafka connection idle for longer is closed.",
+        "A Kafka connection idle for longer is closed; a gRPC connection without a call after 120 s at most.",
         default=600_000,
         unit="ms",
         minimum=1,

@@ -1,0 +1,12 @@
+"""A broker process that may have 500 files open, and cannot raise the limit: `ulimit -n 500`."""
+
+from __future__ import annotations
+
+import resource
+import runpy
+
+DESCRIPTORS_MAX = 500
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS_MAX, DESCRIPTORS_MAX))
+    runpy.run_module("odradek_broker", run_name="__main__")
