@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.kafka_api.registry import Registry
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from tests.unit.kafka.fake_broker import request, services
 
 
 class Refusing:
@@ -71,3 +76,22 @@ def test_the_cluster_says_whether_before_the_broker_does(
     own: bool, cluster: dict[str, str], is_enabled: bool
 ) -> None:
     assert creation_of(Refusing(), cluster, is_enabled=own).is_enabled is is_enabled
+
+
+@pytest.mark.parametrize("has_assignment", [False, True])
+async def test_a_config_without_a_value_is_refused(has_assignment: bool) -> None:
+    topic_of = messages.CreateTopicsRequest.CreatableTopic
+    assignment = topic_of.CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+    topic = topic_of(
+        name="new",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[assignment] if has_assignment else [],
+        configs=[topic_of.CreatableTopicConfig(name="retention.ms", value=None)],
+    )
+    message = messages.CreateTopicsRequest(topics=[topic], timeout_ms=100, validate_only=False)
+    served = services()
+    handler = Registry(served).find(ApiKey.CREATE_TOPICS, 7)
+    assert handler is not None
+    response = await handler.handle(request(served, ApiKey.CREATE_TOPICS, 7, message))
+    assert [one.error_code for one in response.topics] == [ErrorCode.INVALID_CONFIG]

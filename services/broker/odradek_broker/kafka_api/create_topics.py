@@ -67,6 +67,8 @@ def _refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             "a topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
         )
+    if any(one.value is None for one in topic.configs):
+        return ErrorCode.INVALID_CONFIG, "a config has no value"
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             return ErrorCode.INVALID_REQUEST, "both an assignment and counts are given"
@@ -81,8 +83,6 @@ def _refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "at least 1 replica, or -1 for default.replication.factor",
         )
-    if any(one.value is None for one in topic.configs):
-        return ErrorCode.INVALID_CONFIG, "a config has no value"
     return None
 
 
