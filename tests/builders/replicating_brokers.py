@@ -162,6 +162,7 @@ class Context:
         return await self._call.requests.get()
 
     async def write(self, response: bytes) -> None:
+        response = self._cluster.changes_response(self._call.follower, response)
         self._cluster.responses.append((self._call.follower, response))
         self._call.responses.put_nowait(response)
 
@@ -284,6 +285,7 @@ class MemoryCluster:
         self.requests: list[tuple[int, pb.ReplicateRequest]] = []  # (follower, what it sent)
         self.responses: list[tuple[int, bytes]] = []  # (follower, what its leader sent)
         self.passes_request: Callable[[int, pb.ReplicateRequest], bool] = lambda *_: True
+        self.changes_response: Callable[[int, bytes], bytes] = lambda _, response: response
         self.brokers = {
             broker_id: MemoryBroker(self, broker_id, settings or ReplicaSettings())
             for broker_id in range(1, brokers + 1)

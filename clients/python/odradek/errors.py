@@ -385,10 +385,7 @@ _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
 
 def error_code(number: int) -> ErrorCode:
     """The code with this number; one from a newer broker that has no name here is a server error."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.received(number)
 
 
 def error_of(number: int, subject: str, told: str = "") -> OdradekError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -266,3 +267,12 @@ def test_the_first_batch_may_begin_below_where_a_leaders_log_begins() -> None:
     assert scanned.is_intact
     assert scanned.end_offset == 13
     assert scanned.epochs == ((1, 10),)
+
+
+@pytest.mark.parametrize("base", [-5, (1 << 63) - 1, (1 << 63) - 3])
+def test_replicated_batches_have_offsets_that_a_log_can_have(base: int) -> None:
+    data = bytearray(_batch())
+    struct.pack_into(">q", data, 0, base)
+    assert not scan_replicated(bytes(data), Offset(max(base, -3))).is_intact
+    struct.pack_into(">q", data, 0, (1 << 63) - 4)
+    assert scan_replicated(bytes(data), Offset((1 << 63) - 4)).is_intact

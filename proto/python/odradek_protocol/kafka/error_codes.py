@@ -143,6 +143,14 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
 
+    @classmethod
+    def received(cls, number: int) -> ErrorCode:
+        """The code that a peer sent; one that only a newer release has is UNKNOWN_SERVER_ERROR."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.UNKNOWN_SERVER_ERROR
+
     @property
     def retriable(self) -> bool:
         """Whether the same request may succeed later, perhaps at another broker."""

@@ -96,7 +96,7 @@ class IsrProposals:
                 self._on_stale()
             elif answer.error_code == ErrorCode.NONE:
                 for partition, result in zip(batch, answer.partitions, strict=True):
-                    codes[partition] = ErrorCode(result.error_code)
+                    codes[partition] = ErrorCode.received(result.error_code)
         for partition, one in batch.items():
             one.on_answer(codes[partition])
 

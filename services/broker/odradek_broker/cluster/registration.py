@@ -74,7 +74,7 @@ async def register(controllers: ControllerClient, request: pb.RegisterRequest) -
             ) from None
         if answer.error_code == ErrorCode.NONE:
             return BrokerEpoch(answer.broker_epoch)
-        code = ErrorCode(answer.error_code)
+        code = ErrorCode.received(answer.error_code)
         if code.retriable and code is not ErrorCode.STALE_BROKER_EPOCH:
             _log.warning("Registration is delayed", code=code.name, reason=answer.error_message)
             await asyncio.sleep(_PAUSE_S)

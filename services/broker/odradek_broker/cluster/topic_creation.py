@@ -114,7 +114,7 @@ class TopicCreation:
         except (NoController, grpc.aio.AioRpcError) as error:
             _log.warning("Could not create a topic", topic=name, reason=str(error))
             return ErrorCode.LEADER_NOT_AVAILABLE
-        code = ErrorCode(answer.topics[0].error_code)
+        code = ErrorCode.received(answer.topics[0].error_code)
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
                 "Could not create a topic",

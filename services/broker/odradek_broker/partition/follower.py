@@ -167,11 +167,19 @@ class Follower:
         ):
             return []
         cut = cut_offset(log, Divergence(event.epoch, event.end_offset))
+        if cut < 0:
+            self._retry_later(now_ms)
+            return []
         return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
         """What we would need is gone, or nothing is shared: begin anew where the leader begins."""
-        return [self._reset(event.log_start)] if self._answers(event) else []
+        if not self._answers(event):
+            return []
+        if event.log_start < 0:  # no log can be there
+            self._retry_later(now_ms)
+            return []
+        return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
         """Wait and ask again; a new image may come first and make a new Follower."""

@@ -54,6 +54,7 @@ _RECORD_BYTES_MIN: Final = 7
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
 """How much a byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
 INVALID_RECORDS_MAX: Final = 10_000
+_END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
 _SEQUENCE_MODULUS: Final = 1 << 31
 
@@ -263,7 +264,8 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
             last_epoch = LeaderEpoch(epoch)
         end_offset = Offset(base + last_offset_delta + 1)
         position = end
-    return ScannedBatches(end_offset, tuple(epochs), True)
+    has_offsets = end_offset <= _END_OFFSET_MAX and (not epochs or epochs[0][1] >= 0)
+    return ScannedBatches(end_offset, tuple(epochs), has_offsets)
 
 
 def _records_max(attributes: int, size_bytes: int) -> int:

@@ -29,7 +29,6 @@ from odradek_protocol.identity import (
     TopicId,
     TopicIdPartition,
 )
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import Endpoint, RestartClass
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
@@ -199,11 +198,3 @@ def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
 def partition_message(name: TopicIdPartition) -> common_pb2.TopicIdPartition:
     """A partition's name, as the wire has it."""
     return common_pb2.TopicIdPartition(topic_id=name.topic_id, partition=name.partition)
-
-
-def error_code(code: int) -> ErrorCode:
-    """A code from the wire; unknown ones are UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -62,7 +62,7 @@ def deliver(host: PartitionHost, session_id: int, pushed: PushedMessage) -> None
             ev.RefusedReceived(
                 session_id=session_id,
                 attach_seq=message.refused.attach_seq,
-                error_code=ErrorCode(message.refused.error_code),
+                error_code=ErrorCode.received(message.refused.error_code),
                 leader_epoch=leader_epoch,
             )
         )
