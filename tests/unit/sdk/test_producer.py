@@ -219,6 +219,13 @@ async def test_a_topic_that_does_not_exist_is_given_up_soon_and_named(
             await producer.send("nowhere", b"x")
 
 
+async def test_a_topic_that_does_not_exist_is_named_however_short_the_wait(client: Client) -> None:
+    """The wait may end before the next attempt: what the brokers said counts, they were not away."""
+    async with client.producer(max_block_ms=1) as producer:
+        with pytest.raises(UnknownTopic, match=r"'nowhere' does not exist"):
+            await producer.send("nowhere", b"x")
+
+
 async def test_a_topic_is_created_where_the_brokers_allow_it() -> None:
     cluster = MemoryCluster(auto_create_topics=True)
     async with cluster.client() as client, client.producer() as producer:

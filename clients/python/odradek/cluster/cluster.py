@@ -174,6 +174,7 @@ class Cluster:
         began_s = time.monotonic()
         unknown_s_max = UNKNOWN_TOPIC_S_MAX if unknown_s_max is None else unknown_s_max
         attempts = 0
+        error: OdradekError | None = None  # what the brokers last said of the topic
         while True:
             if self.state is LinkState.CLOSED:
                 raise ClientClosed("the client is closed")
@@ -183,7 +184,7 @@ class Cluster:
                 return topic
             waited_s = time.monotonic() - began_s
             if waited_s >= timeout_s:
-                raise self.unavailable(waited_s)
+                raise error or self.unavailable(waited_s)
             response = await self.call_any(
                 METADATA,
                 pb.MetadataRequest(topics=[name], allow_auto_topic_creation=allow_create),
