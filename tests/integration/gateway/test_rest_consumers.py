@@ -143,7 +143,7 @@ def test_seek_and_manual_assignment(cluster: EmbeddedCluster, gateways: list[htt
     assert gateways[1].post(f"{base}/positions/beginning", json=both, headers=V2).status_code == 204
     assert sorted(read_until(cycle(gateways), base, 20)) == list(range(20))
     foreign = {"offsets": [{"topic": "other", "partition": 0, "offset": 0}]}
-    assert gateways[0].post(f"{base}/positions", json=foreign, headers=V2).status_code == 404
+    assert gateways[0].post(f"{base}/positions", json=foreign, headers=V2).status_code == 409
 
 
 def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(

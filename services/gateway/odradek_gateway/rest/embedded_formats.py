@@ -98,7 +98,7 @@ class BinaryFormat:
     """Base64."""
 
     def __init__(self) -> None:
-        self.body = JsonBody(BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY))
+        self.body = JsonBody(BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True)
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
     def outgoing(self, request: BinaryRecords) -> list[OutgoingRecord]:
@@ -124,7 +124,7 @@ class JsonFormat:
     """Any JSON value."""
 
     def __init__(self) -> None:
-        self.body = JsonBody(JsonRecords, media_types=(JSON_V2,))
+        self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True)
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, request: JsonRecords) -> list[OutgoingRecord]:

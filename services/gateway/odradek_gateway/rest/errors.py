@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,7 @@ from odradek import errors
 TOPIC_NOT_FOUND = 40401
 PARTITION_NOT_FOUND = 40402
 CONSUMER_INSTANCE_NOT_FOUND = 40403
+UNKNOWN_TOPIC_OR_PARTITION = 40403
 GROUP_NOT_FOUND = 40405
 FORMAT_MISMATCH = 40601
 INSTANCE_EXISTS = 40902
@@ -24,6 +26,9 @@ BAD_CONSUMER_CONFIG = 42204
 BAD_PAYLOAD = 42206
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
+_DESCRIBED: Final = re.compile(
+    r"GET /topics/[^/]+|[A-Z]+ /v3/(?!.*/records(:batch)?$).*", re.DOTALL
+)
 
 
 class ErrorBody(BaseModel):
@@ -81,9 +86,18 @@ def error_body(status: int, message: str, error_code: int | None = None) -> dict
     return {"error_code": status if error_code is None else error_code, "message": message}
 
 
-async def on_rest_error(_request: Request, error: Exception) -> JSONResponse:
-    """RestError and the SDK's errors."""
-    if isinstance(error, errors.OdradekError):
+async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
+    """RestError and the SDK's errors.
+
+    Clients know an unknown topic by two codes. In Kafka's REST proxies it is 40403 where a topic itself is described
+    and in v3, since the error is Kafka's UNKNOWN_TOPIC_OR_PARTITION there, and 40401 in v2 below a topic and wherever
+    records are produced.
+    """
+    if isinstance(error, errors.UnknownTopic):
+        is_described = _DESCRIBED.fullmatch(f"{request.method} {request.url.path}")
+        code = UNKNOWN_TOPIC_OR_PARTITION if is_described else TOPIC_NOT_FOUND
+        error = RestError(404, code, str(error))
+    elif isinstance(error, errors.OdradekError):
         error = rest_error_of(error)
     assert isinstance(error, RestError)
     body = error_body(error.status, error.message, error.error_code)

@@ -2,7 +2,7 @@
 
 A route names the type that it takes once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and stands
 in openapi.json. 408 half a body, 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type, 429 too many
-bodies at once.
+bodies at once. Clients of v2 expect error code 422 for a body that is not of the type and for one of no bytes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class JsonBody(Generic[T]):
         media_types: Sequence[str] = (PLAIN,),
         also_taken: Sequence[str] = (),
         empty: T | None = None,
+        is_v2: bool = False,
     ) -> None:
         """`empty` stands for a body of no bytes, which is refused otherwise.
 
@@ -49,6 +50,7 @@ class JsonBody(Generic[T]):
         self._media_types = media_types
         self._taken = frozenset((*media_types, *also_taken))
         self._empty = empty
+        self._wrong_code, self._missing_status = (422, 422) if is_v2 else (BAD_PAYLOAD, 400)
         schema = _without_references(msgspec.json.schema(kind))
         self.openapi: Final[dict[str, Any]] = {
             "requestBody": {
@@ -82,9 +84,10 @@ class JsonBody(Generic[T]):
         """Of bytes that are here already; RestError 400, 422."""
         if not body or body.isspace():
             if self._empty is None:
-                raise RestError(400, 400, "the body is empty; JSON is expected")
+                status = self._missing_status
+                raise RestError(status, status, "the body is empty; JSON is expected")
             return self._empty
-        return decoded(self._decoder, body)
+        return decoded(self._decoder, body, wrong_code=self._wrong_code)
 
 
 def _has_body(request: Request) -> bool:
@@ -92,13 +95,13 @@ def _has_body(request: Request) -> bool:
     return "transfer-encoding" in request.headers or length.strip() not in ("", "0")
 
 
-def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """JSON of the decoder's type; RestError 400 for what is no JSON, 422 for what is of another type."""
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = BAD_PAYLOAD) -> T:
+    """JSON of the decoder's type; RestError 400 for what is no JSON, 422 (`wrong_code`) for what is of another type."""
     try:
         body.decode()  # what is kept as it came (msgspec.Raw) is not looked at for this
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise RestError(422, BAD_PAYLOAD, str(error)) from None
+        raise RestError(422, wrong_code, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RestError(400, 400, f"the body is not JSON: {error}") from None
 

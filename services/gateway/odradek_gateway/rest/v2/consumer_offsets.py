@@ -14,7 +14,7 @@ from odradek.consumer.consumer import Consumer
 from odradek.partitions import TopicPartition
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.rest.errors import BAD_PAYLOAD, PARTITION_NOT_FOUND, RestError
+from odradek_gateway.rest.errors import ILLEGAL_STATE, PARTITION_NOT_FOUND, RestError
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.parameters import GroupName, InstanceName
 from odradek_gateway.rest.request_bodies import INT64_MAX, JsonBody
@@ -54,9 +54,9 @@ class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _COMMIT = JsonBody(
-    CommitRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, empty=CommitRequest()
+    CommitRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True, empty=CommitRequest()
 )
-_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES, also_taken=NO_RECORDS)
+_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
 
 
 @router.post(
@@ -93,6 +93,8 @@ async def committed(group: GroupName, instance: InstanceName, request: Request) 
     PARTITIONS.check_type(request)
 
     async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+        if not body:
+            raise RestError(404, PARTITION_NOT_FOUND, "name the partitions in the body")
         names = list(dict.fromkeys(one.name for one in PARTITIONS.decode(body).partitions))
         offsets = await found.client.admin.group_offsets(found.spec.group, names)
         told = [
@@ -115,7 +117,7 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
         times = {one.name: _ms_of(one.timestamp) for one in wanted.timestamps}
         offsets = {one.name: one.offset for one in wanted.offsets}
         if not times and not offsets:
-            raise RestError(422, BAD_PAYLOAD, "give offsets or timestamps, at least one")
+            raise RestError(422, 422, "give offsets or timestamps, at least one")
         consumer = await found.consumer()
         _require_assigned(consumer, [*times, *offsets])
         for name, offset in offsets.items():
@@ -170,7 +172,7 @@ def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
     for name in names:
         if name not in assigned:
             words = f"{name} is not assigned to this instance"
-            raise RestError(404, PARTITION_NOT_FOUND, words)
+            raise RestError(409, ILLEGAL_STATE, words)
 
 
 def _ms_of(moment: datetime.datetime) -> int:

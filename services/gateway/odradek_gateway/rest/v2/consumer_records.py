@@ -16,7 +16,7 @@ from odradek_gateway.consumers.instances import Elsewhere, Instances
 from odradek_gateway.rest.connected import while_connected
 from odradek_gateway.rest.embedded_formats import FORMATS, EmbeddedFormat
 from odradek_gateway.rest.errors import FORMAT_MISMATCH, RestError
-from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, V2, accepted
+from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, NO_RECORDS, V2, accepted
 from odradek_gateway.rest.parameters import GroupName, InstanceName
 from odradek_gateway.rest.request_bodies import cluster_of
 from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner
@@ -71,6 +71,9 @@ def _media_type(found: Instance, request: Request) -> str:
     try:
         return accepted(request.headers.get("accept"), (own_type, V2))
     except RestError:
+        accepted(
+            request.headers.get("accept"), NO_RECORDS
+        )  # 406 if it is no type of this API at all
         words = f"the instance's format is {found.spec.format}: accept {own_type}"
         raise RestError(406, FORMAT_MISMATCH, words) from None
 

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from odradek.partitions import TopicPartition
 from odradek_gateway.consumers.instance import INSTANCE_CONFIGS, Instance, spec_of_request
 from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.rest.errors import ILLEGAL_STATE, RestError
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.parameters import TOPIC_PATTERN, GroupName, InstanceName
 from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
@@ -51,12 +51,14 @@ class NamedPartitions(msgspec.Struct, forbid_unknown_fields=True):
     partitions: Annotated[list[NamedPartition], msgspec.Meta(min_length=1)]
 
 
-_INSTANCE = JsonBody(dict[str, Any], media_types=V2_BODIES, also_taken=NO_RECORDS, empty={})
+_INSTANCE = JsonBody(
+    dict[str, Any], media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True, empty={}
+)
 _INSTANCE.openapi["requestBody"]["content"] = {
     name: {"schema": INSTANCE_CONFIGS} for name in V2_BODIES
 }
-_SUBSCRIPTION = JsonBody(SubscribeRequest, media_types=V2_BODIES, also_taken=NO_RECORDS)
-PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES, also_taken=NO_RECORDS)
+_SUBSCRIPTION = JsonBody(SubscribeRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
+PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
 
 
 @router.post(
@@ -98,7 +100,8 @@ async def subscribe(group: GroupName, instance: InstanceName, request: Request) 
     async def work(instances: Instances, found: Instance, body: bytes) -> Response:
         wanted = _SUBSCRIPTION.decode(body)
         if bool(wanted.topics) == (wanted.topic_pattern is not None):
-            raise RestError(422, BAD_PAYLOAD, "give topics, at least one, or topic_pattern")
+            words = "give either topics, at least one, or topic_pattern"
+            raise RestError(409, ILLEGAL_STATE, words)
         if wanted.topic_pattern is not None:
             _require_pattern(wanted.topic_pattern)
         spec = replace(found.spec, topics=tuple(wanted.topics or ()), pattern=wanted.topic_pattern)
@@ -165,6 +168,4 @@ def _require_pattern(pattern: str) -> None:
     try:
         re2.compile(pattern)
     except re2.error as error:
-        raise RestError(
-            422, BAD_PAYLOAD, f"topic_pattern is not in RE2's syntax: {error}"
-        ) from None
+        raise RestError(422, 422, f"topic_pattern is not in RE2's syntax: {error}") from None

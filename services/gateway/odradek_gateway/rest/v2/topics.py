@@ -64,7 +64,7 @@ async def get_partition(
 ) -> Response:
     """One partition."""
     found = _partitions(await cluster.admin.describe_topic(topic))
-    if partition >= len(found):
+    if not 0 <= partition < len(found):
         raise _no_partition(topic, partition)
     return answer(found[partition], request)
 
@@ -79,7 +79,7 @@ async def get_offsets(
 ) -> Response:
     """First offset, and the one after the last."""
     described = await cluster.admin.describe_topic(topic)
-    if partition >= len(described.partitions):
+    if not 0 <= partition < len(described.partitions):
         raise _no_partition(topic, partition)
     name = TopicPartition(topic, partition)
     beginning = await cluster.admin.list_offsets({name: EARLIEST})

@@ -11,7 +11,7 @@ from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
 from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
-from odradek_gateway.rest.errors import PARTITION_NOT_FOUND, RestError
+from odradek_gateway.rest.errors import RestError
 from odradek_gateway.rest.parameters import BrokerId, Cluster, PartitionId, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import (
@@ -30,8 +30,8 @@ async def partition_in_path(
 ) -> Partition:
     """404 for one that there is not."""
     described = await cluster.admin.describe_topic(topic)
-    if partition >= len(described.partitions):
-        raise RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
+    if not 0 <= partition < len(described.partitions):
+        raise RestError(404, 404, f"topic {topic} has no partition {partition}")
     return described.partitions[partition]
 
 
