@@ -11,6 +11,7 @@ import pytest
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication import partition_host, partition_table
+from odradek_broker.replication.partition_table import StallLog
 from tests.unit.log.material import memory_broker
 from tests.unit.replication.memory_table import CONFIG, OWN, table_of
 
@@ -74,3 +75,47 @@ async def test_a_suspended_machine_does_not_shrink_the_isr(monkeypatch: pytest.M
         finally:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
+
+
+def test_stalls_are_one_line_a_minute_with_their_count_and_the_longest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stalls = StallLog()
+    for at_ms, stall_ms in ((0, 700), (1_000, 900), (20_000, 4_000), (59_000, 600)):
+        stalls.add(stall_ms)
+        stalls.write_due(at_ms)
+    assert lines(caplog) == [(1, 700)], "the first is told at once"
+    stalls.write_due(60_000)
+    stalls.write_due(200_000)
+    assert lines(caplog) == [(1, 700), (3, 4_000)], "nothing is written where nothing stalled"
+
+
+async def test_a_broker_writes_many_stalls_as_few_lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(partition_table, "boottime_ms", clock)
+    async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
+        ticking = asyncio.create_task(table.tick())
+        try:
+            for stall in range(1, 54):
+                clock.now_ms, before = stall * 1_000, clock.reads
+                await until(lambda seen=before: clock.reads >= seen + 2)  # type: ignore[misc]
+            assert lines(caplog)[0][0] == 1
+            assert len(lines(caplog)) == 1
+            clock.now_ms = 70_000
+            await until(lambda: len(lines(caplog)) == 2)
+            assert lines(caplog)[1][1] == 17_000 - 10
+            assert 40 < lines(caplog)[1][0] <= 53
+        finally:
+            ticking.cancel()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
+    """Count and longest stall of each line."""
+    fields = [
+        getattr(record, "odradek_fields")  # noqa: B009  # the attribute is no part of LogRecord's type
+        for record in caplog.records
+        if record.getMessage() == "The event loop stood still"
+    ]
+    return [(one["count"], one["longest_stall_ms"]) for one in fields]

@@ -53,9 +53,37 @@ from odradek_runtime.logs import event_log
 TICK_MS: Final = 100
 _TICK_SLICES: Final = 10
 STALL_MS: Final = 500
+STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # replicas that bugs ended, as told in each heartbeat
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
+
+
+class StallLog:
+    """Stalls of the event loop in the log: the first at once, later ones together, once a minute at most.
+
+    A busy machine stalls often; what an operator needs is how often, and how long at worst.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._longest_ms = 0
+        self._written_at_ms: int | None = None
+
+    def add(self, stall_ms: int) -> None:
+        """Count one stall."""
+        self._count += 1
+        self._longest_ms = max(self._longest_ms, stall_ms)
+
+    def write_due(self, now_ms: int) -> None:
+        """Write what was counted, unless the last line is younger than STALL_LOG_INTERVAL_MS."""
+        last_ms = self._written_at_ms
+        if not self._count or (last_ms is not None and now_ms - last_ms < STALL_LOG_INTERVAL_MS):
+            return
+        _log.warning(
+            "The event loop stood still", count=self._count, longest_stall_ms=self._longest_ms
+        )
+        self._written_at_ms, self._count, self._longest_ms = now_ms, 0, 0
 
 
 class PartitionTable:
@@ -94,6 +122,7 @@ class PartitionTable:
         self._on_broken = on_broken
         self._broken: dict[TopicIdPartition, None] = {}
         self._attach_seqs = itertools.count(1)
+        self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._loop = asyncio.get_running_loop()
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed)
@@ -413,6 +442,7 @@ class PartitionTable:
         before_ms = boottime_ms()
         while True:
             hosts = list(self.by_id.values())
+            self._stalls.write_due(before_ms)
             for number in range(_TICK_SLICES):
                 now_ms = boottime_ms()
                 if now_ms - before_ms - pause_ms > STALL_MS:
@@ -425,7 +455,8 @@ class PartitionTable:
 
     def _stalled(self, stall_ms: int) -> None:
         """The loop stood still: nobody's lag is judged by that time (R10)."""
-        _log.warning("The event loop stood still", stall_ms=stall_ms)
+        self._stalls.add(stall_ms)
+        self._stalls.write_due(boottime_ms())
         for host in list(self.by_id.values()):
             if host.is_leader:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))
