@@ -8,8 +8,8 @@
                 print(record.offset, record.key, record.value)
 
 `odradek.sync` has the same without `await`; `odradek.serializers` makes bytes of objects;
-`odradek.testing` has a cluster for your tests. Names are loaded when first used: importing this package
-loads neither gRPC nor Arrow.
+`odradek.errors` is what can go wrong; `odradek.testing` has a cluster for your tests. Names are
+loaded when first used: importing this package loads neither gRPC nor Arrow.
 """
 
 from __future__ import annotations
@@ -19,17 +19,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from odradek import errors, serializers, sync, testing
+    from odradek.admin.access import (
+        Acl,
+        AclFilter,
+        AclOperation,
+        AclPermission,
+        PatternType,
+        Quota,
+        ResourceType,
+        ScramMechanism,
+        ScramUser,
+    )
     from odradek.admin.admin import Admin
     from odradek.admin.descriptions import (
+        BrokerDescription,
         ClusterDescription,
         ConfigResource,
         ConfigResourceType,
+        ConfigSource,
         ConfigValue,
+        FeatureDescription,
+        ListenerDescription,
+        LogDirDescription,
         NewTopic,
         PartitionOutcome,
+        QuorumDescription,
         TopicDescription,
         TopicOutcome,
+        Voter,
     )
+    from odradek.admin.group_admin import GroupDescription, GroupListing, GroupMember
     from odradek.client import Client
     from odradek.cluster.cluster import LinkState
     from odradek.consumer.consumer import Consumer
@@ -50,68 +70,126 @@ if TYPE_CHECKING:
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {
+    "Acl": "odradek.admin.access",
+    "AclFilter": "odradek.admin.access",
+    "AclOperation": "odradek.admin.access",
+    "AclPermission": "odradek.admin.access",
     "Admin": "odradek.admin.admin",
+    "BrokerDescription": "odradek.admin.descriptions",
     "Client": "odradek.client",
     "ClusterDescription": "odradek.admin.descriptions",
     "ConfigResource": "odradek.admin.descriptions",
     "ConfigResourceType": "odradek.admin.descriptions",
+    "ConfigSource": "odradek.admin.descriptions",
     "ConfigValue": "odradek.admin.descriptions",
     "Consumer": "odradek.consumer.consumer",
     "ConsumerOptions": "odradek.consumer.options",
     "ConsumerRecord": "odradek.consumer.consumer_record",
-    "GroupOptions": "odradek.consumer.group_options",
     "DeliveryFuture": "odradek.producer.delivery",
+    "FeatureDescription": "odradek.admin.descriptions",
+    "GroupDescription": "odradek.admin.group_admin",
+    "GroupListing": "odradek.admin.group_admin",
+    "GroupMember": "odradek.admin.group_admin",
+    "GroupOptions": "odradek.consumer.group_options",
     "LinkState": "odradek.cluster.cluster",
+    "ListenerDescription": "odradek.admin.descriptions",
+    "LogDirDescription": "odradek.admin.descriptions",
     "NewTopic": "odradek.admin.descriptions",
     "OdradekError": "odradek.errors",
     "OffsetAndTimestamp": "odradek.offsets",
     "PartitionOutcome": "odradek.admin.descriptions",
+    "PatternType": "odradek.admin.access",
     "Producer": "odradek.producer.producer",
     "ProducerOptions": "odradek.producer.options",
+    "QuorumDescription": "odradek.admin.descriptions",
+    "Quota": "odradek.admin.access",
     "RecordMetadata": "odradek.producer.delivery",
+    "ResourceType": "odradek.admin.access",
     "SaslCredentials": "odradek.transports.security",
+    "ScramMechanism": "odradek.admin.access",
+    "ScramUser": "odradek.admin.access",
     "TlsOptions": "odradek.transports.security",
     "TopicDescription": "odradek.admin.descriptions",
     "TopicOutcome": "odradek.admin.descriptions",
     "TopicPartition": "odradek.partitions",
+    "Voter": "odradek.admin.descriptions",
 }
+_MODULES: Final = ("errors", "serializers", "sync", "testing")
+_DISTRIBUTION: Final = "odradek"
 
 __all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
     "Admin",
+    "BrokerDescription",
     "Client",
     "ClusterDescription",
     "ConfigResource",
     "ConfigResourceType",
+    "ConfigSource",
     "ConfigValue",
     "Consumer",
     "ConsumerOptions",
     "ConsumerRecord",
     "DeliveryFuture",
+    "FeatureDescription",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "GroupOptions",
     "LinkState",
+    "ListenerDescription",
+    "LogDirDescription",
     "NewTopic",
     "OdradekError",
     "OffsetAndTimestamp",
     "PartitionOutcome",
+    "PatternType",
     "Producer",
     "ProducerOptions",
+    "QuorumDescription",
+    "Quota",
     "RecordMetadata",
+    "ResourceType",
     "SaslCredentials",
+    "ScramMechanism",
+    "ScramUser",
     "TlsOptions",
     "TopicDescription",
     "TopicOutcome",
     "TopicPartition",
+    "Voter",
+    "errors",
+    "serializers",
+    "sync",
+    "testing",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    value: Any
+    if name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    elif name == "__version__":
+        value = _version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'odradek' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "__version__", *(name for name in globals() if name[:2] == "__")})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(_DISTRIBUTION)
+    except PackageNotFoundError:  # a source tree on the path, never installed
+        return "0+unknown"

@@ -47,6 +47,9 @@ class Client:
             bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
         )
 
+    def __repr__(self) -> str:
+        return f"<odradek.Client {self._cluster}>"
+
     async def __aenter__(self) -> Self:
         return self
 

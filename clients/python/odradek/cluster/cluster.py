@@ -96,6 +96,9 @@ class Cluster:
         self._is_started = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def __str__(self) -> str:
+        return f"{','.join(self.bootstrap)} {self.state.value}"
+
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack
 
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.connect import connect
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 RECORDS_MAX = 5_000
 ARROW_BYTES_MAX = 16 * 1024 * 1024
 _ITERATION_RECORDS_MAX = 1_000
+
+
+_PARTITIONS_IN_REPR: Final = 4
 
 
 class ConsumerArguments(TypedDict, total=False):
@@ -89,6 +92,15 @@ class Consumer:
             options = GroupOptions(group=group) if isinstance(group, str) else group
             self._member = GroupMembership(self._cluster, options, self._source.topics, self._ahead)
             self._is_told_what_to_read |= options.pattern is not None
+
+    def __repr__(self) -> str:
+        names = self.assignment()
+        reads = ", ".join(map(str, names[:_PARTITIONS_IN_REPR])) or "nothing yet"
+        if len(names) > _PARTITIONS_IN_REPR:
+            reads += f", ... ({len(names)} partitions)"
+        group = "" if self._member is None else f", group {self._member.options.group!r}"
+        state = "closed" if self._is_closed else f"reads {reads}"
+        return f"<odradek.Consumer {self._cluster}{group}, {state}>"
 
     async def __aenter__(self) -> Self:
         if self._member is not None and self._is_told_what_to_read:

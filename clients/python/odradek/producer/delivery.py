@@ -38,6 +38,11 @@ class DeliveryFuture:
         self._batch = batch
         self._index = index
 
+    def __repr__(self) -> str:
+        if not self.done():
+            return "<DeliveryFuture pending>"
+        return f"<DeliveryFuture {self.exception() or self.result()}>"
+
     def done(self) -> bool:
         """Whether it is acknowledged or failed."""
         return self._batch.is_done

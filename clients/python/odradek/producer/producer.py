@@ -102,6 +102,10 @@ class Producer:
         self._is_started = False
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{self.buffered_bytes} bytes buffered"
+        return f"<odradek.Producer {self._cluster}, {state}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -42,6 +42,9 @@ class Client:
         self._client = client
         self._thread.open_parts[self] = None
 
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<odradek.", "<odradek.sync.", 1)
+
     def __enter__(self) -> Self:
         return self
 

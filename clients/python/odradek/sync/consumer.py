@@ -24,6 +24,9 @@ class Consumer(Facade[AsyncConsumer]):
         super().__init__(thread, core)
         thread.open_parts[self] = None
 
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<odradek.", "<odradek.sync.", 1)
+
     def __enter__(self) -> Self:
         self._thread.run(self._core.__aenter__())
         return self

@@ -41,6 +41,9 @@ class Delivery:
         self._waiter: threading.Event | None = None
         self._callbacks: list[Callable[[Delivery], object]] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Delivery {self._error or self._metadata or 'pending'}>"
+
     def done(self) -> bool:
         """Whether it is acknowledged or failed."""
         return self._metadata is not None or self._error is not None
@@ -117,6 +120,9 @@ class Producer:
         """Failed while the interpreter exits: told in one line, not one by one."""
         self._loss: BaseException | None = None
         thread.open_parts[self] = None
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("<odradek.", "<odradek.sync.", 1)
 
     def __enter__(self) -> Self:
         return self
