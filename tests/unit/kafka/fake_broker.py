@@ -160,7 +160,9 @@ class FakePartitions:
     async def delete_records(self, *_: Any, **__: Any) -> OffsetOutcome:
         return OffsetOutcome(ErrorCode.NONE, Offset(3))
 
-    def gate_produce(self, _topic: Any, _partition: int, outcome: ProduceOutcome) -> ProduceOutcome:
+    def gate_produce(
+        self, _topic: Any, _partition: int, outcome: ProduceOutcome, *, acks: int
+    ) -> ProduceOutcome:
         return outcome
 
     def gate_read(self, _topic: Any, _partition: int, outcome: ReadOutcome) -> ReadOutcome:

@@ -190,7 +190,7 @@ async def test_a_replica_that_is_moved_away_is_no_longer_told_as_broken(
     async with table_of(memory_broker(CONFIG), 2, leader=OWN, on_broken=told.append) as (table, _):
         in_the_core(table, monkeypatch)
         host = table.by_id[TOPIC_ID, 0]
-        table._remove(host.partition.topic_id, host.partition.partition)
+        table._leave([(host.partition.topic_id, host.partition.partition)], None)
         assert told == [(host.partition,), ()]
 
 
@@ -199,7 +199,7 @@ async def test_a_bug_in_late_work_for_a_replica_that_is_gone_is_told_to_nobody()
     told: Told = []
     async with table_of(memory_broker(CONFIG), 2, leader=OWN, on_broken=told.append) as (table, _):
         host = table.by_id[TOPIC_ID, 0]
-        table._remove(host.partition.topic_id, host.partition.partition)
+        table._leave([(host.partition.topic_id, host.partition.partition)], None)
         with host.guard():
             raise AssertionError("what a thread found when it was done")
         assert told == []
