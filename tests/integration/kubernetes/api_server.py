@@ -71,12 +71,14 @@ class ApiServer:
                 return 404, {}
             data = {k: base64.b64encode(v).decode() for k, v in self.secrets[name].items()}
             return 200, {"metadata": {"name": name}, "data": data}
+        if method == "PUT" and name not in self.secrets:
+            return 404, {}
         made = json.loads(body)
         name = made["metadata"]["name"]
-        if name in self.secrets:
+        if method == "POST" and name in self.secrets:
             return 409, {}
         self.secrets[name] = {k: base64.b64decode(v) for k, v in made["data"].items()}
-        return 201, {}
+        return (201 if method == "POST" else 200), {}
 
 
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
@@ -86,6 +88,9 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             self._serve("POST")
+
+        def do_PUT(self) -> None:
+            self._serve("PUT")
 
         def _serve(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
+from odradek.cli.certificate_authority import CertificateAuthority
+from odradek_runtime.certificate_expiry import first_end_s
 from tests.integration.kubernetes.conftest import load_on
 from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
 from tests.tools import need
@@ -251,6 +255,33 @@ def test_declared_topics_are_there_and_applying_them_again_changes_nothing(
     assert all(len(one["replicas"]) == 3 for one in made.json()["partitions"])
     assert made.json()["configs"]["min.insync.replicas"] == "2"
     assert cluster.run_job("apply-topics").splitlines()[1:] == ["hello: is as declared"]
+
+
+def test_certificates_that_end_soon_are_renewed_and_no_others(
+    cluster: SimulatedKubernetes, tmp_path: Path
+) -> None:
+    secrets = cluster.api.secrets
+    authority = CertificateAuthority(tmp_path)
+    for name, content in secrets["odradek-ca"].items():
+        (tmp_path / name).write_bytes(content)
+    for name, days in (("client", 29), ("prometheus", 3650)):
+        certificate, key = authority.issue(name, hosts=[], days=days)
+        secrets[f"odradek-{name}-tls"] |= {
+            "tls.crt": certificate.read_bytes(),
+            "tls.key": key.read_bytes(),
+        }
+    before = {name: dict(files) for name, files in secrets.items()}
+    said = cluster.run_job("renew-certificates")
+    assert said.splitlines() == ["renewed odradek-prometheus-tls", "renewed odradek-client-tls"]
+    assert cluster.run_job("renew-certificates") == ""
+    assert {name for name in secrets if secrets[name] != before[name]} == {
+        "odradek-prometheus-tls",
+        "odradek-client-tls",
+    }
+    url = f"https://{cluster.pods_of('gateway')[0].address}:8082/topics/hello"
+    assert httpx.get(url, verify=cluster.client_tls(), timeout=30).status_code == 200
+    days_left = (first_end_s(secrets["odradek-client-tls"]["tls.crt"]) - time.time()) / 86_400
+    assert 59 < days_left <= 60
 
 
 @pytest.mark.long

@@ -38,3 +38,6 @@ def pods(found: list[Object]) -> Iterator[tuple[str, Object]]:
     for one in found:
         if one["kind"] in ("StatefulSet", "Deployment", "Job"):
             yield f"{one['kind']}/{one['metadata']['name']}", one["spec"]["template"]
+        if one["kind"] == "CronJob":
+            template = one["spec"]["jobTemplate"]["spec"]["template"]
+            yield f"CronJob/{one['metadata']['name']}", template

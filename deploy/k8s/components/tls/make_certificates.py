@@ -1,4 +1,4 @@
-"""Make the cluster's authority and a certificate for each pod, and write them as secrets; what is there stays.
+"""Make the cluster's authority and a certificate for each pod, and write them as secrets; renew what ends soon.
 
 A node is who its certificate says, so every ordinal has one of its own. `odradek-admin-tls` is the
 super user's, `odradek-client-tls` that of the examples: give each client one of its own. The authority is written
@@ -8,6 +8,7 @@ first and read back: an attempt that was cut short goes on with the same one.
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import os
 import ssl
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from odradek.cli.certificate_authority import CertificateAuthority
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -25,7 +28,9 @@ AUTHORITY = "odradek-ca"
 QUORUM_REPLICAS = 3
 BROKER_REPLICAS_MAX = 9  # as many as the StatefulSet's volume has places for
 CLIENTS = ("admin", "prometheus", "client")  # a certificate each: rights are the principal's
-DAYS = 3650
+AUTHORITY_DAYS = 3650
+DAYS = 60
+RENEW_DAYS = 30  # before the end: a month of failed attempts does no harm
 
 
 def main() -> None:
@@ -34,7 +39,8 @@ def main() -> None:
         authority = load_authority(namespace, Path(scratch))
         ca = Path(scratch, "ca.crt").read_bytes()
         for name, identity, hosts in certificates(namespace):
-            if read_secret(namespace, name) is not None:
+            present = read_secret(namespace, name)
+            if present is not None and not is_to_be_renewed(present["tls.crt"]):
                 continue
             certificate, key = authority.issue(identity, hosts=hosts, days=DAYS)
             content = {
@@ -42,7 +48,10 @@ def main() -> None:
                 "tls.key": key.read_bytes(),
                 "ca.crt": ca,
             }
-            if create_secret(namespace, name, content):
+            if present is not None:
+                replace_secret(namespace, name, content)
+                print(f"renewed {name}")
+            elif create_secret(namespace, name, content):
                 print(f"made {name}")
 
 
@@ -51,7 +60,7 @@ def load_authority(namespace: str, scratch: Path) -> CertificateAuthority:
     authority = CertificateAuthority(scratch)
     found = read_secret(namespace, AUTHORITY)
     if found is None:
-        authority.create(common_name="Odradek cluster CA", days=DAYS)
+        authority.create(common_name="Odradek cluster CA", days=AUTHORITY_DAYS)
         content = {name: (scratch / name).read_bytes() for name in ("ca.crt", "ca.key")}
         if create_secret(namespace, AUTHORITY, content):
             print(f"made {AUTHORITY}")
@@ -78,6 +87,12 @@ def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
         yield f"odradek-{client}-tls", client, []
 
 
+def is_to_be_renewed(certificate: bytes) -> bool:
+    """Whether it ends soon; or later than any that is made here, as those of former releases do."""
+    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return not RENEW_DAYS <= (end - datetime.datetime.now(datetime.UTC)).days <= DAYS
+
+
 def in_cluster(name: str, namespace: str) -> list[str]:
     return [name, f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local"]
 
@@ -94,21 +109,29 @@ def read_secret(namespace: str, name: str) -> dict[str, bytes] | None:
 
 def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
     """Whether it was made now; not if there is one by now."""
+    try:
+        call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret_of(name, content))
+    except urllib.error.HTTPError as error:
+        if error.code == 409:
+            return False
+        raise
+    return True
+
+
+def replace_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
+    """Key and certificate at once: the kubelet shows pods both or neither."""
+    call("PUT", f"/api/v1/namespaces/{namespace}/secrets/{name}", secret_of(name, content))
+
+
+def secret_of(name: str, content: dict[str, bytes]) -> dict[str, Any]:
     data = {key: base64.b64encode(value).decode() for key, value in content.items()}
-    secret = {
+    return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name},
         "type": "Opaque",
         "data": data,
     }
-    try:
-        call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
-    except urllib.error.HTTPError as error:
-        if error.code == 409:
-            return False
-        raise
-    return True
 
 
 def call(method: str, path: str, body: object = None) -> Any:
