@@ -11,6 +11,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeClientQuotasResponse, Message
 from odradek_protocol.metadata.image import QuotaEntity
+from odradek_runtime.budget.refusal_lines import shortened
 
 _EXACTLY, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = frozenset({"user", "client-id", "ip"})
@@ -27,7 +28,9 @@ async def describe_client_quotas(request: Request) -> Message:
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
     async for one in request.in_turns(message.components):
         if one.entity_type not in _TYPES:
-            return _refused(ErrorCode.UNSUPPORTED_VERSION, f"no entity is a {one.entity_type}")
+            return _refused(
+                ErrorCode.UNSUPPORTED_VERSION, f"no entity is a {shortened(one.entity_type)}"
+            )
         if one.match_type not in (_EXACTLY, _DEFAULT, _ANY):
             return _refused(ErrorCode.INVALID_REQUEST, f"there is no match type {one.match_type}")
     return DescribeClientQuotasResponse(

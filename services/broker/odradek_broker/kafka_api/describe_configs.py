@@ -18,6 +18,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeConfigsResponse, Message
 from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_runtime.budget.refusal_lines import shortened
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult
 _Config: Final = _Result.DescribeConfigsResourceResult
@@ -66,7 +67,8 @@ def _describe(request: Request, kind: int, name: str) -> Iterable[DescribedConfi
             if not request.allows_cluster(Operation.DESCRIBE_CONFIGS):
                 return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
             if name and name != str(settings.node_id):
-                return ErrorCode.INVALID_REQUEST, f"this is broker {settings.node_id}, not {name}"
+                text = f"this is broker {settings.node_id}, not {shortened(name)}"
+                return ErrorCode.INVALID_REQUEST, text
             return describe_broker(settings, image, name)
         case ConfigResourceType.GROUP:
             if not request.allows_group(Operation.DESCRIBE_CONFIGS, name):

@@ -12,6 +12,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeUserScramCredentialsResponse, Message
 from odradek_protocol.metadata.records import ScramMechanism
+from odradek_runtime.budget.refusal_lines import shortened
 
 _Result: Final = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 _Info: Final = _Result.CredentialInfo
@@ -49,5 +50,5 @@ def _result(request: Request, name: str, *, is_twice: bool) -> Any:
     if is_twice:
         code, text, infos = ErrorCode.DUPLICATE_RESOURCE, "the request names the user twice", []
     elif not infos:
-        code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name}"
+        code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {shortened(name)}"
     return _Result(user=name, error_code=code, error_message=text, credential_infos=infos)

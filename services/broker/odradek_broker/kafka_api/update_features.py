@@ -18,6 +18,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, UpdateFeaturesResponse
 from odradek_protocol.metadata.features import SUPPORTED_FEATURES
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_runtime.budget.refusal_lines import shortened
 
 _UPGRADE: Final = 1
 _ONE_RESULT_FROM: Final = 2
@@ -68,7 +69,8 @@ def _refuse(one: Any) -> tuple[int, str]:
     lowest, highest = SUPPORTED_FEATURES.get(one.feature, (0, 0))
     if lowest <= one.max_version_level <= highest:
         return ErrorCode.NONE, ""
-    text = f"{one.feature} has the levels {lowest} to {highest}, not {one.max_version_level}"
+    feature = shortened(one.feature)
+    text = f"{feature} has the levels {lowest} to {highest}, not {one.max_version_level}"
     return ErrorCode.INVALID_UPDATE_VERSION, text
 
 

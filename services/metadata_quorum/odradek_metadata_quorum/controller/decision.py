@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -11,6 +11,7 @@ from odradek_protocol.metadata.features import INITIAL_LEVELS, FeatureLevels
 from odradek_protocol.metadata.records import MetadataRecord
 
 Response = TypeVar("Response", covariant=True)
+MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,11 @@ class Outcome:
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
+
+    def __post_init__(self) -> None:
+        # What a client named may be in it, and older Kafka responses hold no string above 32,767 bytes.
+        if len(self.message) > MESSAGE_CHARACTERS_MAX:
+            object.__setattr__(self, "message", f"{self.message[:MESSAGE_CHARACTERS_MAX]}...")
 
     @property
     def is_good(self) -> bool:
