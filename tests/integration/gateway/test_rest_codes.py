@@ -1,6 +1,7 @@
 """Error codes route by route, beside those of Confluent's REST Proxy and of Karapace as their sources have them.
 
 Where both agree, the gateway agrees with them; where they differ, it has Confluent's code. Exceptions say why.
+Confluent's 404 for a path of another type, 406 and 415 are those of JAX-RS.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ FAULT: Final = "the client's mistake is no error of the server"
 
 
 class Row(NamedTuple):
-    """A request in a situation, and three error codes; None: no error there, or no such route."""
+    """A request in a situation, and three error codes: the status where it has no code of its own.
+
+    None: the project reports no error there, has no such route, or its sources do not say.
+    """
 
     route: str
     situation: str
@@ -75,7 +79,7 @@ def produce(route: str, path: str) -> list[Row]:
         Row(route, "no body", 422, 422, 400, path, b"", JSON),
         Row(route, "not JSON", 400, 400, 400, path, b"{", JSON),
         Row(route, "other media type", 415, 415, 415, path, RECORD, "text/plain"),
-        Row(route, "too large", 413, 413, 413, path, b" " * (BODY_BYTES_MAX + 1), JSON),
+        Row(route, "too large", 413, None, 413, path, b" " * (BODY_BYTES_MAX + 1), JSON),
         Row(
             *(route, "not base64", 422, 50002, 42205, path, {"records": [{"value": "?"}]}, BINARY),
             why=FAULT,
@@ -96,7 +100,10 @@ ROWS: Final = [
     # topics
     unacceptable("GET /topics/{topic}", "/topics/codes"),
     Row("GET /topics/{topic}", "unknown topic", 40403, 40403, 40403, "/topics/none"),
-    Row("GET /topics/{topic}", "impossible name", 40403, 40403, 40403, "/topics/no%20ne"),
+    Row(
+        *("GET /topics/{topic}", "impossible name", 40403, 40002, None, "/topics/no%20ne"),
+        why="no topic has such a name, so it is as unknown as any other",
+    ),
     Row(
         *("GET /topics/{topic}/partitions", "unknown topic", 40401, 40403, 40401),
         path="/topics/none/partitions",
@@ -178,7 +185,7 @@ ROWS: Final = [
     Row(
         *(f"POST {I}/subscription", "no list", 422, 400, 422, f"{FREE}/subscription"),
         body={"topics": "codes"},
-        why="Karapace; Confluent's JSON mapper calls a wrong type no JSON, an absent one 422",
+        why="Karapace; Confluent tells a wrong type from an absent list, by 400",
     ),
     # assignments
     unknown_instance(f"POST {I}/assignments", HERE),
@@ -187,7 +194,7 @@ ROWS: Final = [
         *(f"POST {I}/assignments", "subscribed already", 40903, 40903, 40903),
         *(f"{SUBSCRIBED}/assignments", HERE),
     ),
-    Row(f"POST {I}/assignments", "no list", 422, 422, 50001, f"{FREE}/assignments", {}),
+    Row(f"POST {I}/assignments", "no list", 422, 500, 50001, f"{FREE}/assignments", {}, why=FAULT),
     Row(f"POST {I}/assignments", "no body", 422, 422, 400, f"{FREE}/assignments", b""),
     # positions
     unknown_instance(f"POST {I}/positions", SEEK),
@@ -196,7 +203,7 @@ ROWS: Final = [
     Row(
         *(f"POST {I}/positions", "unassigned", 40903, 40903, 40903, f"{ASSIGNED}/positions", SEEK),
     ),
-    Row(f"POST {I}/positions", "no list", 422, 422, 50001, f"{ASSIGNED}/positions", {}),
+    Row(f"POST {I}/positions", "no list", 422, None, 50001, f"{ASSIGNED}/positions", {}, why=FAULT),
     *(
         Row(
             *(f"POST {I}/positions/{end}", "unassigned", 40903, 40903, 40903),
@@ -206,8 +213,9 @@ ROWS: Final = [
     ),
     *(
         Row(
-            *(f"POST {I}/positions/{end}", "no list", 422, 422, 50001),
+            *(f"POST {I}/positions/{end}", "no list", 422, 500, 50001),
             *(f"{ASSIGNED}/positions/{end}", {}),
+            why=FAULT,
         )
         for end in ("beginning", "end")
     ),

@@ -23,6 +23,7 @@ from odradek_gateway.rest.media_types import (
     accepted,
     accepted_without_records,
     embedded_format,
+    headers_for_older_gateways,
 )
 
 OFFERS = (OFFERED_V2, (BINARY_V2, V2), (JSON_V2, V2))
@@ -169,3 +170,19 @@ def test_a_response_without_records_is_406_for_other_types(header: str) -> None:
     with pytest.raises(RestError) as refused:
         accepted_without_records(header)
     assert (refused.value.status, refused.value.error_code) == (406, 406)
+
+
+@pytest.mark.parametrize("name", NO_RECORDS)
+def test_a_request_that_is_passed_on_names_types_that_older_gateways_take(name: str) -> None:
+    headers = {"content-type": f"{name}; charset=utf-8", "accept": name, "authorization": "x"}
+    accept = PLAIN if name == PLAIN else V2
+    expected = {"content-type": V2, "accept": accept, "authorization": "x"}
+    assert headers_for_older_gateways(headers, carries_records=False) == expected
+    expected["accept"] = name
+    assert headers_for_older_gateways(headers, carries_records=True) == expected
+
+
+def test_a_request_that_is_passed_on_keeps_what_is_to_be_refused() -> None:
+    headers = {"content-type": "text/plain", "accept": "text/html"}
+    assert headers_for_older_gateways(headers, carries_records=False) == headers
+    assert headers_for_older_gateways({}, carries_records=False) == {}

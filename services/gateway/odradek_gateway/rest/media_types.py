@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,6 +88,22 @@ def accepted_without_records(accept: str | None) -> str:
             accepted(accept, NO_RECORDS)
             return V2
         raise
+
+
+def headers_for_older_gateways(
+    headers: Mapping[str, str], *, carries_records: bool
+) -> dict[str, str]:
+    """The headers of a request that is passed on: the gateway that gets it may know fewer names of plain JSON.
+
+    `carries_records` is whether the response does: then Accept names a format, and stays.
+    """
+    passed_on = dict(headers)
+    if base_type(headers.get("content-type")) in NO_RECORDS:
+        passed_on["content-type"] = V2
+    if not carries_records and "accept" in headers:
+        with contextlib.suppress(RestError):  # the other gateway refuses it, if it matters there
+            passed_on["accept"] = accepted_without_records(headers["accept"])
+    return passed_on
 
 
 def embedded_format(content_type: str | None) -> str:

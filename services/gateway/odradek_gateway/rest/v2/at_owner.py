@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from fastapi import Request
@@ -12,13 +11,8 @@ from fastapi.responses import Response
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest, in_motion
 from odradek_gateway.rest.connected import while_connected
-from odradek_gateway.rest.errors import RestError, errors_of
-from odradek_gateway.rest.media_types import (
-    NO_RECORDS,
-    V2,
-    accepted_without_records,
-    base_type,
-)
+from odradek_gateway.rest.errors import errors_of
+from odradek_gateway.rest.media_types import headers_for_older_gateways
 from odradek_gateway.rest.request_bodies import read_body
 
 BASE = "/consumers/{group}/instances/{instance}"
@@ -48,7 +42,7 @@ async def at_owner(
         request.method,
         scope["raw_path"],
         scope["query_string"],
-        _as_every_version_takes_them(request, carries_records=at_stop is not None),
+        headers_for_older_gateways(request.headers, carries_records=at_stop is not None),
         body,
         lambda: while_connected(request),
         at_stop,
@@ -64,14 +58,3 @@ async def at_owner(
                 finally:
                     found.used()  # a poll may last longer than an instance may be idle
     raise in_motion()
-
-
-def _as_every_version_takes_them(request: Request, *, carries_records: bool) -> Mapping[str, str]:
-    """The headers, for the gateway that serves the instance: an older one takes fewer names of plain JSON."""
-    headers = dict(request.headers)
-    if base_type(headers.get("content-type")) in NO_RECORDS:
-        headers["content-type"] = V2
-    if not carries_records and "accept" in headers:
-        with contextlib.suppress(RestError):  # the other gateway refuses it, if it matters there
-            headers["accept"] = accepted_without_records(headers["accept"])
-    return headers
