@@ -11,7 +11,7 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock clean
+.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock image-sbom clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
@@ -91,6 +91,9 @@ LOCK := uv pip compile --universal --quiet --generate-hashes --no-header --no-an
 lock: ## Pin all dependencies again; those of the image are a part of them
 	$(LOCK) --all-extras pyproject.toml build-requirements.in -o requirements.lock
 	$(LOCK) --extra server --extra arrow --extra avro --extra spark --constraint requirements.lock pyproject.toml build-requirements.in -o requirements-image.lock
+
+image-sbom: $(STAMP) ## Print what the image installs, as CycloneDX JSON: make -s image-sbom > sbom.json
+	@$(BIN)/python deploy/k8s/sbom.py
 
 clean: ## Remove .venv, caches and generated code
 	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/codec/_codec*.so

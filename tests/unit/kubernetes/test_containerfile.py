@@ -41,6 +41,11 @@ def test_its_base_is_an_argument(path: Path) -> None:
     assert all(one.text.startswith("${BASE}") for one in read(path) if one.word == "FROM")
 
 
+def test_its_base_is_named_by_digest() -> None:
+    """A tag is another image tomorrow; the image for Spark stands on the one that was built."""
+    assert re.fullmatch(r"BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", read(FILES[0])[0].text)
+
+
 def test_the_image_is_one_program_without_a_shell() -> None:
     found = {one.word: one for one in last_stage()}
     assert found["ENTRYPOINT"].listed() == ["odradek"]

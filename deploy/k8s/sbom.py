@@ -1,0 +1,81 @@
+"""Print a software bill of materials of the image's Python packages, as CycloneDX 1.5 JSON: `make image-sbom`.
+
+It says what `requirements-image.lock` installs on Linux: names, versions and the files' hashes. The same lock gives the
+same text. What the base image brings (Debian's packages and Python) is in that image's own bill.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+import uuid
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+LINUX = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": "3.12.0",
+    "python_version": "3.12",
+    "sys_platform": "linux",
+}
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.odradek")
+
+
+def main() -> int:
+    lock = (ROOT / "requirements-image.lock").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    print(json.dumps(bill(lock, project["name"], project["version"]), indent=2))
+    return 0
+
+
+def bill(lock: str, name: str, version: str) -> dict[str, Any]:
+    """The document for a lock as `uv pip compile --generate-hashes` writes it."""
+    packages = components(lock)
+    own = component(name, version) | {"type": "application"}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(NAMESPACE, f'{name} {version} {lock}')}",
+        "version": 1,
+        "metadata": {"component": own},
+        "components": packages,
+        "dependencies": [
+            {"ref": own["bom-ref"], "dependsOn": [one["bom-ref"] for one in packages]},
+        ],
+    }
+
+
+def components(lock: str) -> list[dict[str, Any]]:
+    """Everything that is installed on Linux, in the lock's order."""
+    found = []
+    for entry in lock.replace("\\\n", " ").splitlines():
+        if not entry.strip() or entry.startswith("#"):
+            continue
+        text, *hashes = re.split(r"\s+--hash=sha256:", entry.strip())
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate(dict(LINUX)):
+            continue
+        (pin,) = requirement.specifier
+        assert pin.operator == "==", f"{text} is not pinned"
+        package = component(requirement.name, pin.version)
+        package["hashes"] = [{"alg": "SHA-256", "content": content} for content in hashes]
+        found.append(package)
+    return found
+
+
+def component(name: str, version: str) -> dict[str, Any]:
+    purl = f"pkg:pypi/{canonicalize_name(name)}@{version}"
+    return {"type": "library", "name": name, "version": version, "purl": purl, "bom-ref": purl}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
