@@ -92,8 +92,9 @@ lock: ## Pin all dependencies again; those of the image are a part of them
 	$(LOCK) --all-extras pyproject.toml build-requirements.in -o requirements.lock
 	$(LOCK) --extra server --extra arrow --extra avro --extra spark --constraint requirements.lock pyproject.toml build-requirements.in -o requirements-image.lock
 
-image-sbom: $(STAMP) ## Print what the image installs, as CycloneDX JSON: make -s image-sbom > sbom.json
-	@$(BIN)/python deploy/k8s/sbom.py
+image-sbom: $(STAMP) ## Write what the image installs into artifacts/sbom.json, as CycloneDX
+	mkdir -p artifacts
+	$(BIN)/python deploy/k8s/sbom.py > artifacts/sbom.json
 
 clean: ## Remove .venv, caches and generated code
 	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/codec/_codec*.so
