@@ -35,6 +35,8 @@ TOKEN_CHARACTERS_MAX: Final = 16 * 1024
 NAME_CHARACTERS_MAX: Final = 256
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
+LIFETIME_S_MAX: Final = 10 * 365 * 86_400.0
+"""What is told of a token that is good for longer: its end may be any number, a session's may not."""
 _LOOK_AGAIN_S: Final = 1.0
 _log = event_log(__name__)
 
@@ -106,7 +108,8 @@ class TokenVerifier:
             ends_s = float(claims["exp"])
         except OverflowError:
             raise TokenRefused("its exp is no time") from None
-        return f"User:{name}", max(0.0, ends_s + rules.leeway_s - time.time())
+        lifetime_s = ends_s + rules.leeway_s - time.time()
+        return f"User:{name}", min(max(0.0, lifetime_s), LIFETIME_S_MAX)
 
     def _key(self, header: dict[str, Any]) -> jwt.PyJWK:
         algorithm, name = str(header.get("alg")), header.get("kid")
@@ -151,7 +154,14 @@ def _read(path: Path) -> dict[str, jwt.PyJWK]:
         found = jwt.PyJWKSet.from_json(path.read_text())
     except OSError as error:
         raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (
+        jwt.PyJWTError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+    ) as error:
         raise JwksRefused(f"{path} is no JWKS: {error}") from None
     keys: dict[str, jwt.PyJWK] = {}
     for key in found.keys[:KEYS_MAX]:

@@ -214,3 +214,11 @@ def test_a_key_that_declares_its_algorithm_is_for_that_one(issuer: TokenIssuer) 
 def test_without_a_file_nothing_starts(tmp_path: Path, issuer: TokenIssuer) -> None:
     with pytest.raises(JwksRefused, match="cannot be read"):
         TokenVerifier(rules(issuer, jwks=tmp_path / "none"))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"keys":' * 100_000])
+def test_a_file_that_is_nested_too_deeply_is_no_jwks(tmp_path: Path, text: str) -> None:
+    jwks = tmp_path / "jwks.json"
+    jwks.write_text(text)
+    with pytest.raises(JwksRefused, match="is no JWKS"):
+        TokenVerifier(TokenRules(jwks=jwks, issuer="i", audience="a"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from odradek_broker.security.sasl import LoginFailed, SaslExchange
+from odradek_protocol.kafka.messages import SaslAuthenticateResponse, encode_message
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from tests.e2e.security.token_issuer import TokenIssuer
 
@@ -82,3 +83,16 @@ async def test_another_user_cannot_go_on_on_the_connection(issuer: TokenIssuer) 
     assert made.choose("OAUTHBEARER")
     with pytest.raises(LoginFailed):
         await made.step(first(issuer.token("bob")))
+
+
+@pytest.mark.parametrize("end_s", [1e300, 10**300], ids=["float", "integer"])
+async def test_a_token_without_a_sensible_end_is_a_login_that_can_be_told(
+    issuer: TokenIssuer, end_s: float
+) -> None:
+    made = exchange(issuer)
+    assert await made.step(first(issuer.token("alice", exp=end_s))) == b""
+    assert made.lifetime_ms is not None
+    response = SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=made.lifetime_ms
+    )
+    assert encode_message(response, 1)
