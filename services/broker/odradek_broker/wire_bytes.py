@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 
+PRODUCE_PARTITIONS_MAX: Final = 20_000
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
@@ -59,6 +60,8 @@ def read_produce_request(data: bytes) -> ProduceMessage:
             if field in numbers:
                 numbers[field] = number
         elif field == 4:
+            if len(partitions) == PRODUCE_PARTITIONS_MAX:
+                raise WireError(f"a request has at most {PRODUCE_PARTITIONS_MAX} partitions")
             partitions.append(_produce_part(content))
     return ProduceMessage(
         _signed(numbers[1]), _signed32(numbers[2]), _signed32(numbers[3]), partitions, len(data)

@@ -181,6 +181,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         async def conversation(requests: Any, context: Any) -> None:
             caller = await self._admitted(method, context, is_stream=True)
             owner = caller.owner
+            caller.pace = self._intake.budget.turns.pace(owner)
             is_in_vain = method == _PRODUCE and not caller.has(_WRITES_SOMEWHERE)
             if is_in_vain and not self._intake.in_vain.has_room(owner, 1):
                 await context.abort(

@@ -15,7 +15,8 @@ Every refusal is a line in the audit log: the same once a minute, each owner's a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -43,7 +44,9 @@ SESSION: Final = "authorization"
 _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
 _OTHERS: Final = LoopTurns()  # for calls of other brokers
+_AT_ONCE: Final = 20
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Refused(Exception):
@@ -162,6 +165,14 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
     pace = None if caller is None else caller.pace
     async for item in (pace or _OTHERS.pace("brokers")).items(items):
         yield item
+
+
+async def answers_in_turns(items: Sequence[T], answer: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Each item's answer, with turns for others; some items at a time wait for theirs together."""
+    answers: list[R] = []
+    async for start in in_turns(range(0, len(items), _AT_ONCE)):
+        answers += await asyncio.gather(*map(answer, items[start : start + _AT_ONCE]))
+    return answers
 
 
 class Callers:

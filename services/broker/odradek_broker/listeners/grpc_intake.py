@@ -115,24 +115,31 @@ class GrpcIntake:
 
         What a long request takes in memory is held until the body ends.
         """
-        if len(data) > REQUEST_BYTES_MAX:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"a request of {len(data)} bytes, at most {REQUEST_BYTES_MAX}",
-            )
         pace = self.budget.turns.pace(owner)
-        if len(data) < LONG_REQUEST_BYTES_MIN:
-            yield await _decoded(context, data, decode), pace
-            return
-        async with self.budget.decoded.held(owner, decoded_bytes(len(data))):
-            await pace.turn()
-            refused = await pace.run(refusal_steps(message, data, ITEMS_MAX))
-            if refused is not None:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused)
-            await pace.turn()
-            request = await _decoded(context, data, decode)
-            await pace.turn()
-            yield request, pace
+        held = decoded_bytes(len(data)) if len(data) >= LONG_REQUEST_BYTES_MIN else 0
+        async with self.budget.decoded.held(owner, held if len(data) <= REQUEST_BYTES_MAX else 0):
+            yield await decoded(context, pace, data, message, decode), pace
+
+
+async def decoded(
+    context: Any, pace: Pace, data: bytes, message: Descriptor, decode: Callable[[bytes], Any]
+) -> Any:
+    """A request that is not too large and names not too much, in turns if it is long; others end the call."""
+    if len(data) > REQUEST_BYTES_MAX:
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"a request of {len(data)} bytes, at most {REQUEST_BYTES_MAX}",
+        )
+    if len(data) < LONG_REQUEST_BYTES_MIN:
+        return await _decoded(context, data, decode)
+    await pace.turn()
+    refused = await pace.run(refusal_steps(message, data, ITEMS_MAX))
+    if refused is not None:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused)
+    await pace.turn()
+    request = await _decoded(context, data, decode)
+    await pace.turn()
+    return request
 
 
 async def _decoded(context: Any, data: bytes, decode: Callable[[bytes], Any]) -> Any:

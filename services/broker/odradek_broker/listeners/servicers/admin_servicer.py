@@ -11,6 +11,7 @@ import grpc.aio
 
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.listeners.directory_inventory import DirectoryInventory
+from odradek_broker.listeners.grpc_callers import answers_in_turns, in_turns
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
@@ -121,7 +122,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Brokers tell their own; the controller tells the rest."""
         results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
         forwarded: list[int] = []
-        for number, resource in enumerate(request.resources):
+        async for number, resource in in_turns(enumerate(request.resources)):
             is_broker = resource.type == pb.CONFIG_RESOURCE_TYPE_BROKER and resource.name
             if not is_broker:
                 forwarded.append(number)
@@ -174,10 +175,10 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, _context: Any
     ) -> pb.DescribeLogDirsResponse:
-        """Describe this broker's data directory, and ask the other brokers for theirs, all at once."""
+        """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
         broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
-        answers = await asyncio.gather(
-            *(self._log_dirs_of(BrokerId(broker_id), request) for broker_id in broker_ids)
+        answers = await answers_in_turns(
+            broker_ids, lambda broker_id: self._log_dirs_of(BrokerId(broker_id), request)
         )
         return pb.DescribeLogDirsResponse(brokers=answers)
 
@@ -232,7 +233,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
         timeout_ms = int(min(timeout_s, _TIMEOUT_MAX_S) * 1000)
         by_leader: dict[BrokerId, list[int]] = {}
-        for number, one in enumerate(request.partitions):
+        async for number, one in in_turns(enumerate(request.partitions)):
             topic, index = TopicName(one.partition.topic), PartitionIndex(one.partition.partition)
             leader = self._service.leader_of(topic, index).broker_id
             is_here = leader in (NO_BROKER, self._broker_id)
@@ -254,7 +255,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
     ) -> list[pb.PartitionResult]:
         if leader == self._broker_id:
-            return await asyncio.gather(*(self._delete_here(one, timeout_ms) for one in wanted))
+            return await answers_in_turns(wanted, lambda one: self._delete_here(one, timeout_ms))
         stub = await self._peer(leader)
         if stub is not None:
             try:

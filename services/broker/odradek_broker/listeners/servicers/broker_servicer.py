@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
-from odradek_broker.listeners.grpc_callers import current_caller
+from odradek_broker.listeners.grpc_callers import answers_in_turns, current_caller, in_turns
 from odradek_broker.listeners.servicers.fetch_stream import FetchStream
 from odradek_broker.listeners.servicers.metadata_view import (
     all_topics,
@@ -69,9 +69,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
-        """Each partition for itself; those that wait for the disk do so together."""
-        results = await asyncio.gather(
-            *(self._list_offset(one, request.read_committed) for one in request.partitions)
+        """Each partition for itself; those that wait for the disk do so together, some at a time."""
+        results = await answers_in_turns(
+            request.partitions, lambda one: self._list_offset(one, request.read_committed)
         )
         return pb.ListOffsetsResponse(partitions=results)
 
@@ -111,7 +111,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     ) -> pb.OffsetForLeaderEpochResponse:
         """Where leader epochs end."""
         response = pb.OffsetForLeaderEpochResponse()
-        for one in request.partitions:
+        async for one in in_turns(request.partitions):
             outcome = self._service.offset_for_leader_epoch(
                 TopicName(one.topic),
                 PartitionIndex(one.partition),
@@ -131,31 +131,33 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         """From the image; creates missing topics if both sides want that."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
+        named = list(dict.fromkeys(request.topics))  # a name is answered once
         if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
-            errors = await self._topic_creation.ensure(
-                [name for name in request.topics if caller.has(may_create(name))]
-            )
+            creatable = [name async for name in in_turns(named) if caller.has(may_create(name))]
+            errors = await self._topic_creation.ensure(creatable)
         image = self._service.image
-        names = all_topics(image) if request.all_topics else list(request.topics)
-        visible = [name for name in names if caller.may(Operation.DESCRIBE, name)]
-        infos = topic_infos(image, visible, errors)
+        response = self._metadata(image, [])  # its offset is no later than any topic's state
+        hidden: list[str] = []
+        async for name in in_turns(all_topics(image) if request.all_topics else named):
+            if caller.may(Operation.DESCRIBE, name):
+                response.topics.extend(topic_infos(image, [name], errors))
+            else:
+                hidden.append(name)
         if not request.all_topics:  # who asks by name learns that he may not know
-            hidden = set(names).difference(visible)
-            infos += [
-                pb.TopicInfo(
+            async for name in in_turns(sorted(hidden)):
+                response.topics.add(
                     name=name,
                     error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     error_message=caller.denied_topic("Metadata", Operation.DESCRIBE, name),
                 )
-                for name in sorted(hidden)
-            ]
-        return self._metadata(image, infos)
+        return response
 
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The whole at once, then what changed, once per turn of the loop at most."""
         caller = current_caller()
+        named = list(dict.fromkeys(request.topics))
         changed = asyncio.Event()
         changed.set()
         unwatch = self._service.watch_image(lambda _: changed.set())
@@ -171,7 +173,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 image = self._service.image
                 brokers = broker_infos(image, current_caller().listener)
                 offline = frozenset(b.broker_id for b in image.brokers.values() if b.fenced)
-                wanted = all_topics(image) if request.all_topics else list(request.topics)
+                wanted = all_topics(image) if request.all_topics else named
                 infos: list[pb.TopicInfo] = []
                 seen: set[TopicId] = set()
                 for name in wanted:
@@ -237,15 +239,13 @@ def _serialize(message: Message) -> bytes:
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
     """Register the servicer; returns the service's full name.
 
-    By hand, not by the generated function: Produce takes and Fetch gives bytes (see wire_bytes).
+    By hand, not by the generated function: Produce and Fetch take bytes, Fetch gives bytes (wire_bytes).
     """
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Produce": grpc.stream_stream_rpc_method_handler(
             servicer.Produce, response_serializer=_serialize
         ),
-        "Fetch": grpc.stream_stream_rpc_method_handler(
-            servicer.Fetch, request_deserializer=pb.FetchRequest.FromString
-        ),
+        "Fetch": grpc.stream_stream_rpc_method_handler(servicer.Fetch),
         "WatchMetadata": grpc.unary_stream_rpc_method_handler(
             servicer.WatchMetadata,
             request_deserializer=pb.WatchMetadataRequest.FromString,

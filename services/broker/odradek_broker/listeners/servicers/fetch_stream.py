@@ -14,7 +14,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from odradek_broker.listeners.grpc_callers import Caller
+from odradek_broker.listeners.grpc_callers import Caller, in_turns
+from odradek_broker.listeners.grpc_intake import decoded
 from odradek_broker.listeners.servicers.metadata_view import leader_hint
 from odradek_broker.quotas.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -37,7 +38,7 @@ from odradek_runtime.clock import monotonic_ms
 MESSAGE_BYTES_DEFAULT: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 32 << 20
 PARTITIONS_MAX: Final = 10_000
-Context = grpc.aio.ServicerContext[pb.FetchRequest, bytes]
+Context = grpc.aio.ServicerContext[bytes, bytes]
 Key = tuple[str, bytes, int]
 
 
@@ -84,10 +85,10 @@ class FetchStream:
             async with asyncio.TaskGroup() as group:
                 pusher = group.create_task(self._push())
                 while True:
-                    request: Any = await self._context.read()
-                    if request is grpc.aio.EOF:
+                    data: Any = await self._context.read()
+                    if data is grpc.aio.EOF:
                         break
-                    self._take(request)
+                    await self._take(await self._decoded(data))
                 pusher.cancel()
         finally:
             for host in self._keys_of_host:
@@ -101,15 +102,26 @@ class FetchStream:
 
     # --- the set ---------------------------------------------------------------------------------
 
-    def _take(self, request: pb.FetchRequest) -> None:
+    async def _decoded(self, data: bytes) -> pb.FetchRequest:
+        pace = self._caller.pace
+        assert pace is not None, "a client's stream"
+        kind: Any = pb.FetchRequest
+        request: pb.FetchRequest = await decoded(
+            self._context, pace, data, kind.DESCRIPTOR, kind.FromString
+        )
+        return request
+
+    async def _take(self, request: pb.FetchRequest) -> None:
         if request.HasField("settings"):
             self._settings = request.settings
             wanted = request.settings.message_bytes_max or MESSAGE_BYTES_DEFAULT
             self._message_bytes_max = min(max(wanted, 1), MESSAGE_BYTES_MAX)
-        for one in request.remove:
-            for key in [k for k in self._positions if (k[0], k[2]) == (one.topic, one.partition)]:
-                self._drop(key)
-        for add in request.add:
+        if request.remove:
+            removed = {(one.topic, one.partition) async for one in in_turns(request.remove)}
+            async for key in in_turns(list(self._positions)):
+                if (key[0], key[2]) in removed:
+                    self._drop(key)
+        async for add in in_turns(request.add):
             key = (add.topic, add.topic_id, add.partition)
             self._drop(key)
             if len(self._positions) >= PARTITIONS_MAX:

@@ -15,6 +15,7 @@ import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.listeners.grpc_callers import answers_in_turns
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import BrokerId
@@ -100,7 +101,7 @@ class GroupRouting:
                 lambda code: refuse(group_id, code),
             )
 
-        return list(await asyncio.gather(*(one(group_id) for group_id in request.group_ids)))
+        return await answers_in_turns(request.group_ids, one)
 
     async def listings_elsewhere(self) -> list[pb.ListGroupsResponse]:
         """What each other broker that lives coordinates; an error for one that does not tell."""

@@ -8,7 +8,7 @@ import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.listeners.grpc_callers import client_caller
+from odradek_broker.listeners.grpc_callers import client_caller, in_turns
 from odradek_broker.listeners.servicers import group_wire as wire
 from odradek_broker.listeners.servicers.group_routing import GroupRouting
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -127,7 +127,10 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
                 error_code=code, group_id=group_id, state="Dead"
             ),
         )
-        return pb.DescribeGroupsResponse(groups=map(_as_may_be_told, groups))
+        response = pb.DescribeGroupsResponse()
+        async for group in in_turns(groups):
+            response.groups.append(_as_may_be_told(group))
+        return response
 
     async def _describe(self, group_id: str) -> pb.GroupDescription:
         described = await self._coordinator.describe(GroupId(group_id))

@@ -30,6 +30,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
+_PARTITIONS_A_PIECE: Final = 100  # appended before others have their turn
 TIMEOUT_MS_MAX: Final = 600_000
 Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
@@ -83,7 +84,7 @@ class ProduceStream:
                         request = read_produce_request(data)
                     except WireError as error:
                         await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                    throttle_ms = self._take(request)
+                    throttle_ms = await self._take(request)
                     if throttle_ms:  # who is over his quota is read later
                         await asyncio.sleep(throttle_ms / 1000)
                     while (
@@ -96,7 +97,7 @@ class ProduceStream:
                 self._is_ended = True
                 self._wake.set()
 
-    def _take(self, request: ProduceMessage) -> int:
+    async def _take(self, request: ProduceMessage) -> int:
         """Append; returns for how many ms the client has to wait."""
         waiting = _Request(request)
         waiting.throttle_ms = self._quotas.throttle_ms(
@@ -105,7 +106,10 @@ class ProduceStream:
         self._bytes_in_flight += waiting.size_bytes
         self._requests_in_flight += 1
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        pace = self._caller.pace
         for number, one in enumerate(request.partitions):
+            if number % _PARTITIONS_A_PIECE == _PARTITIONS_A_PIECE - 1 and pace is not None:
+                await pace.turn()
             topic: Topic = TopicId(one.topic_id) if one.topic_id else TopicName(one.topic)
             refused = self._refusal(one.topic, one.topic_id)
             if refused is not None:
