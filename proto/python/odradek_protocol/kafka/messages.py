@@ -91,6 +91,7 @@ from kafka.protocol.admin.users import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import (
@@ -280,8 +281,16 @@ Message = Any  # the library's classes are made at run time: no checker can see 
 
 
 def _own(name: str) -> Any:
-    """A message of our own schema."""
-    return new_class(name, (ApiMessage,), {"load_json": schemas})
+    """A message of our own schema.
+
+    The library keeps the response class of each API in a registry that its own clients decode by. A class
+    of ours must not take the place of one of theirs: a client in the same process would not understand.
+    """
+    registry = ResponseClassRegistry._response_class_registry
+    theirs = dict(registry)
+    message = new_class(name, (ApiMessage,), {"load_json": schemas})
+    registry.update(theirs)
+    return message
 
 
 ApiVersionsRequest: Final = _own("ApiVersionsRequest")
