@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from odradek_broker.log.directory.opening import adopt_metadata
+from odradek_broker.log.storage import DiskStorage
 from tests.integration.broker.broker_cluster import BrokerCluster, batch, record_values
 from tests.integration.broker.memory_controller import MemoryController
 
@@ -13,9 +15,10 @@ def names(path: Path, ending: str) -> list[str]:
 
 
 async def start_with(cluster: BrokerCluster, controller: MemoryController) -> None:
-    """Start the broker anew, as a member of this controller's cluster."""
+    """Start the broker again with this controller's metadata, which a person has it adopt."""
     broker = cluster.brokers[1]
     await broker.kill()
+    adopt_metadata(DiskStorage(), broker.directory, None)
     await cluster.controller.stop()
     await controller.start()
     cluster.controller = controller
