@@ -12,7 +12,7 @@ import pytest
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.partition_log import PartitionLog
-from odradek_broker.log.storage import DiskFile, StorageFailed, StorageFull, write_all
+from odradek_broker.log.storage import DiskFile, LogDamaged, StorageFailed, StorageFull, write_all
 from odradek_protocol.identity import (
     BrokerEpoch,
     LeaderEpoch,
@@ -434,9 +434,9 @@ def test_a_header_that_is_none_is_never_served() -> None:
     file = broker.storage.open(path)
     file.pwrite(b"\xff" * 17, 0)
     file.close()
-    with pytest.raises(StorageFailed, match="no batch"):
+    with pytest.raises(LogDamaged, match="no batch"):
         broker.read_all()
-    assert broker.directory.failure is not None
+    assert broker.directory.failure is None, "only the replica fails"
 
 
 def test_an_error_on_the_marker_itself_still_makes_the_next_start_class_power() -> None:
@@ -457,7 +457,7 @@ def test_an_error_on_the_marker_itself_still_makes_the_next_start_class_power() 
     assert broker.restart_class is RestartClass.POWER
 
 
-def test_a_flipped_bit_is_seen_by_a_verified_read_and_takes_the_directory_offline() -> None:
+def test_a_flipped_bit_is_seen_by_a_verified_read_and_fails_the_replica_alone() -> None:
     broker = memory_broker(CONFIG)
     batches = [broker.append(3, value_bytes=10) for _ in range(3)]
     broker.stop_and_start()
@@ -471,9 +471,9 @@ def test_a_flipped_bit_is_seen_by_a_verified_read_and_takes_the_directory_offlin
     assert not plan.is_hot, "checking takes time: not on the loop"
     assert plan.run().size_bytes == len(batches[0])
     plan = log.plan_read(Offset(0), bytes_max=1 << 20, end_offset=end, verify=True)
-    with pytest.raises(StorageFailed, match="base offset 3"):
+    with pytest.raises(LogDamaged, match="base offset 3"):
         plan.run()
-    assert broker.directory.failure is not None
+    assert broker.directory.failure is None, "only the replica fails"
 
 
 def test_a_bug_in_a_sync_is_no_sync() -> None:
