@@ -19,7 +19,6 @@ import grpc
 import grpc.aio
 
 from odradek_broker.cluster.lease import Lease
-from odradek_broker.listeners.servicers.replication_servicer import ReplicationServicer
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings
@@ -30,6 +29,7 @@ from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams import follower_stream
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import FollowerIdentity
+from odradek_broker.rpc.servicers.replication_servicer import ReplicationServicer
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,

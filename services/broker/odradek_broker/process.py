@@ -14,6 +14,9 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from odradek_broker.access.authorizer import AclAuthorizer, Authorizer, EverybodyMay
+from odradek_broker.access.oauth_tokens import token_verifier
+from odradek_broker.access.quotas import Quotas
 from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.heartbeat import LoopTick
@@ -33,14 +36,11 @@ from odradek_broker.data_directory import (
     open_data_directory,
     warn_of_few_descriptors,
 )
-from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.listeners.grpc_listeners import GrpcListeners
-from odradek_broker.listeners.grpc_services import add_services
-from odradek_broker.listeners.kafka_listener import KafkaListeners, refuse_unencrypted_listeners
-from odradek_broker.listeners.kafka_services import kafka_services
+from odradek_broker.kafka.kafka_services import kafka_services
+from odradek_broker.kafka.listener import KafkaListeners, refuse_unencrypted_listeners
+from odradek_broker.kafka.registry import Registry
 from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.quotas.quotas import Quotas
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.disk.full_disk import FullDisk
@@ -49,8 +49,8 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import FollowerIdentity
-from odradek_broker.security.authorizer import AclAuthorizer, Authorizer, EverybodyMay
-from odradek_broker.security.oauth_tokens import token_verifier
+from odradek_broker.rpc.listeners import GrpcListeners
+from odradek_broker.rpc.services import add_services
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
 from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.identity import (

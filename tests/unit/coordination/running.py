@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.security.authorizer import Authorizer
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
-from odradek_broker.kafka_api.request import ClientSession, Request
-from odradek_broker.kafka_api.services import LocalLog, Services
+from odradek_broker.kafka.request import ClientSession, Request
+from odradek_broker.kafka.services import LocalLog, Services
 from odradek_broker.replication.outcomes import (
     FetchWant,
     LeaderNow,
@@ -18,7 +19,6 @@ from odradek_broker.replication.outcomes import (
     ProduceOutcome,
     ReadOutcome,
 )
-from odradek_broker.security.authorizer import Authorizer, EverybodyMay
 from odradek_broker.settings import KAFKA, BrokerSettings
 from odradek_protocol.identity import (
     BrokerId,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from odradek_broker.listeners.answer_writer import AnswerWriter
+from odradek_broker.kafka.answer_writer import AnswerWriter
 from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.storage import DiskStorage
 

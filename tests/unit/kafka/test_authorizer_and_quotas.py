@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.quotas.quotas import (
+from odradek_broker.access.authorizer import AclAuthorizer
+from odradek_broker.access.quotas import (
     BUCKETS_MAX,
     BURST_S,
     FETCH_RATE,
@@ -17,15 +17,15 @@ from odradek_broker.quotas.quotas import (
     PRODUCE_RATE,
     Quotas,
 )
-from odradek_broker.quotas.token_bucket import TokenBucket
-from odradek_broker.security.authorizer import AclAuthorizer
-from odradek_broker.security.rights import (
+from odradek_broker.access.rights import (
     IMPLIED_BY,
     Operation,
     PatternType,
     Permission,
     ResourceType,
 )
+from odradek_broker.access.token_bucket import TokenBucket
+from odradek_broker.kafka.registry import Registry
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.metadata.records import AccessControlEntry

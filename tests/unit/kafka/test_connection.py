@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from odradek_broker.kafka_api.unsent_answers import LEAST_BYTES, UnsentAnswers
-from odradek_broker.listeners import connection_times
+from odradek_broker.kafka import connection_times
+from odradek_broker.kafka.unsent_answers import LEAST_BYTES, UnsentAnswers
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey

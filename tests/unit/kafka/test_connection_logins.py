@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import scramp
 
-from odradek_broker.listeners import connection_times, kafka_listener
-from odradek_broker.security.sasl import SaslExchange, credential_of
+from odradek_broker.access.sasl import SaslExchange, credential_of
+from odradek_broker.kafka import connection_times
+from odradek_broker.kafka import listener as kafka_listener
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.kafka_api.registry import Registry, load_handlers
-from odradek_broker.kafka_api.request import Encoded
-from odradek_broker.kafka_api.services import Services
-from odradek_broker.security.authorizer import AclAuthorizer
+from odradek_broker.access.authorizer import AclAuthorizer
+from odradek_broker.kafka.registry import Registry, load_handlers
+from odradek_broker.kafka.request import Encoded
+from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.kafka_api import login
-from odradek_broker.kafka_api.request import ClientSession
-from odradek_broker.security.sasl import LoginFailed
+from odradek_broker.access.sasl import LoginFailed
+from odradek_broker.kafka import login
+from odradek_broker.kafka.request import ClientSession
 from odradek_broker.settings import KAFKA
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.budget.failed_logins import DELAY_MS

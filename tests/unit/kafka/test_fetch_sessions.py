@@ -6,7 +6,11 @@ import struct
 
 import pytest
 
-from odradek_broker.kafka_api.fetch_sessions import PARTITION_BYTES, REST_MS_MIN, FetchSessions
+from odradek_broker.kafka.requests.records.fetch_sessions import (
+    PARTITION_BYTES,
+    REST_MS_MIN,
+    FetchSessions,
+)
 from odradek_protocol.identity import NO_TOPIC_ID, PartitionIndex, TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from odradek_broker.listeners.kafka_frames import SCRATCH_BYTES, FrameAssembler, FrameRefused
+from odradek_broker.kafka.frames import SCRATCH_BYTES, FrameAssembler, FrameRefused
 from odradek_protocol.kafka.api_keys import SUPPORTED
 from odradek_protocol.kafka.frames import read_request_header
 from odradek_protocol.kafka.messages import MESSAGES, decode_request

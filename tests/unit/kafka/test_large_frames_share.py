@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from odradek_broker.listeners.connection_times import (
+from odradek_broker.kafka.connection_times import (
     FIRST_FRAME_MS_MAX,
     FRAME_BYTES_MIN,
     STALLED_FRAME_MS_MAX,
     ConnectionTimes,
 )
-from odradek_broker.listeners.kafka_frames import ArrivingBytes
+from odradek_broker.kafka.frames import ArrivingBytes
 
 MIB = 1 << 20
 SMALL = ArrivingBytes.SMALL_BYTES

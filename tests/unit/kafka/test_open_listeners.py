@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.listeners.kafka_listener import refuse_unencrypted_listeners
+from odradek_broker.kafka.listener import refuse_unencrypted_listeners
 from odradek_broker.settings import BrokerSettings
 from odradek_runtime.listeners import ListenRefused, parse_listeners
 from odradek_runtime.settings import SettingsError

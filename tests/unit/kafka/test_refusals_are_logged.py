@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.kafka_api.services import Services
-from odradek_broker.listeners.kafka_listener import _tell_unlogged
-from odradek_broker.security.authorizer import AclAuthorizer
-from odradek_broker.security.rights import Operation
+from odradek_broker.access.authorizer import AclAuthorizer
+from odradek_broker.access.rights import Operation
+from odradek_broker.kafka.listener import _tell_unlogged
+from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_runtime.budget.refusal_lines import LINES_BURST
 from odradek_runtime.clock import monotonic_ms

@@ -12,8 +12,8 @@ from odradek_broker.groups.messages import (
     GroupDescription,
     MemberDescription,
 )
-from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.kafka_api.request import Encoded
+from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.request import Encoded
 from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey

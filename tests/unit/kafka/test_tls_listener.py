@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_broker.security.authorizer import AclAuthorizer
-from odradek_broker.security.rights import Operation
-from odradek_broker.security.sasl import credential_of
+from odradek_broker.access.authorizer import AclAuthorizer
+from odradek_broker.access.rights import Operation
+from odradek_broker.access.sasl import credential_of
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

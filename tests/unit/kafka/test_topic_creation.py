@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.cluster.topic_creation import TopicCreation
-from odradek_broker.kafka_api.registry import Registry
+from odradek_broker.kafka.registry import Registry
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

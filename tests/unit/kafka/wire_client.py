@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from odradek_broker.kafka_api.registry import Registry
-from odradek_broker.kafka_api.services import Services
-from odradek_broker.listeners.kafka_listener import KafkaListeners
+from odradek_broker.kafka.listener import KafkaListeners
+from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_runtime.listeners import parse_listeners

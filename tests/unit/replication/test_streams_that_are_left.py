@@ -10,11 +10,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from odradek_broker.listeners.servicers.replication_servicer import ReplicationServicer
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams.leader_stream import LeaderStream
+from odradek_broker.rpc.servicers.replication_servicer import ReplicationServicer
 from odradek_protocol.identity import (
     BrokerEpoch,
     ClusterId,

@@ -12,7 +12,7 @@ from odradek.cli.certificate_authority import CertificateAuthority
 from odradek.errors import AuthorizationFailed, OdradekError, ServerFault
 from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.methods import LIST_OFFSETS, METADATA
-from odradek_broker.security.authorizer import AclAuthorizer
+from odradek_broker.access.authorizer import AclAuthorizer
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.tls import TlsFiles
 from tests.unit.security.login_server import LoginServer, login_server

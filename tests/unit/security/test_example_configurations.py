@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_broker.listeners.kafka_listener import refuse_unencrypted_listeners
+from odradek_broker.kafka.listener import refuse_unencrypted_listeners
 from odradek_broker.settings import BrokerSettings
 from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_gateway.settings import GatewaySettings

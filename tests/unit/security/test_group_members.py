@@ -7,19 +7,19 @@ from typing import Any
 import grpc
 import pytest
 
+from odradek_broker.access.authorizer import AclAuthorizer, EverybodyMay
+from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.groups.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     GroupDescription,
     MemberDescription,
 )
-from odradek_broker.listeners import grpc_callers
-from odradek_broker.listeners.grpc_callers import Caller, serve_as
-from odradek_broker.listeners.servicers.group_routing import GROUPS_MAX
-from odradek_broker.listeners.servicers.group_servicer import GroupServicer
 from odradek_broker.replication.outcomes import LeaderNow
-from odradek_broker.security.authorizer import AclAuthorizer, EverybodyMay
-from odradek_broker.security.rights import Operation, ResourceType
+from odradek_broker.rpc import callers as grpc_callers
+from odradek_broker.rpc.callers import Caller, serve_as
+from odradek_broker.rpc.servicers.group_routing import GROUPS_MAX
+from odradek_broker.rpc.servicers.group_servicer import GroupServicer
 from odradek_protocol.identity import BrokerId, GroupId, LeaderEpoch, MemberId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb

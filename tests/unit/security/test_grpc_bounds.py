@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from odradek_broker.listeners.grpc_callers import log_refusal
-from odradek_broker.listeners.grpc_intake import REQUEST_BYTES_MAX, GrpcIntake
-from odradek_broker.security.authorizer import AclAuthorizer
+from odradek_broker.access.authorizer import AclAuthorizer
+from odradek_broker.rpc.callers import log_refusal
+from odradek_broker.rpc.intake import REQUEST_BYTES_MAX, GrpcIntake
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
 from odradek_runtime.budget.client_budget import ITEMS_MAX

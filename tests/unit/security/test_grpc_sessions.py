@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odradek_broker.security import grpc_sessions
-from odradek_broker.security.grpc_sessions import GrpcSessions
+from odradek_broker.access import grpc_sessions
+from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
 

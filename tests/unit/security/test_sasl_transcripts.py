@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 import scramp
 
-from odradek_broker.kafka_api.services import Services
-from odradek_broker.security.sasl import SCRAM, LoginFailed, SaslExchange, credential_of
+from odradek_broker.access.sasl import SCRAM, LoginFailed, SaslExchange, credential_of
+from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from tests.unit.kafka import fake_broker

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from odradek_broker.security import sasl
-from odradek_broker.security.sasl import LoginFailed, SaslExchange, credential_of
+from odradek_broker.access import sasl
+from odradek_broker.access.sasl import LoginFailed, SaslExchange, credential_of
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 
 Users = dict[tuple[str, ScramMechanism], UserScramCredential]

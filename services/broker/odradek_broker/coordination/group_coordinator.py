@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import re2
 
+from odradek_broker.access.authorizer import Authorizer, EverybodyMay
+from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
@@ -44,8 +46,6 @@ from odradek_broker.groups.step import RequestId, Step, answer
 from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog, all_are_visible
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.replication.partition_service import PartitionService
-from odradek_broker.security.authorizer import Authorizer, EverybodyMay
-from odradek_broker.security.rights import Operation, ResourceType
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode

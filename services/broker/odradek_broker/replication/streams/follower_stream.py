@@ -19,9 +19,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from odradek_broker.access.token_bucket import TokenBucket
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
-from odradek_broker.quotas.token_bucket import TokenBucket
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.leader_messages import deliver
 from odradek_broker.wire_bytes import PushedMessage, WireError, read_replicate_response

@@ -1,0 +1,1 @@
+"""The Kafka protocol: listeners, connections, frames, and a handler for each request."""

@@ -1,0 +1,546 @@
+"""One connection of a Kafka client: frames in, answers out in the order of the requests.
+
+    bytes -> FrameAssembler -> header -> Registry -> handler -> slot -> transport
+                                                       ^          |
+                                    one unordered at a time     head first
+
+Requests are begun one after the other. The next is begun only when there is room: nothing but
+`is_ordered` requests is under way, fewer than `IN_FLIGHT_MAX`, the client takes its answers, and no
+quota makes it wait. Once there are bytes that cannot be begun, the rest stays unread in the socket
+(`pause_reading`), so a client that sends without reading fills its own buffers, not ours.
+
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, answered and encoded in turns with everything
+else on the loop, and nothing after it is begun before it is answered.
+
+Before the login has succeeded frames are at most 4 KiB (20 KiB for a token) and only the login itself is understood.
+What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
+connection; what it merely did wrong is a code in an answer. A lost connection cancels what it was
+waiting for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from time import perf_counter
+from typing import Any, Final, cast
+
+from odradek_broker.access.quotas import REQUEST_PERCENTAGE
+from odradek_broker.access.sasl import LoginFailed
+from odradek_broker.kafka.answer_line import AnswerLine, Slot
+from odradek_broker.kafka.connection_owner import ConnectionOwner
+from odradek_broker.kafka.connection_times import ConnectionTimes
+from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
+from odradek_broker.kafka.login import log_in
+from odradek_broker.kafka.registry import Handler, Reply
+from odradek_broker.kafka.request import (
+    ClientSession,
+    CloseConnection,
+    Encoded,
+    NoAnswer,
+    Request,
+)
+from odradek_broker.kafka.request_time import timed
+from odradek_broker.kafka.requests.cluster.api_versions import unknown_version
+from odradek_protocol.kafka.api_keys import ApiKey, api_name
+from odradek_protocol.kafka.frames import (
+    FRAME_SIZE,
+    RequestHeader,
+    read_request_header,
+)
+from odradek_protocol.kafka.messages import Message, encode_message
+from odradek_protocol.kafka.response_encoding import encode_steps, item_count
+from odradek_protocol.primitives.varint import Malformed
+from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
+from odradek_runtime.certificate_principals import ANONYMOUS
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.foreign_protocols import KAFKA, farewell, recognize
+from odradek_runtime.logs import event_log
+
+UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
+TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
+"""Once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
+IN_FLIGHT_MAX: Final = 5
+WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
+REQUEST_BYTES_MAX: Final = 16 << 20
+"""Of every request but Produce, which alone carries records."""
+LONG_RESPONSE_ITEMS_MIN: Final = 256
+"""A response with so many items is encoded in turns."""
+_WAITS_FOR_OTHERS: Final = frozenset(
+    {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
+)
+"""What these keep while they wait for records or members is bounded by sessions and groups."""
+_LOGIN_KEYS: Final = frozenset(
+    {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+)
+_log = event_log(__name__)
+_audit = event_log("odradek_broker.audit")
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """See above. Lives on the event loop alone."""
+
+    def __init__(self, owner: ConnectionOwner, now_ms: int) -> None:
+        self._owner = owner
+        self._frames = FrameAssembler(
+            owner.scratch, frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX
+        )
+        self._line = AnswerLine()
+        self._slots = self._line.slots
+        self._unordered = 0
+        self._transport: asyncio.Transport | None = None
+        self._session: ClientSession | None = None
+        self._is_reading = True
+        self._is_write_paused = False
+        self._mute: asyncio.TimerHandle | None = None
+        self._is_advancing = False
+        self._is_closing = False
+        self._times = ConnectionTimes(now_ms)
+        self._has_spoken = False
+        self._takes_raw_tokens = False
+
+    # --- the transport calls -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        self._transport = stream
+        self._line.opened(stream)
+        try:
+            self._session = self._owner.opened(self, stream)
+        except CloseConnection as refused:
+            self._close(str(refused))
+            return
+        stream.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        if self._session.is_authenticated:
+            self._frames.frame_bytes_max = self._owner.frame_bytes_max
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        if self._mute is not None:
+            self._mute.cancel()
+        self._line.drop()
+        self._owner.arriving.hold(self, 0)
+        self._owner.registry.services.unsent.hold(self, 0)
+        self._owner.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closing:
+            return
+        self._times.active_at_ms = _now_ms()
+        self._frames.received(nbytes)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        return False  # a client that sends no more wants no more
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._times.written_at_ms = _now_ms()
+        assert self._transport is not None
+        unsent_bytes = self._transport.get_write_buffer_size()
+        self._owner.registry.services.unsent.hold(self, unsent_bytes)
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._owner.registry.services.unsent.hold(self, 0)
+        self._advance()
+
+    # --- beginning requests --------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin what may be begun, then read or not, as there is room."""
+        if self._is_advancing or self._is_closing:
+            return
+        self._is_advancing = True
+        try:
+            while self._has_room() and (frame := self._frames.next_frame()) is not None:
+                self._begin(frame)
+            if not self._is_closing:
+                self._frames.settle()
+        except FrameRefused as refused:
+            self._refuse_frame(refused)
+        finally:
+            self._is_advancing = False
+        if not self._is_closing:
+            self._regulate()
+
+    def _has_room(self) -> bool:
+        return (
+            not self._is_closing
+            and not self._unordered
+            and len(self._slots) < IN_FLIGHT_MAX
+            and not self._is_write_paused
+            and self._mute is None
+        )
+
+    def _regulate(self) -> None:
+        # Without a request at hand it goes on reading, or it would not notice that the client left.
+        held = self._frames.held_bytes
+        wants = self._has_room() or not held
+        arriving = self._owner.arriving
+        arriving.hold(self, held)
+        if held > arriving.SMALL_BYTES and not arriving.may_read(self):
+            wants = False
+        if wants == self._is_reading:
+            return
+        self._is_reading = wants
+        assert self._transport is not None
+        if wants:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    @property
+    def owner(self) -> str:
+        """Whose bytes are arriving."""
+        return self._session.owner if self._session is not None else ""
+
+    def read_on(self) -> None:
+        """There is room again for large frames."""
+        if not self._is_closing:
+            self._regulate()
+
+    def _begin(self, frame: bytearray) -> None:
+        session = self._session
+        assert session is not None
+        self._has_spoken = True
+        if self._takes_raw_tokens:
+            self._begin_raw_token(bytes(frame))
+            return
+        view = memoryview(frame)
+        client_id = None
+        try:
+            header = read_request_header(view)
+            client_id = header.client_id
+            handler = self._owner.registry.find(header.api_key, header.version)
+            if not session.is_authenticated and header.api_key not in _LOGIN_KEYS:
+                _audit.warning(
+                    "Unauthenticated", host=session.host, request=api_name(header.api_key)
+                )
+                raise CloseConnection(f"request {header.api_key} before the login")
+            if handler is None:
+                self._refuse_version(header)
+                return
+            if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
+                raise CloseConnection("the login has run out")
+            slot = Slot(header, handler)
+            if len(frame) >= LONG_REQUEST_BYTES_MIN and handler.key != ApiKey.PRODUCE:
+                self._begin_long(slot, handler, view[header.body :])
+                return
+            request = slot.request = Request(
+                key=handler.key,
+                version=header.version,
+                client_id=header.client_id,
+                message=handler.decode(header.version, view[header.body :]),
+                session=session,
+                services=self._owner.registry.services,
+            )
+        except (Malformed, CloseConnection) as refused:
+            self._close(str(refused), client_id)
+            return
+        self._slots.append(slot)
+        self._owner.counters.requests[handler.key] += 1
+        slot.began = perf_counter()
+        try:
+            reply = handler.handle(request)
+        except CloseConnection as closed:
+            self._close(str(closed))
+            return
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        slot.seconds = perf_counter() - slot.began
+        if isinstance(reply, asyncio.Future):
+            slot.work = reply
+            reply.add_done_callback(lambda done: self._future_done(slot, done))
+            slot.is_unordered = not handler.is_ordered
+            self._unordered += slot.is_unordered
+        elif asyncio.iscoroutine(reply):
+            self._spawn(slot, reply)
+        else:
+            self._answer(slot, reply)
+
+    def _refuse_frame(self, refused: FrameRefused) -> None:
+        protocol = None if self._has_spoken else recognize(refused.head)
+        if protocol is None or protocol == KAFKA:
+            self._close(str(refused))
+            return
+        advice = self._owner.advice_for(protocol)
+        assert self._transport is not None
+        if words := farewell(protocol, advice):
+            self._transport.write(words)
+        self._close(f"a {protocol} client: {advice}")
+
+    def _spawn(self, slot: Slot, reply: Coroutine[Any, Any, Reply]) -> None:
+        slot.is_unordered = True
+        self._unordered += 1
+        if self._owner.registry.services.quotas.counts_time:
+            reply = timed(reply, slot)
+        slot.work = self._owner.spawn(self._finish(slot, reply))
+
+    def _begin_long(self, slot: Slot, handler: Handler, body: memoryview) -> None:
+        if len(body) > REQUEST_BYTES_MAX:
+            raise CloseConnection(
+                f"a {handler.key.name} request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}"
+            )
+        self._slots.append(slot)
+        self._owner.counters.requests[handler.key] += 1
+        slot.began = perf_counter()
+        self._spawn(slot, self._long(slot, handler, body))
+
+    async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Reply:
+        """Decode and answer a long request in turns with everybody else."""
+        session = self._session
+        assert session is not None
+        services = self._owner.registry.services
+        pace = services.budget.turns.pace(session.owner)
+        weight = 0 if handler.key in _WAITS_FOR_OTHERS else decoded_bytes(len(body))
+        async with services.budget.decoded.held(session.owner, weight):
+            await pace.turn()
+            request = slot.request = Request(
+                key=handler.key,
+                version=slot.header.version,
+                client_id=slot.header.client_id,
+                message=await pace.run(handler.decode_in_steps(slot.header.version, body)),
+                session=session,
+                services=services,
+                _pace=pace,
+            )
+            reply = handler.handle(request)
+            return await reply if isinstance(reply, Awaitable) else reply
+
+    def _refuse_version(self, header: RequestHeader) -> None:
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnection(self._owner.registry.refusal(header.api_key, header.version))
+        slot = Slot(header._replace(version=0), None)
+        body = encode_message(unknown_version(), 0)
+        self._slots.append(slot)
+        self._line.fill(slot, [body], len(body))
+        self._flush()
+
+    # --- answering -----------------------------------------------------------------------------
+
+    async def _finish(self, slot: Slot, reply: Awaitable[Reply]) -> None:
+        """The root of an asynchronous request's task."""
+        try:
+            answer = await reply
+        except (Malformed, CloseConnection) as refused:
+            self._close(str(refused))
+        except Exception as error:
+            self._fail(slot, error)
+        else:
+            self._unordered -= slot.is_unordered
+            self._answer(slot, answer)
+
+    def _future_done(self, slot: Slot, done: asyncio.Future[Reply]) -> None:
+        if done.cancelled() or self._is_closing:
+            return
+        self._unordered -= slot.is_unordered
+        error = done.exception()
+        if error is not None:
+            self._fail(slot, error)
+        else:
+            self._answer(slot, done.result())
+
+    def _answer(self, slot: Slot, reply: Reply) -> None:
+        """Encode, put into the line, and send what is at its head."""
+        request = slot.request
+        if self._is_closing or request is None:
+            return
+        slot.work = None
+        if request.services.quotas.counts_time:
+            self._count_time(slot, request)
+        try:
+            if isinstance(reply, NoAnswer):
+                slot.buffers = []
+            elif isinstance(reply, Encoded):
+                self._line.fill(slot, reply.buffers, reply.size_bytes)
+            else:
+                if request.throttle_ms:
+                    reply.throttle_time_ms = request.throttle_ms
+                count = item_count(reply, request.version, counted_max=LONG_RESPONSE_ITEMS_MIN)
+                if count >= LONG_RESPONSE_ITEMS_MIN:
+                    slot.work = self._owner.spawn(self._encode_long(slot, request, reply))
+                    return
+                body = encode_message(reply, request.version)
+                self._line.fill(slot, [body], len(body))
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        self._answered(slot, request)
+
+    async def _encode_long(self, slot: Slot, request: Request, reply: Message) -> None:
+        """The root of its task: encode a long response in turns with everybody else."""
+        parts: list[bytearray] = []
+        try:
+            await request.pace.run(encode_steps(reply, request.version, parts))
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        if self._is_closing:
+            return
+        slot.work = None
+        self._line.fill(slot, parts, sum(map(len, parts)))
+        self._answered(slot, request)
+
+    def _answered(self, slot: Slot, request: Request) -> None:
+        """The response stands in the line: send what is at its head, and go on."""
+        self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
+        if request.key in _LOGIN_KEYS:
+            self._login_advanced()
+        try:  # as _flush: this is the way of each request
+            if self._line.flush():
+                self._times.active_at_ms = _now_ms()
+        except OSError as error:
+            self._close(f"what was to be sent cannot be read: {error}")
+        if request.closes_connection:
+            self._close("the login failed")
+            return
+        if request.throttle_ms:
+            self._mute_for(request.throttle_ms)
+        self._advance()
+
+    def _flush(self) -> None:
+        try:
+            if self._line.flush():
+                self._times.active_at_ms = _now_ms()
+        except OSError as error:
+            self._close(f"what was to be sent cannot be read: {error}")
+
+    def _count_time(self, slot: Slot, request: Request) -> None:
+        wait_ms = request.services.quotas.throttle_ms(
+            REQUEST_PERCENTAGE, request.session.principal, request.client_id, slot.seconds * 100
+        )
+        request.throttle_ms = max(request.throttle_ms, wait_ms)
+
+    def _mute_for(self, wait_ms: int) -> None:
+        self._owner.counters.throttled_ms += wait_ms
+        if self._mute is not None:
+            self._mute.cancel()
+        self._mute = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self._advance()
+
+    def mute_for(self, wait_ms: int) -> None:
+        """Begin nothing for so long (connection quotas)."""
+        self._mute_for(wait_ms)
+
+    # --- logging in ----------------------------------------------------------------------------
+
+    def _login_advanced(self) -> None:
+        session = self._session
+        assert session is not None
+        if session.is_authenticated:
+            self._frames.frame_bytes_max = self._owner.frame_bytes_max
+            self._owner.logged_in(self)
+        elif session.sasl is not None and session.sasl.expects_token:
+            self._frames.frame_bytes_max = max(self._frames.frame_bytes_max, TOKEN_FRAME_BYTES_MAX)
+        if not session.is_authenticated and session.principal != ANONYMOUS:
+            self._times.login_began_ms = _now_ms()  # it logs in again (KIP-368)
+        self._takes_raw_tokens = session.takes_raw_tokens
+
+    def _begin_raw_token(self, token: bytes) -> None:
+        """SaslHandshake 0: tokens follow in frames without a header, until the login is done."""
+        slot = Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
+        self._slots.append(slot)
+        self._unordered += 1
+        slot.work = self._owner.spawn(self._raw_token(slot, token))
+
+    async def _raw_token(self, slot: Slot, token: bytes) -> None:
+        """The root of its task, as `_finish`."""
+        session = self._session
+        assert session is not None
+        services = self._owner.registry.services
+        reauth_ms_max = services.settings.connections_max_reauth_ms
+        try:
+            answer, _ = await log_in(session, token, services.budget, reauth_ms_max=reauth_ms_max)
+        except LoginFailed:
+            self._close("the login failed")
+            return
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        self._unordered -= 1
+        slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
+        self._login_advanced()
+        self._flush()
+        self._advance()
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def check(self, now_ms: int) -> None:
+        """Close it if it is too slow or rests too long; the listener calls this every second."""
+        if self._transport is None or self._session is None:
+            return
+        times = self._times
+        is_mid_frame = self._frames.is_mid_frame
+        is_slow = times.frame_is_slow(
+            self._frames.partial_frames,
+            self._frames.held_bytes if is_mid_frame else 0,
+            now_ms,
+            is_read=self._is_reading,
+        )
+        if self._is_closing:
+            if times.closes_too_slowly(now_ms):
+                self._transport.abort()
+        elif self._is_write_paused:
+            if times.takes_nothing(self._transport.get_write_buffer_size(), now_ms):
+                self._close("it does not take its answers")
+        elif not self._session.is_authenticated or not self._has_spoken:
+            if times.begins_too_slowly(now_ms) and not self._slots:
+                self._close("no request, or no login, in time")
+        elif self._slots or self._mute is not None:
+            return
+        elif is_mid_frame:
+            if is_slow:
+                self._close("a frame that arrives too slowly")
+        elif times.rests(self._owner.idle_ms_max, now_ms):
+            self._close("")
+
+    def abort(self) -> None:
+        """Close it now (the listener stops)."""
+        self._close("")
+
+    def _fail(self, slot: Slot, error: BaseException) -> None:
+        """A bug: nothing sensible can be answered, so the client must ask anew."""
+        self._owner.counters.failures += 1
+        _log.error(
+            "A request failed",
+            exc=error,
+            api_key=slot.header.api_key,
+            version=slot.header.version,
+            client_id=slot.header.client_id,
+        )
+        self._close("")
+
+    def _close(self, reason: str, client_id: str | None = None) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._times.active_at_ms = _now_ms()
+        session = self._session
+        if reason:
+            self._owner.counters.closed += 1
+            _log.info(
+                "Closed a connection",
+                reason=reason,
+                host=session.host if session else "",
+                principal=session.principal if session else "",
+                client_id=client_id or "",
+                client_software=session.client_software if session else "",
+            )
+        transport = self._transport
+        assert transport is not None
+        if self._is_write_paused:
+            transport.abort()
+        else:
+            transport.close()  # what was answered before goes out
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,289 @@
+"""The Kafka listeners of a broker: ports, who may connect, and the connections that there are.
+
+`KafkaListeners` owns all of them (KAFKA, KAFKA_EXTERNAL, ...): `bind` takes the ports, because the
+registration tells them; `serve` accepts once the broker is ready, until it is cancelled. Every
+asynchronous request runs in its task group; the connections' time limits are checked every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek_broker.access.sasl import SaslExchange
+from odradek_broker.kafka.connection import KafkaConnection
+from odradek_broker.kafka.connection_owner import Connection
+from odradek_broker.kafka.counters import KafkaCounters
+from odradek_broker.kafka.frames import SCRATCH_BYTES, ArrivingBytes
+from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.request import ClientSession, CloseConnection
+from odradek_broker.settings import (
+    REPLICATION,
+    BrokerSettings,
+    is_grpc_listener,
+    is_kafka_listener,
+)
+from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.certificate_principals import principal_of_certificate
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.foreign_protocols import HTTP, TLS
+from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
+from odradek_runtime.logs import event_log
+from odradek_runtime.open_files import is_scarce
+from odradek_runtime.server_tls import server_context
+from odradek_runtime.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
+
+_CHECK_INTERVAL_S: Final = 1.0
+_HANDSHAKE_TIMEOUT_S: Final = 5.0
+_BACKLOG: Final = 1024
+STRANGERS_PER_IP_MAX: Final = 500
+"""Connections from one address that have not logged in yet; a login takes milliseconds."""
+_audit = event_log("odradek_broker.audit")
+
+
+def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
+    """Raise ListenRefused for a client's listener beyond loopback that is not encrypted itself.
+
+    That the process has a certificate, and that callers must say who they are, is checked for all
+    its listeners together (`odradek_runtime.listeners`).
+    """
+    for address in settings.listeners:
+        if insecure or address.name == REPLICATION or address.is_loopback:
+            continue
+        protocol = settings.security_protocol(address.name)
+        if not protocol.endswith("SSL"):
+            raise ListenRefused(
+                f"listener {address.name} on {address.authority} is {protocol}, and reachable from"
+                f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or accept that"
+                f" everybody may listen in with --insecure"
+            )
+
+
+def _tell_unlogged(budget: ClientBudget) -> None:
+    """Say how many refusals no line of the audit log told of, once they have become fewer."""
+    for owner, count in budget.refusals.take_unwritten(monotonic_ms() / 1000):
+        _audit.warning("More refusals were not logged", owner=owner, count=count)
+
+
+class KafkaListeners:
+    """See above."""
+
+    def __init__(
+        self, settings: BrokerSettings, tls: TlsFiles | None, *, tokens: TokenVerifier | None = None
+    ) -> None:
+        self._tokens = tokens
+        self._settings = settings
+        self._tls = tls
+        self.counters = KafkaCounters()
+        self.arriving = ArrivingBytes(settings.queued_request_bytes_max)
+        self._sockets: dict[str, socket.socket] = {}
+
+    def bind(self) -> dict[str, int]:
+        """Take the ports; by listener's name. Raises ListenRefused."""
+        for address in self._settings.listeners:
+            if is_kafka_listener(address.name):
+                self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
+        return {name: one.getsockname()[1] for name, one in self._sockets.items()}
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return self.counters.connections.total()
+
+    def close(self) -> None:
+        """Give the ports back; harmless after `serve`."""
+        for one in self._sockets.values():
+            one.close()
+
+    async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
+        """Accept until cancelled; `ready` is set when connections are taken.
+
+        Let `warm_up` go on meanwhile: the first requests are slow otherwise.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            shells = [
+                _Listener(
+                    address=address,
+                    settings=self._settings,
+                    registry=registry,
+                    tasks=tasks,
+                    counters=self.counters,
+                    arriving=self.arriving,
+                    tokens=self._tokens,
+                )
+                for address in self._settings.listeners
+                if address.name in self._sockets
+            ]
+            loop = asyncio.get_running_loop()
+            servers = [
+                await loop.create_server(
+                    one.new_connection,
+                    sock=self._sockets[one.name],
+                    ssl=self._ssl_context(one.name),
+                    ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
+                    if self._settings.security_protocol(one.name).endswith("SSL")
+                    else None,
+                )
+                for one in shells
+            ]
+            if ready is not None:
+                ready.set()
+            try:
+                while True:
+                    await asyncio.sleep(_CHECK_INTERVAL_S)
+                    for one in shells:
+                        one.check()
+                    self.arriving.rotate()
+                    _tell_unlogged(registry.services.budget)
+            finally:
+                for server in servers:
+                    server.close()
+                for one in shells:
+                    one.close()
+
+    def _ssl_context(self, name: str) -> ssl.SSLContext | None:
+        if not self._settings.security_protocol(name).endswith("SSL"):
+            return None
+        assert self._tls is not None, "checked by the settings"
+        who_logs_in = self._settings.security_protocol(name).startswith("SASL")
+        return server_context(
+            self._tls, client_auth="none" if who_logs_in else self._settings.ssl_client_auth
+        )
+
+
+class _Listener:
+    """One port's connections: implements ConnectionOwner."""
+
+    def __init__(
+        self,
+        *,
+        address: ListenerAddress,
+        settings: BrokerSettings,
+        registry: Registry,
+        tasks: asyncio.TaskGroup,
+        counters: KafkaCounters,
+        arriving: ArrivingBytes,
+        tokens: TokenVerifier | None,
+    ) -> None:
+        self.name = address.name
+        self._tokens = tokens
+        self.registry = registry
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.frame_bytes_max = settings.socket_request_bytes_max
+        self.idle_ms_max = settings.connections_max_idle_ms
+        self._settings = settings
+        self._protocol = settings.security_protocol(address.name)
+        self._tasks = tasks
+        self.counters = counters
+        self.arriving = arriving
+        self._per_host = counters.connections
+        self._connections: dict[Connection, str] = {}
+        self._strangers: dict[Connection, str] = {}
+        self._strangers_of: Counter[str] = Counter()
+
+    def new_connection(self) -> KafkaConnection:
+        """For the server, one per accepted socket."""
+        return KafkaConnection(self, self._now_ms())
+
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
+        """See ConnectionOwner."""
+        peer = transport.get_extra_info("peername")
+        host = str(peer[0]) if peer else "?"
+        if is_scarce(transport.get_extra_info("socket").fileno()):
+            raise CloseConnection(
+                "too few file descriptors are left: raise the limit of open files"
+            )
+        most = self._limit("max.connections", self._settings.connections_max)
+        if self._per_host.total() >= most:
+            raise CloseConnection(f"max.connections ({most}) are open")
+        most = self._limit("max.connections.per.ip", self._settings.connections_max_per_ip)
+        if self._per_host[host] >= most:
+            raise CloseConnection(f"max.connections.per.ip ({most}) are open")
+        wants_login = self._protocol.startswith("SASL")
+        if wants_login and self._strangers_of[host] >= STRANGERS_PER_IP_MAX:
+            raise CloseConnection(f"{STRANGERS_PER_IP_MAX} of this address have not logged in")
+        self._per_host[host] += 1
+        self._connections[connection] = host
+        if wants_login:
+            self._strangers[connection] = host
+            self._strangers_of[host] += 1
+        wait_ms = self.registry.services.quotas.connection_throttle_ms(host)
+        if wait_ms:
+            connection.mute_for(wait_ms)
+        is_encrypted = self._protocol.endswith("SSL")
+        session = ClientSession(listener=self.name, host=host, is_encrypted=is_encrypted)
+        if wants_login:
+            session.sasl = SaslExchange(
+                mechanisms=self._settings.mechanisms_of(self.name),
+                credentials=lambda: self.registry.services.image.scram,
+                tokens=self._tokens,
+            )
+        elif is_encrypted:
+            shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            session.principal = principal_of_certificate(shown)
+        return session
+
+    def advice_for(self, protocol: str) -> str:
+        """What this listener is, and where a client of that protocol should go."""
+        services = self.registry.services
+        here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
+        if protocol == TLS:
+            return f"{here}, without TLS: set security.protocol to {self._protocol}"
+        if protocol == HTTP:
+            return f"{here}: HTTP is served by a gateway (odradek gateway)"
+        broker = services.image.brokers.get(services.broker_id)
+        grpc = [x for x in broker.endpoints if is_grpc_listener(x.name)] if broker else []
+        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in grpc)
+        return f"{here}: the SDK and `odradek` use its gRPC address{f', {where}' if where else ''}"
+
+    def _limit(self, name: str, own: int) -> int:
+        """What is set at run time for this broker, or for all; else what the process was told."""
+        services = self.registry.services
+        for broker in (str(services.broker_id), ""):
+            told = services.image.config_of(ConfigResourceType.BROKER, broker).get(name)
+            if told is not None:
+                return int(told)
+        return own
+
+    def logged_in(self, connection: Connection) -> None:
+        """See ConnectionOwner."""
+        host = self._strangers.pop(connection, None)
+        if host is not None:
+            self._strangers_of[host] -= 1
+            if not self._strangers_of[host]:
+                del self._strangers_of[host]
+
+    def closed(self, connection: Connection) -> None:
+        """See ConnectionOwner."""
+        self.logged_in(connection)
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._per_host[host] -= 1
+            if not self._per_host[host]:
+                del self._per_host[host]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """See ConnectionOwner."""
+        return self._tasks.create_task(work)
+
+    def check(self) -> None:
+        """End what is too slow or rests too long."""
+        now_ms = self._now_ms()
+        for connection in tuple(self._connections):
+            connection.check(now_ms)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)

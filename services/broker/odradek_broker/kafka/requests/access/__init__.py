@@ -1,0 +1,1 @@
+"""Kafka requests that authenticate a client, or manage ACLs and SCRAM credentials."""

@@ -1,0 +1,1 @@
+"""Kafka requests about brokers, features, the quorum, replica placement and API versions."""

@@ -1,0 +1,90 @@
+"""ApiVersions: what this broker does, and the features of its cluster (KIP-511, KIP-584).
+
+A client that knows whom it wants to reach says so from version 5 on (KIP-1242). An address may be
+given to another broker, or to one of another cluster, while a client remembers it; that client is
+told to start again from its bootstrap servers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import Request
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import ApiVersionsResponse, Message
+from odradek_protocol.metadata.features import GROUP_VERSION, SUPPORTED_FEATURES
+
+_NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_WITH_SOFTWARE: Final = 3
+_WITH_NODE: Final = 5
+_LEVEL_0_FROM: Final = 4  # Java clients before 3.9 refuse a broker that tells 0 (KAFKA-17492)
+
+
+@handles(ApiKey.API_VERSIONS)
+def api_versions(request: Request) -> Message:
+    """The registry's keys; the client says who it is from version 3 on."""
+    message = request.message
+    if request.version >= _WITH_NODE and (error := _wrong_node(request)) is not ErrorCode.NONE:
+        return ApiVersionsResponse(error_code=error, api_keys=[])
+    if request.version >= _WITH_SOFTWARE:
+        name, version = message.client_software_name, message.client_software_version
+        if not _NAME_OR_VERSION.fullmatch(name) or not _NAME_OR_VERSION.fullmatch(version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        request.session.client_software = f"{name} {version}"
+    image = request.services.image
+    supported = {
+        name: levels
+        for name, levels in SUPPORTED_FEATURES.items()
+        if name != GROUP_VERSION or request.services.groups is not None
+    }
+    finalized = {
+        name: min(image.feature_level(name), highest) for name, (_, highest) in supported.items()
+    }
+    return ApiVersionsResponse(
+        error_code=ErrorCode.NONE,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+            for key, lowest, highest in request.services.advertised()
+        ],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(
+                name=name, min_version=lowest, max_version=highest
+            )
+            for name, (lowest, highest) in supported.items()
+            if lowest > 0 or request.version >= _LEVEL_0_FROM
+        ],
+        finalized_features_epoch=max(int(image.offset), 0),
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, min_version_level=level, max_version_level=level
+            )
+            for name, level in finalized.items()
+            if level > 0
+        ],
+    )
+
+
+def unknown_version() -> Message:
+    """The response to a version that is not served: version 0, with the range that is (KIP-511)."""
+    served = SUPPORTED[ApiKey.API_VERSIONS]
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=ApiKey.API_VERSIONS, min_version=served.lowest, max_version=served.highest
+            )
+        ],
+    )
+
+
+def _wrong_node(request: Request) -> ErrorCode:
+    cluster_id, node_id = request.message.cluster_id, request.message.node_id
+    if (cluster_id is None) != (node_id == -1):
+        return ErrorCode.INVALID_REQUEST
+    here = (request.services.cluster_id, request.services.broker_id)
+    if cluster_id is not None and (cluster_id, node_id) != here:
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE

@@ -1,0 +1,1 @@
+"""Kafka requests that describe or change configs and client quotas."""

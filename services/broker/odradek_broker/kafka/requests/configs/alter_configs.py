@@ -1,0 +1,32 @@
+"""AlterConfigs: the old, whole form. What a resource has and the request does not name is removed."""
+
+from __future__ import annotations
+
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.requests.configs.config_changes import alter
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.messages import AlterConfigsResponse, Message
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+
+@handles(ApiKey.ALTER_CONFIGS)
+async def alter_configs(request: Request) -> Message:
+    """All changes of a resource, or none."""
+    return await alter(
+        request,
+        AlterConfigsResponse,
+        [
+            pb.AlterConfigsResource(
+                type=resource.resource_type,
+                name=resource.resource_name,
+                operations=[
+                    pb.AlterConfigsOperation(name=one.name, operation=0, value=one.value)
+                    async for one in request.in_turns(resource.configs)
+                    if one.value is not None
+                ],
+                replaces_all=True,
+            )
+            async for resource in request.in_turns(request.message.resources)
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Kafka requests that read, write or delete records."""

@@ -1,0 +1,220 @@
+"""Fetch: buffers of the log, or slices of its files, to the client without a copy; waits for `min_bytes` or `max_wait`.
+
+Partitions are served in the client's order, each only to who may READ its topic. What clients ask
+for is clipped: `fetch.max.bytes` in all, a minute of waiting. A consumer's replica id is -1; nobody
+else fetches here, as followers have their own stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Final
+
+from odradek_broker.access.quotas import FETCH_RATE
+from odradek_broker.access.rights import Operation, ResourceType
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import Encoded, Request
+from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
+from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
+from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_protocol.identity import (
+    NO_BROKER,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.fetch import (
+    PARTITIONS_A_STEP,
+    WITH_TOPIC_IDS,
+    FetchRequest,
+    PartitionData,
+    TopicData,
+    decode_fetch,
+    encode_fetch_steps,
+)
+from odradek_protocol.kafka.leader_hints import CurrentLeader
+from odradek_runtime.clock import monotonic_ms
+
+WAIT_MS_MAX: Final = 60_000
+PARTITIONS_AT_ONCE: Final = 256
+"""A fetch of more is answered in turns with everybody else."""
+_READ_COMMITTED: Final = 1
+_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
+_INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
+
+
+@handles(ApiKey.FETCH, decode=decode_fetch)
+async def fetch(request: Request) -> Encoded:
+    """Read, wait if need be, and answer with what there is."""
+    message: FetchRequest = request.message
+    services = request.services
+    begun = services.fetch_sessions.begin(
+        message,
+        principal=request.session.principal,
+        owner=request.session.owner,
+        uses_ids=request.version >= WITH_TOPIC_IDS,
+        now_ms=monotonic_ms(),
+        may_read=partial(_may_read, request),
+    )
+    if begun.error is not ErrorCode.NONE:
+        return _in_one_piece(_encode_steps(request, begun, [], error=begun.error))
+    is_long = len(begun.wanted) > PARTITIONS_AT_ONCE
+    outcomes: list[ReadOutcome | None]
+    if message.replica_id >= 0:
+        outcomes = [_INCONSISTENT] * len(begun.wanted)
+    elif is_long:
+        outcomes = [_refused(request, one) async for one in request.in_turns(begun.wanted)]
+    else:
+        outcomes = [_refused(request, one) for one in begun.wanted]
+    wants = [
+        _want(one) for one, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
+    ]
+    if is_long:
+        await request.pace.turn()
+    bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
+    if services.unsent.total_bytes:
+        bytes_max = services.unsent.room_for(bytes_max)
+    wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
+    if len(wants) < len(outcomes):
+        wait_ms = 0  # an error is told at once
+    read = iter(
+        await services.partitions.fetch(
+            wants,
+            bytes_min=max(0, min(message.bytes_min, bytes_max)),
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms,
+            read_committed=message.isolation_level == _READ_COMMITTED,
+            client_rack=message.rack,
+            # Slices of files must leave as soon as they were gated: a long response does not.
+            may_send_files=not request.session.is_encrypted and not is_long,
+            pace=request.pace if is_long else None,
+        )
+        if wants
+        else ()
+    )
+    steps = _encode_steps(request, begun, [one or next(read) for one in outcomes])
+    return await request.pace.run(steps) if is_long else _in_one_piece(steps)
+
+
+def _may_read(request: Request, wanted: Wanted) -> bool:
+    """Whether a session may remember the partition. A topic that is not there yet may come."""
+    if not request.services.authorizer.is_on:
+        return True
+    name = wanted.name
+    if name is None:
+        topic = request.services.image.topics.get(wanted.topic_id)
+        return topic is None or request.sees(Operation.READ, ResourceType.TOPIC, topic.name)
+    return request.sees(Operation.READ, ResourceType.TOPIC, name)
+
+
+def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
+    name = wanted.name
+    if name is None:
+        topic = request.services.image.topics.get(wanted.topic_id)
+        if topic is None:
+            return _UNKNOWN_TOPIC_ID
+        name = topic.name
+        if not request.allows_topic(Operation.READ, name):
+            # Who may not even see the topic is told what is told of a topic that is not there.
+            return (
+                _NOT_ALLOWED
+                if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
+                else _UNKNOWN_TOPIC_ID
+            )
+        return None
+    return None if request.allows_topic(Operation.READ, name) else _NOT_ALLOWED
+
+
+def _want(wanted: Wanted) -> FetchWant:
+    one = wanted.partition
+    return FetchWant(
+        topic=wanted.name,
+        topic_id=wanted.topic_id if wanted.name is None else None,
+        partition=PartitionIndex(one.partition),
+        offset=Offset(one.offset),
+        bytes_max=max(0, one.bytes_max),
+        current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+        last_fetched_epoch=LeaderEpoch(one.last_fetched_epoch),
+    )
+
+
+def _in_one_piece(steps: Generator[None, None, Encoded]) -> Encoded:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoded: Encoded = done.value
+            return encoded
+
+
+def _encode_steps(
+    request: Request,
+    begun: Begun,
+    outcomes: Sequence[ReadOutcome],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+) -> Generator[None, None, Encoded]:
+    """The answer; of an incremental session only what changed. The gate is asked here, last."""
+    topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
+    leaders: list[CurrentLeader] = []
+    size_bytes = 0
+    for number, (wanted, ungated) in enumerate(zip(begun.wanted, outcomes, strict=True), 1):
+        if not number % PARTITIONS_A_STEP:
+            yield
+        topic, index = wanted.key
+        outcome = request.services.partitions.gate_read(topic, index, ungated)
+        size_bytes += outcome.size_bytes
+        if begun.session is not None:
+            belongs = begun.session.note_answer(
+                wanted.key,
+                error=outcome.error,
+                high_watermark=outcome.high_watermark,
+                log_start_offset=outcome.log_start_offset,
+                has_records=outcome.size_bytes > 0,
+                says_more=outcome.preferred_read_replica != NO_BROKER
+                or outcome.diverging is not None,
+            )
+            if not belongs and begun.is_incremental:
+                continue
+        leader = None
+        if outcome.error in _MOVED:
+            now = request.services.partitions.leader_of(topic, index)
+            leader = CurrentLeader(now.broker_id, now.leader_epoch)
+            leaders.append(leader)
+        topics.setdefault(topic, (wanted, []))[1].append(_data(index, outcome, leader))
+    request.throttle_ms = request.services.quotas.throttle_ms(
+        FETCH_RATE, request.session.principal, request.client_id, size_bytes
+    )
+    buffers, size = yield from encode_fetch_steps(
+        request.version,
+        [TopicData(one.name, one.topic_id, data) for one, data in topics.values()],
+        throttle_ms=request.throttle_ms,
+        error_code=error,
+        session_id=begun.session.id if begun.session is not None else 0,
+        endpoints=endpoints_of(request, leaders) if leaders else (),
+    )
+    return Encoded(tuple(buffers), size)
+
+
+def _data(index: int, outcome: ReadOutcome, leader: CurrentLeader | None) -> PartitionData:
+    aborted = outcome.aborted
+    return PartitionData(
+        index,
+        outcome.error,
+        outcome.high_watermark,
+        outcome.last_stable_offset,
+        outcome.log_start_offset,
+        None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted],
+        outcome.preferred_read_replica,
+        outcome.records if outcome.file_slice is None else (outcome.file_slice,),
+        outcome.size_bytes,
+        leader,
+        outcome.diverging,
+    )

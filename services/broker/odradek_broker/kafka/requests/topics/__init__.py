@@ -1,0 +1,1 @@
+"""Kafka requests that create, delete or describe topics and partitions."""

@@ -1,1 +1,0 @@
-"""Kafka's requests, one a file, and their registry."""

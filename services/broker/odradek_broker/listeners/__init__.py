@@ -1,1 +1,0 @@
-"""Where clients connect: Kafka frames and gRPC."""

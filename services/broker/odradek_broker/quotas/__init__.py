@@ -1,1 +1,0 @@
-"""Token buckets that delay who asks too much."""

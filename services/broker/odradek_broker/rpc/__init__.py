@@ -1,0 +1,1 @@
+"""The gRPC listeners of a broker, their authorization, and the servicers behind them."""

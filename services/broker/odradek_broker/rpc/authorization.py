@@ -1,0 +1,265 @@
+"""What stands before every gRPC servicer for clients: who calls is found out, and refused what he has no right to.
+
+Unary methods are checked here, by a table; a method that is not in it is refused. Streams, and Metadata,
+which hides what the caller may not see, ask their `Caller` by themselves. A stream ends when the session
+that it was opened with does.
+
+Where a login is wanted, nothing that a stranger sends is read: a message may have 33 MiB. He may log in
+(by metadata) and ask for the broker's health as a whole. What others send is taken in with bounds (`grpc_intake`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
+from grpc_health.v1 import health_pb2
+
+from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, RULES
+from odradek_broker.access.grpc_sessions import GrpcSession
+from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
+from odradek_broker.access.rights import Operation, ResourceType
+from odradek_broker.rpc.callers import (
+    Caller,
+    Callers,
+    Refused,
+    current_caller,
+    host_of,
+    in_turns,
+    log_refusal,
+    serve_as,
+)
+from odradek_broker.rpc.intake import GrpcIntake
+
+_LOGIN: Final = "/odradek.v1.AuthService/"  # how one becomes somebody
+_HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+_PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
+_PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
+_WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
+_PERCENT_A_CALL: Final = 0.03
+"""Of a second: what a unary call costs a broker's loop (300 us). How long it takes says nothing: it mostly waits."""
+
+
+class Authorization(grpc.aio.ServerInterceptor):
+    """Finds out who calls, and refuses what he has no right to before a servicer sees it."""
+
+    def __init__(
+        self, callers: Callers, quotas: Quotas | None = None, intake: GrpcIntake | None = None
+    ) -> None:
+        self._callers = callers
+        self._quotas = quotas or Quotas()
+        self._intake = intake or GrpcIntake()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[Any]],
+        handler_call_details: Any,
+    ) -> Any:
+        """Wrap the handler of the method; all handlers read their requests themselves, when that is due."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or method.startswith(_LOGIN):  # a login is metadata, and reads nothing
+            return handler
+        made: Any = grpc.stream_stream_rpc_method_handler
+        if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
+            # Who has not logged in cannot make the broker take a message to refuse them.
+            return (
+                _unread_check(handler) if method == _HEALTH_CHECK else made(self._refusal(method))
+            )
+        is_public = method.startswith(_PUBLIC)
+        if handler.unary_unary is not None:
+            inner = handler.unary_unary if is_public else self._checked(method, handler.unary_unary)
+            wrapped = self._answered(method, handler, inner)
+        else:
+            assert is_public or method in CHECKED_BY_SERVICERS, (
+                f"{method} is a stream without checks"
+            )
+            if handler.unary_stream is not None:
+                wrapped = self._pushed(method, handler)
+            else:
+                wrapped = self._conversation(method, handler.stream_stream)
+                return made(
+                    wrapped,
+                    request_deserializer=handler.request_deserializer,
+                    response_serializer=handler.response_serializer,
+                )
+        return made(wrapped, response_serializer=handler.response_serializer)
+
+    async def _admitted(self, method: str, context: Any, *, is_stream: bool) -> Caller:
+        """Who calls, if there is room for another call of theirs."""
+        caller = await self._identified(method, context)
+        refused = self._intake.refusal(caller.owner, is_stream=is_stream)
+        if refused is not None:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
+        return caller
+
+    def _answered(self, method: str, handler: Any, inner: Any) -> Any:
+        message = _request_of(method)
+
+        async def answered(_requests: Any, context: Any) -> None:
+            caller = await self._admitted(method, context, is_stream=False)
+            intake, owner = self._intake, caller.owner
+            with intake.held(owner):
+                data = await intake.read(context, owner)
+                decode = handler.request_deserializer
+                async with intake.decoded(context, owner, data, message, decode) as (request, pace):
+                    caller.pace = pace
+                    response = await inner(request, context)
+                await context.write(response)
+
+        return answered
+
+    def _pushed(self, method: str, handler: Any) -> Any:
+        message = _request_of(method)
+
+        async def pushed(_requests: Any, context: Any) -> None:
+            caller = await self._admitted(method, context, is_stream=False)
+            intake, owner = self._intake, caller.owner
+            with intake.held(owner), _ends_with(caller.session):
+                try:
+                    data = await intake.read(context, owner)
+                    decode = handler.request_deserializer
+                    async with intake.decoded(context, owner, data, message, decode) as decoded:
+                        request, caller.pace = decoded
+                    await _serve(handler.unary_stream(request, context), context)
+                except asyncio.CancelledError:
+                    await _abort_if_ended(caller, context)
+                    raise
+
+        return pushed
+
+    def _refusal(self, method: str) -> Any:
+        async def refuse(_requests: Any, context: Any) -> None:
+            await self._identified(method, context)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "log in again")
+
+        return refuse
+
+    def _checked(self, method: str, inner: Any) -> Any:
+        rule, hidden = RULES.get(method), HIDDEN.get(method)
+        is_checked_inside = method in CHECKED_BY_SERVICERS
+
+        async def checked(request: Any, context: Any) -> Any:
+            caller = current_caller()
+            if self._callers.authorizer.is_on and not is_checked_inside:
+                async for need in in_turns([()] if rule is None else rule(request)):
+                    if not caller.has(need):
+                        await context.abort(
+                            grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)
+                        )
+            answer = await inner(request, context)
+            throttle_ms = self._throttle_ms(method, caller, request)
+            if throttle_ms:  # by delay, not by error
+                await asyncio.sleep(throttle_ms / 1000)
+            if hidden is not None and self._callers.authorizer.is_on:
+                field, need_of = hidden
+                items = getattr(answer, field)
+                seen = [item async for item in in_turns(items) if caller.has(need_of(item))]
+                if len(seen) < len(items):
+                    answer.ClearField(field)
+                    getattr(answer, field).extend(seen)
+            return answer
+
+        return checked
+
+    def _throttle_ms(self, method: str, caller: Caller, request: Any) -> int:
+        """Count a request that was served, as the Kafka listeners do."""
+        cost = MUTATIONS.get(method)
+        who = (caller.principal, caller.client_id)
+        wait_ms = (
+            0 if cost is None else self._quotas.throttle_ms(MUTATION_RATE, *who, cost(request))
+        )
+        return max(wait_ms, self._quotas.throttle_ms(REQUEST_PERCENTAGE, *who, _PERCENT_A_CALL))
+
+    def _conversation(self, method: str, inner: Any) -> Any:
+        async def conversation(requests: Any, context: Any) -> None:
+            caller = await self._admitted(method, context, is_stream=True)
+            owner = caller.owner
+            caller.pace = self._intake.budget.turns.pace(owner)
+            is_in_vain = method == _PRODUCE and not caller.has(_WRITES_SOMEWHERE)
+            if is_in_vain and not self._intake.in_vain.has_room(owner, 1):
+                await context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, _WRITES_SOMEWHERE)
+                )
+            with (
+                self._intake.held(owner, is_stream=True, is_in_vain=is_in_vain),
+                _ends_with(caller.session),
+            ):
+                try:
+                    await _serve(inner(requests, context), context)
+                except asyncio.CancelledError:
+                    await _abort_if_ended(caller, context)
+                    raise
+
+        return conversation
+
+    async def _identified(self, method: str, context: Any) -> Caller:
+        try:
+            caller = self._callers.identify(context)
+        except Refused as refused:
+            log_refusal(
+                self._callers.refusals,
+                refused.kind,
+                refused.principal,
+                host_of(context.peer()),
+                request=method,
+                reason=refused.details,
+            )
+            await context.abort(refused.code, refused.details)
+            raise
+        serve_as(caller)
+        return caller
+
+
+def _request_of(method: str) -> Descriptor:
+    service, _, name = method[1:].rpartition("/")
+    found: Any = descriptor_pool.Default().FindServiceByName(service)
+    message: Descriptor = found.methods_by_name[name].input_type
+    return message
+
+
+async def _serve(served: Any, context: Any) -> None:
+    """Finish a stream: of a generator of responses, or of a handler that writes them by itself."""
+    if isinstance(served, AsyncIterator):
+        async for response in served:
+            await context.write(response)
+    else:
+        await served
+
+
+def _unread_check(handler: Any) -> Any:
+    """The answer for the broker as a whole, whatever service the request names."""
+
+    async def check(_requests: Any, context: Any) -> None:
+        await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))
+
+    return grpc.stream_stream_rpc_method_handler(
+        check, response_serializer=handler.response_serializer
+    )
+
+
+@contextmanager
+def _ends_with(session: GrpcSession | None) -> Iterator[None]:
+    """Cancel this task when the session ends."""
+    task = asyncio.current_task()
+    if session is None or task is None:
+        yield
+        return
+    session.streams.add(task)
+    try:
+        yield
+    finally:
+        session.streams.discard(task)
+
+
+async def _abort_if_ended(caller: Caller, context: Any) -> None:
+    task = asyncio.current_task()
+    if caller.session is not None and caller.session.is_ended and task is not None:
+        task.uncancel()
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the session has ended: log in again")

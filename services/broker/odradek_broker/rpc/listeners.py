@@ -1,0 +1,199 @@
+"""The gRPC listeners of a broker: GRPC, GRPC_EXTERNAL, ... for clients, REPLICATION for the other brokers.
+
+Each is a server of its own, since who may come in differs:
+
+  SSL             a certificate is the principal (`ssl.client.auth=required`), or everybody is ANONYMOUS
+  SASL_SSL        a login is; certificates are not asked for (gRPC can only demand one, or not ask)
+  SASL_PLAINTEXT  likewise, without TLS: loopback
+  REPLICATION     mutual TLS, and the certificate must name a broker that is registered
+
+What brokers ask each other on behalf of clients (a group's coordinator, a partition's leader) goes
+to REPLICATION: the broker that passes it on has checked the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.access.authorizer import Authorizer
+from odradek_broker.access.grpc_sessions import GrpcSessions
+from odradek_broker.access.quotas import Quotas
+from odradek_broker.access.sasl import Credentials
+from odradek_broker.rpc.authorization import Authorization
+from odradek_broker.rpc.callers import Callers
+from odradek_broker.rpc.intake import GrpcIntake
+from odradek_broker.rpc.servicers import auth_servicer
+from odradek_broker.settings import REPLICATION, BrokerSettings, is_grpc_listener
+from odradek_protocol.identity import BrokerId
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.grpc_endpoints import (
+    Health,
+    Options,
+    bind,
+    connection_bounds,
+    enable_reflection,
+    new_client_server,
+    new_server,
+)
+from odradek_runtime.listeners import ListenerAddress
+from odradek_runtime.logs import event_log
+from odradek_runtime.open_files import grpc_connections_max
+from odradek_runtime.tls import TlsFiles, peer_identity
+
+_CLIENT_IDLE_MS_MAX: Final = 120_000
+"""Of a connection without a call. A client of the SDK opens another when it has something to ask."""
+_REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
+AddServicers = Callable[[grpc.aio.Server], list[str]]
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
+
+_audit = event_log("odradek_broker.audit")
+
+
+class MembersOnly(grpc.aio.ServerInterceptor):
+    """Of REPLICATION: nobody but brokers of the cluster. Replicate asks more, and by itself."""
+
+    def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
+        self._is_registered = is_registered
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[Any]],
+        handler_call_details: Any,
+    ) -> Any:
+        """Wrap unary methods; there are no other streams."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or method == _REPLICATE:
+            return handler
+        assert handler.unary_unary is not None, f"{method} is a stream that nobody checks"
+        inner = handler.unary_unary
+
+        async def checked(request: Any, context: Any) -> Any:
+            peer = peer_identity(context.auth_context)
+            if peer is None or peer[0] != "broker" or not self._is_registered(BrokerId(peer[1])):
+                _audit.warning("Not a broker", host=context.peer(), peer=str(peer), request=method)
+                await context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, "this listener is for brokers of the cluster"
+                )
+            return await inner(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            checked,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+class GrpcListeners:
+    """`bind` takes the ports, `start` serves, `stop` ends it."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        tls: TlsFiles | None,
+        *,
+        authorizer: Authorizer,
+        quotas: Quotas,
+        credentials: Credentials,
+        tokens: TokenVerifier | None,
+        is_registered: Callable[[BrokerId], bool],
+        budget: ClientBudget,
+    ) -> None:
+        self._intake = GrpcIntake(budget)
+        self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
+        self._settings = settings
+        self._tls = tls
+        self._authorizer = authorizer
+        self._quotas = quotas
+        self._credentials = credentials
+        self._tokens = tokens
+        self._is_registered = is_registered
+        self._clients: dict[str, grpc.aio.Server] = {}
+        self._replication: grpc.aio.Server | None = None
+        self.health = Health()  # of no server, until bound
+
+    def bind(self) -> dict[str, int]:
+        """Take the ports; by listener's name. Raises ListenRefused."""
+        ports = {}
+        for listener in self._settings.listeners:
+            if is_grpc_listener(listener.name):
+                ports[listener.name] = self._bind_clients(listener)
+            elif listener.name == REPLICATION:
+                guards = [] if self._tls is None else [MembersOnly(self._is_registered)]
+                self._replication = new_server(
+                    interceptors=guards,
+                    connections=self._connection_bounds(self._settings.connections_max_idle_ms),
+                )
+                ports[REPLICATION] = bind(self._replication, listener, self._tls, mutual=True)
+        self.health = Health(*self._clients.values())
+        return ports
+
+    def _connection_bounds(self, idle_ms_max: int) -> Options:
+        """Of each gRPC listener: without them a stranger takes the descriptors of the whole broker."""
+        settings = self._settings
+        listeners = sum(
+            listener.name == REPLICATION or is_grpc_listener(listener.name)
+            for listener in settings.listeners
+        )
+        return connection_bounds(
+            connections_max=min(settings.connections_max, grpc_connections_max(listeners)),
+            idle_ms_max=idle_ms_max,
+        )
+
+    def _bind_clients(self, listener: ListenerAddress) -> int:
+        settings, name = self._settings, listener.name
+        protocol = settings.security_protocol(name)
+        callers = Callers(
+            self._authorizer,
+            self.sessions,
+            listener=name,
+            wants_login=protocol.startswith("SASL"),
+            delegates=settings.delegation_principals,
+            refusals=self._intake.budget.refusals,
+        )
+        server = new_client_server(
+            [Authorization(callers, self._quotas, self._intake)],
+            self._connection_bounds(min(settings.connections_max_idle_ms, _CLIENT_IDLE_MS_MAX)),
+        )
+        self._clients[name] = server
+        return bind(
+            server,
+            listener,
+            self._tls if protocol.endswith("SSL") else None,
+            mutual=settings.demands_certificate(name),
+        )
+
+    def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:
+        """Register the servicers, before the start."""
+        assert self._replication is not None, "bind first"
+        for name, server in self._clients.items():
+            login = auth_servicer.AuthServicer(
+                mechanisms=self._settings.mechanisms_of(name),
+                credentials=self._credentials,
+                sessions=self.sessions,
+                tokens=self._tokens,
+            )
+            services = [*to_clients(server), auth_servicer.add_to(server, login)]
+            enable_reflection(server, services)
+        to_brokers(self._replication)
+
+    async def start(self) -> None:
+        """Serve: the other brokers first."""
+        assert self._replication is not None, "bind first"
+        await self._replication.start()
+        for server in self._clients.values():
+            await server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """End all calls, and give the ports back."""
+        servers = [*self._clients.values()]
+        if self._replication is not None:
+            servers.append(self._replication)
+        await asyncio.gather(*(one.stop(grace_s) for one in servers))

@@ -1,0 +1,298 @@
+"""AdminService at a broker: passed on to the active controller, but for what only brokers know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.log.directory.inventory import DirectoryInventory
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.rpc.callers import answers_in_turns, in_turns
+from odradek_broker.settings import REPLICATION
+from odradek_protocol.identity import (
+    NO_BROKER,
+    BrokerId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
+from odradek_runtime.internal_channels import InternalChannels
+
+_TIMEOUT_DEFAULT_S: Final = 10.0
+_PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain
+_TIMEOUT_MAX_S: Final = 60.0
+_SHARE_OF_DEADLINE: Final = 0.8
+DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
+
+
+def _forwarded(method: str) -> Any:
+    """The RPC of that name: the active controller answers."""
+
+    async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
+        return await self._forward(method, request, context)
+
+    forward.__name__ = method
+    return forward
+
+
+class AdminServicer(pb_grpc.AdminServiceServicer):
+    """One method per RPC; most only forward."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        service: LocalPartitions,
+        controllers: ControllerClient,
+        peers: InternalChannels,
+        describe_broker: DescribeBroker,
+        inventory: DirectoryInventory,
+    ) -> None:
+        """`describe_broker` describes this broker's own configs, `inventory` its data directory."""
+        self._broker_id = broker_id
+        self._service = service
+        self._controllers = controllers
+        self._peers = peers
+        self._describe_broker = describe_broker
+        self._inventory = inventory
+
+    async def _forward(
+        self, method: str, request: Any, context: Any, *, is_admin: bool = True
+    ) -> Any:
+        timeout_s = _TIMEOUT_DEFAULT_S
+        asked_ms = getattr(request, "timeout_ms", 0)
+        if asked_ms > 0:
+            timeout_s = min(asked_ms / 1000, _TIMEOUT_MAX_S)
+        left_s = context.time_remaining()
+        if (
+            left_s is not None
+        ):  # respond before the caller gives up, so that the caller learns the reason
+            timeout_s = min(timeout_s, _SHARE_OF_DEADLINE * left_s)
+        try:
+            return await self._controllers.call(
+                method, request, timeout_s=timeout_s, is_admin=is_admin
+            )
+        except NoController as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
+
+    async def DescribeMetadataQuorum(
+        self, request: pb.DescribeMetadataQuorumRequest, context: Any
+    ) -> pb.DescribeMetadataQuorumResponse:
+        """The leader's view; without one, that of whichever controller answers."""
+        quorum = await self._forward(
+            "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
+        )
+        return pb.DescribeMetadataQuorumResponse(quorum=quorum)
+
+    CreateTopics = _forwarded("CreateTopics")
+    DeleteTopics = _forwarded("DeleteTopics")
+    CreatePartitions = _forwarded("CreatePartitions")
+    AlterConfigs = _forwarded("AlterConfigs")
+    ElectLeaders = _forwarded("ElectLeaders")
+    AlterPartitionReassignments = _forwarded("AlterPartitionReassignments")
+    CreateAcls = _forwarded("CreateAcls")
+    DeleteAcls = _forwarded("DeleteAcls")
+    DescribeAcls = _forwarded("DescribeAcls")
+    AlterScramUsers = _forwarded("AlterScramUsers")
+    DescribeScramUsers = _forwarded("DescribeScramUsers")
+    AlterQuotas = _forwarded("AlterQuotas")
+    DescribeQuotas = _forwarded("DescribeQuotas")
+    UnregisterBroker = _forwarded("UnregisterBroker")
+    DescribeCluster = _forwarded("DescribeCluster")
+    UpdateFeatures = _forwarded("UpdateFeatures")
+    DescribeFeatures = _forwarded("DescribeFeatures")
+
+    # --- configs ---------------------------------------------------------------------------------
+
+    async def DescribeConfigs(
+        self, request: pb.DescribeConfigsRequest, context: Any
+    ) -> pb.DescribeConfigsResponse:
+        """Brokers tell their own; the controller tells the rest."""
+        results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
+        forwarded: list[int] = []
+        async for number, resource in in_turns(enumerate(request.resources)):
+            is_broker = resource.type == pb.CONFIG_RESOURCE_TYPE_BROKER and resource.name
+            if not is_broker:
+                forwarded.append(number)
+            elif resource.name == str(self._broker_id):
+                results[number] = self._describe_broker(resource)
+            else:
+                results[number] = await self._ask_broker(resource, request)
+        if forwarded:
+            answer: pb.DescribeConfigsResponse = await self._forward(
+                "DescribeConfigs",
+                pb.DescribeConfigsRequest(
+                    resources=[request.resources[number] for number in forwarded],
+                    include_documentation=request.include_documentation,
+                ),
+                context,
+            )
+            for number, result in zip(forwarded, answer.resources, strict=True):
+                results[number] = result
+        return pb.DescribeConfigsResponse(resources=[one for one in results if one is not None])
+
+    async def _ask_broker(
+        self, resource: pb.ConfigResource, request: pb.DescribeConfigsRequest
+    ) -> pb.ConfigResourceResult:
+        refused = pb.ConfigResourceResult(type=resource.type, name=resource.name)
+        if not resource.name.isdigit():
+            refused.error_code = ErrorCode.INVALID_REQUEST
+            refused.error_message = f"{resource.name!r} is no broker id"
+            return refused
+        stub = await self._peer(BrokerId(int(resource.name)))
+        if stub is None:
+            refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            refused.error_message = f"broker {resource.name} is not there"
+            return refused
+        try:
+            answer = await stub.DescribeConfigs(
+                pb.DescribeConfigsRequest(
+                    resources=[resource], include_documentation=request.include_documentation
+                ),
+                timeout=_TIMEOUT_DEFAULT_S,
+            )
+        except grpc.aio.AioRpcError as error:
+            refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            refused.error_message = f"broker {resource.name} does not answer: {error.details()}"
+            return refused
+        found: pb.ConfigResourceResult = answer.resources[0]
+        return found
+
+    # --- data directories --------------------------------------------------------------------------
+
+    async def DescribeLogDirs(
+        self, request: pb.DescribeLogDirsRequest, _context: Any
+    ) -> pb.DescribeLogDirsResponse:
+        """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
+        broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
+        answers = await answers_in_turns(
+            broker_ids, lambda broker_id: self._log_dirs_of(BrokerId(broker_id), request)
+        )
+        return pb.DescribeLogDirsResponse(brokers=answers)
+
+    async def _log_dirs_of(
+        self, broker_id: BrokerId, request: pb.DescribeLogDirsRequest
+    ) -> pb.BrokerLogDirs:
+        if broker_id == self._broker_id:
+            return self._own_log_dirs(include_partitions=request.include_partitions)
+        code, reason = ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not there"
+        stub = await self._peer(broker_id)
+        if stub is not None:
+            timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
+            asked = pb.DescribeLogDirsRequest(
+                broker_ids=[broker_id], include_partitions=request.include_partitions
+            )
+            try:
+                response: pb.DescribeLogDirsResponse = await stub.DescribeLogDirs(
+                    asked, timeout=min(timeout_s, _TIMEOUT_MAX_S)
+                )
+                return response.brokers[0]
+            except grpc.aio.AioRpcError as error:
+                reason = f"broker {broker_id} does not respond: {error.details()}"
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    code = ErrorCode.UNSUPPORTED_VERSION
+                    reason = f"broker {broker_id} is too old to describe its data directory"
+        return pb.BrokerLogDirs(broker_id=broker_id, error_code=code, error_message=reason)
+
+    def _own_log_dirs(self, *, include_partitions: bool) -> pb.BrokerLogDirs:
+        total_bytes, usable_bytes = self._inventory.disk_bytes()
+        directory = pb.LogDir(
+            path=self._inventory.path,
+            offline_reason=self._inventory.offline_reason,
+            full_reason=self._inventory.full_reason,
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+            stray_count=len(self._inventory.strays),
+            stray_bytes=self._inventory.strays.size_bytes,
+        )
+        for log in self._inventory.local_logs() if include_partitions else ():
+            topic = self._service.image.topics.get(log.topic_id)
+            if topic is not None:
+                partition = common_pb2.TopicPartition(topic=topic.name, partition=log.partition)
+                directory.partitions.add(partition=partition, size_bytes=log.size_bytes)
+        return pb.BrokerLogDirs(broker_id=self._broker_id, log_dirs=[directory])
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def DeleteRecords(
+        self, request: pb.DeleteRecordsRequest, context: Any
+    ) -> pb.DeleteRecordsResponse:
+        """At the leaders: here, or passed on to the broker that leads."""
+        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
+        timeout_ms = int(min(timeout_s, _TIMEOUT_MAX_S) * 1000)
+        by_leader: dict[BrokerId, list[int]] = {}
+        async for number, one in in_turns(enumerate(request.partitions)):
+            topic, index = TopicName(one.partition.topic), PartitionIndex(one.partition.partition)
+            leader = self._service.leader_of(topic, index).broker_id
+            is_here = leader in (NO_BROKER, self._broker_id)
+            by_leader.setdefault(self._broker_id if is_here else leader, []).append(number)
+        answers = await asyncio.gather(
+            *(
+                self._delete_at(leader, [request.partitions[n] for n in numbers], timeout_ms)
+                for leader, numbers in by_leader.items()
+            )
+        )
+        results = {
+            number: result
+            for numbers, answer in zip(by_leader.values(), answers, strict=True)
+            for number, result in zip(numbers, answer, strict=True)
+        }
+        return pb.DeleteRecordsResponse(partitions=[results[n] for n in sorted(results)])
+
+    async def _delete_at(
+        self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
+    ) -> list[pb.PartitionResult]:
+        if leader == self._broker_id:
+            return await answers_in_turns(wanted, lambda one: self._delete_here(one, timeout_ms))
+        stub = await self._peer(leader)
+        if stub is not None:
+            try:
+                answer: pb.DeleteRecordsResponse = await stub.DeleteRecords(
+                    pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=timeout_ms),
+                    timeout=timeout_ms / 1000 + _PEER_MARGIN_S,
+                )
+                return list(answer.partitions)
+            except grpc.aio.AioRpcError:
+                pass
+        return [_result(one.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for one in wanted]
+
+    async def _delete_here(self, wanted: pb.PartitionOffset, timeout_ms: int) -> pb.PartitionResult:
+        outcome = await self._service.delete_records(
+            TopicName(wanted.partition.topic),
+            PartitionIndex(wanted.partition.partition),
+            Offset(wanted.offset),
+            timeout_ms=timeout_ms,
+        )
+        return _result(wanted.partition, outcome.error, outcome.offset)
+
+    async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
+        broker = self._service.image.brokers.get(broker_id)
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
+        if endpoint is None:
+            return None
+        channel = self._peers.channel(f"broker-{broker_id}", endpoint.host, endpoint.port)
+        return pb_grpc.AdminServiceStub(channel)
+
+
+def _result(
+    partition: common_pb2.TopicPartition, code: ErrorCode, offset: int
+) -> pb.PartitionResult:
+    return pb.PartitionResult(partition=partition, error_code=code, offset=offset)
+
+
+def add_to(server: grpc.aio.Server, servicer: AdminServicer) -> str:
+    """Register the servicer; returns the service's full name."""
+    pb_grpc.add_AdminServiceServicer_to_server(servicer, server)
+    return "odradek.v1.AdminService"

@@ -1,0 +1,146 @@
+"""AuthService: logins by SASL over gRPC. The exchange is the Kafka listeners'; it ends with a session.
+
+Tokens come in the metadata, which gRPC bounds at 16 KiB, and no message is read: a stranger cannot make
+the broker take the 64 MiB that a message may have. A login that is not over in LOGIN_S_MAX is forgotten.
+At most LOGINS_MAX are under way, and LOGINS_PER_HOST_MAX of one address that shows no certificate. Who
+fails is told so, without the reason, and the reason is in the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.access.grpc_sessions import GrpcSessions
+from odradek_broker.access.sasl import Credentials, LoginFailed, SaslExchange
+from odradek_broker.rpc.callers import host_of
+from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
+from odradek_runtime.logs import event_log
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenVerifier
+
+LOGIN_S_MAX: Final = 10.0
+LOGINS_MAX: Final = 256
+LOGINS_PER_HOST_MAX: Final = 16
+MECHANISM: Final = "odradek-sasl-mechanism"
+EXCHANGE: Final = "odradek-sasl-exchange"
+TOKEN: Final = "odradek-sasl-token-bin"
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["AuthService"].full_name
+_NAME_BYTES: Final = 32
+_audit = event_log("odradek_broker.audit")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Login:
+    """One that is under way, between two steps or at one."""
+
+    exchange: SaslExchange
+    host: str
+    timer: asyncio.TimerHandle
+
+
+class AuthServicer:
+    """`mechanisms` are those of its listener; none: nobody logs in there. `tokens` judges OAUTHBEARER's."""
+
+    def __init__(
+        self,
+        *,
+        mechanisms: tuple[str, ...],
+        credentials: Credentials,
+        sessions: GrpcSessions,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
+        self._mechanisms = mechanisms
+        self._credentials = credentials
+        self._sessions = sessions
+        self._tokens = tokens
+        self._under_way: dict[str, _Login] = {}
+        self._of_host: Counter[str] = Counter()
+
+    async def authenticate(self, _requests: Any, context: Any) -> None:
+        """One step of a login. The request is a stream to gRPC, so that its message need not be read."""
+        if not self._mechanisms:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                "nobody logs in here: sasl.enabled.mechanisms is not set",
+            )
+        told = dict(context.invocation_metadata() or ())
+        host = host_of(context.peer())
+        name = told.get(EXCHANGE) or await self._begin(told.get(MECHANISM, ""), host, context)
+        login = self._under_way.get(name)
+        try:
+            if login is None:
+                raise LoginFailed("no such exchange, or it took too long")
+            answer = await self._step(name, login, told.get(TOKEN, b""))
+        except LoginFailed as failed:
+            self._end(name)
+            _audit.warning("Login failed", host=host, user=failed.user, reason=str(failed))
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "authentication failed")
+        await context.write(answer)
+
+    async def _begin(self, mechanism: str, host: str, context: Any) -> str:
+        """The name of a new exchange."""
+        has_certificate = bool(context.auth_context().get("x509_pem_cert"))
+        if len(self._under_way) >= LOGINS_MAX or (
+            self._of_host[host] >= LOGINS_PER_HOST_MAX and not has_certificate
+        ):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "too many logins at once")
+        exchange = SaslExchange(
+            mechanisms=self._mechanisms, credentials=self._credentials, tokens=self._tokens
+        )
+        if not exchange.choose(mechanism):
+            offered = ", ".join(self._mechanisms)
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"mechanism {mechanism!r} is not offered here; there are {offered}",
+            )
+        name = secrets.token_urlsafe(_NAME_BYTES)
+        timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end, name)
+        self._under_way[name] = _Login(exchange=exchange, host=host, timer=timer)
+        self._of_host[host] += 1
+        return name
+
+    async def _step(self, name: str, login: _Login, token: bytes) -> pb.AuthenticateResponse:
+        exchange = login.exchange
+        answer = await exchange.step(token)
+        if not exchange.is_complete:
+            return pb.AuthenticateResponse(token=answer, exchange=name)
+        if not self._end(name):
+            raise LoginFailed("it took too long", user=exchange.user or "")
+        assert exchange.user is not None
+        lifetime_ms = self._sessions.lifetime_ms
+        if exchange.lifetime_ms is not None:
+            lifetime_ms = min(lifetime_ms, exchange.lifetime_ms)
+        session = self._sessions.open(exchange.user, exchange.credential, lifetime_ms=lifetime_ms)
+        return pb.AuthenticateResponse(
+            token=answer, is_complete=True, session=session, lifetime_ms=lifetime_ms
+        )
+
+    def _end(self, name: str) -> bool:
+        """Forget it; False if it was forgotten before."""
+        login = self._under_way.pop(name, None)
+        if login is None:
+            return False
+        login.timer.cancel()
+        self._of_host[login.host] -= 1
+        if not self._of_host[login.host]:
+            del self._of_host[login.host]
+        return True
+
+
+def add_to(server: grpc.aio.Server, servicer: AuthServicer) -> str:
+    """Register the servicer; returns the service's full name."""
+    handler: Any = grpc.stream_stream_rpc_method_handler(
+        servicer.authenticate, response_serializer=pb.AuthenticateResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE, {"Authenticate": handler}),)
+    )
+    return _SERVICE

@@ -1,0 +1,265 @@
+"""BrokerService: what clients ask of a broker over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from odradek_broker.access.grpc_rights import may_create
+from odradek_broker.access.quotas import Quotas
+from odradek_broker.access.rights import Operation
+from odradek_broker.cluster.controller_client import ControllerClient
+from odradek_broker.cluster.producer_ids import ProducerIdSource
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.rpc.callers import answers_in_turns, current_caller, in_turns
+from odradek_broker.rpc.servicers.fetch_stream import FetchStream
+from odradek_broker.rpc.servicers.metadata_view import (
+    all_topics,
+    broker_infos,
+    leader_hint,
+    topic_info,
+    topic_infos,
+)
+from odradek_broker.rpc.servicers.produce_stream import ProduceStream
+from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
+
+_SERVICE = "odradek.v1.BrokerService"
+
+
+class BrokerServicer(pb_grpc.BrokerServiceServicer):
+    """Answers clients from this broker's partitions and image."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: ClusterId,
+        service: LocalPartitions,
+        controllers: ControllerClient,
+        producer_ids: ProducerIdSource,
+        topic_creation: TopicCreation,
+        quotas: Quotas,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._service = service
+        self._controllers = controllers
+        self._producer_ids = producer_ids
+        self._topic_creation = topic_creation
+        self._quotas = quotas
+
+    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+        """See ProduceStream."""
+        await ProduceStream(self._service, current_caller(), self._quotas, context).serve()
+
+    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+        """See FetchStream."""
+        await FetchStream(self._service, current_caller(), self._quotas, context).serve()
+
+    async def ListOffsets(
+        self, request: pb.ListOffsetsRequest, context: Any
+    ) -> pb.ListOffsetsResponse:
+        """Each partition for itself; those that wait for the disk do so together, some at a time."""
+        results = await answers_in_turns(
+            request.partitions, lambda one: self._list_offset(one, request.read_committed)
+        )
+        return pb.ListOffsetsResponse(partitions=results)
+
+    async def _list_offset(
+        self, one: pb.ListOffsetsPartition, read_committed: bool
+    ) -> pb.ListOffsetsResult:
+        topic, index = TopicName(one.topic), PartitionIndex(one.partition)
+        outcome = await self._service.list_offsets(
+            topic,
+            index,
+            one.timestamp_ms,
+            read_committed=read_committed,
+            current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+        )
+        result = pb.ListOffsetsResult(
+            topic=one.topic,
+            partition=one.partition,
+            error_code=outcome.error,
+            timestamp_ms=outcome.timestamp_ms,
+            offset=outcome.offset,
+            leader_epoch=outcome.leader_epoch,
+        )
+        if outcome.error is not ErrorCode.NONE:
+            now = self._service.leader_of(topic, index)
+            result.leader.CopyFrom(
+                leader_hint(
+                    self._service.image,
+                    now.broker_id,
+                    now.leader_epoch,
+                    current_caller().listener,
+                )
+            )
+        return result
+
+    async def OffsetForLeaderEpoch(
+        self, request: pb.OffsetForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetForLeaderEpochResponse:
+        """Where leader epochs end."""
+        response = pb.OffsetForLeaderEpochResponse()
+        async for one in in_turns(request.partitions):
+            outcome = self._service.offset_for_leader_epoch(
+                TopicName(one.topic),
+                PartitionIndex(one.partition),
+                LeaderEpoch(one.leader_epoch),
+                current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+            )
+            response.partitions.add(
+                topic=one.topic,
+                partition=one.partition,
+                error_code=outcome.error,
+                leader_epoch=outcome.leader_epoch,
+                end_offset=outcome.offset,
+            )
+        return response
+
+    async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
+        """From the image; creates missing topics if both sides want that."""
+        caller = current_caller()
+        errors: dict[str, ErrorCode] = {}
+        named = list(dict.fromkeys(request.topics))  # a name is answered once
+        if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
+            creatable = [name async for name in in_turns(named) if caller.has(may_create(name))]
+            errors = await self._topic_creation.ensure(creatable)
+        image = self._service.image
+        response = self._metadata(image, [])  # its offset is no later than any topic's state
+        hidden: list[str] = []
+        async for name in in_turns(all_topics(image) if request.all_topics else named):
+            if caller.may(Operation.DESCRIBE, name):
+                response.topics.extend(topic_infos(image, [name], errors))
+            else:
+                hidden.append(name)
+        if not request.all_topics:  # who asks by name learns that he may not know
+            async for name in in_turns(sorted(hidden)):
+                response.topics.add(
+                    name=name,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=caller.denied_topic("Metadata", Operation.DESCRIBE, name),
+                )
+        return response
+
+    async def WatchMetadata(
+        self, request: pb.WatchMetadataRequest, context: Any
+    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+        """The whole at once, then what changed, once per turn of the loop at most."""
+        caller = current_caller()
+        named = list(dict.fromkeys(request.topics))
+        changed = asyncio.Event()
+        changed.set()
+        unwatch = self._service.watch_image(lambda _: changed.set())
+        told: dict[TopicId, list[PartitionState]] = {}
+        names_told: dict[TopicId, str] = {}
+        brokers_told: list[pb.BrokerInfo] = []
+        offline_told: frozenset[int] = frozenset()
+        is_first = True
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                image = self._service.image
+                brokers = broker_infos(image, current_caller().listener)
+                offline = frozenset(b.broker_id for b in image.brokers.values() if b.fenced)
+                wanted = all_topics(image) if request.all_topics else named
+                infos: list[pb.TopicInfo] = []
+                seen: set[TopicId] = set()
+                for name in wanted:
+                    topic = image.topic(name)
+                    if topic is None or not caller.may(Operation.DESCRIBE, name):
+                        continue
+                    seen.add(topic.topic_id)
+                    is_news = told.get(topic.topic_id) != topic.partitions
+                    if is_news or offline != offline_told:
+                        told[topic.topic_id] = topic.partitions.copy()
+                        names_told[topic.topic_id] = topic.name
+                        infos.append(topic_info(image, topic))
+                gone = [topic_id for topic_id in told if topic_id not in seen]
+                removed = [names_told.pop(topic_id) for topic_id in gone]
+                for topic_id in gone:
+                    del told[topic_id]
+                if is_first or infos or removed or brokers != brokers_told:
+                    brokers_told, offline_told = brokers, offline
+                    yield pb.WatchMetadataResponse(
+                        metadata=self._metadata(image, infos, brokers),
+                        removed_topics=removed,
+                        is_full=is_first,
+                    )
+                    is_first = False
+        finally:
+            unwatch()
+
+    def _metadata(
+        self,
+        image: MetadataImage,
+        topics: list[pb.TopicInfo],
+        brokers: list[pb.BrokerInfo] | None = None,
+    ) -> pb.MetadataResponse:
+        infos = broker_infos(image, current_caller().listener) if brokers is None else brokers
+        return pb.MetadataResponse(
+            cluster_id=self._cluster_id,
+            brokers=infos,
+            topics=topics,
+            controller_id=min((one.broker_id for one in infos), default=-1),
+            metadata_offset=image.offset,
+        )
+
+    async def InitProducerId(
+        self, request: pb.InitProducerIdRequest, context: Any
+    ) -> pb.InitProducerIdResponse:
+        """A new id with epoch 0; transactional ids need the transaction coordinator."""
+        if request.transactional_id:
+            return pb.InitProducerIdResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1
+            )
+        code, producer_id = await self._producer_ids.next()
+        return pb.InitProducerIdResponse(
+            error_code=code,
+            producer_id=producer_id,
+            producer_epoch=0 if code is ErrorCode.NONE else -1,
+        )
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
+    """Register the servicer; returns the service's full name.
+
+    By hand, not by the generated function: Produce and Fetch take bytes, Fetch gives bytes (wire_bytes).
+    """
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Produce": grpc.stream_stream_rpc_method_handler(
+            servicer.Produce, response_serializer=_serialize
+        ),
+        "Fetch": grpc.stream_stream_rpc_method_handler(servicer.Fetch),
+        "WatchMetadata": grpc.unary_stream_rpc_method_handler(
+            servicer.WatchMetadata,
+            request_deserializer=pb.WatchMetadataRequest.FromString,
+            response_serializer=_serialize,
+        ),
+    }
+    for method, request in (
+        (servicer.ListOffsets, pb.ListOffsetsRequest),
+        (servicer.OffsetForLeaderEpoch, pb.OffsetForLeaderEpochRequest),
+        (servicer.Metadata, pb.MetadataRequest),
+        (servicer.InitProducerId, pb.InitProducerIdRequest),
+    ):
+        methods[method.__name__] = grpc.unary_unary_rpc_method_handler(
+            method, request_deserializer=request.FromString, response_serializer=_serialize
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    return _SERVICE

@@ -1,0 +1,309 @@
+"""One client's Fetch stream: a changing set of partitions, pushed as far as the credit goes.
+
+The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions
+take turns, each message bounded in bytes. An error or the asked-for end takes a partition out of
+the set. Records pass the gate when they are written (R13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.access.quotas import FETCH_RATE, Quotas
+from odradek_broker.access.rights import Operation
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.rpc.callers import Caller, in_turns
+from odradek_broker.rpc.intake import decoded
+from odradek_broker.rpc.servicers.metadata_view import leader_hint
+from odradek_broker.wire_bytes import FetchResponseBytes
+from odradek_protocol.identity import (
+    NO_BROKER,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_runtime.clock import monotonic_ms
+
+MESSAGE_BYTES_DEFAULT: Final = 1 << 20
+MESSAGE_BYTES_MAX: Final = 32 << 20
+PARTITIONS_MAX: Final = 10_000
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Key = tuple[str, bytes, int]
+
+
+@dataclass(slots=True)
+class _Position:
+    """How far one partition of the stream is."""
+
+    topic: TopicName
+    topic_id: TopicId | None
+    partition: PartitionIndex
+    offset: Offset
+    end_offset: int
+    current_leader_epoch: LeaderEpoch
+    fetch_id: int
+    host: PartitionHost | None = None
+    refusal: str = ""
+    """The right that the caller lacks."""
+
+
+class FetchStream:
+    """Serves one stream until the client ends it."""
+
+    def __init__(
+        self, service: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
+    ) -> None:
+        self._service = service
+        self._quotas = quotas
+        self._caller = caller
+        self._context = context
+        self._settings = pb.FetchSettings()
+        self._message_bytes_max = MESSAGE_BYTES_DEFAULT
+        self._positions: dict[Key, _Position] = {}
+        self._due: dict[Key, None] = {}
+        self._keys_of_host: dict[PartitionHost, set[Key]] = {}
+        self._credit_bytes = 0
+        self._wake = asyncio.Event()
+        self._gathered: list[tuple[_Position, ReadOutcome, bool]] = []
+        self._gathered_bytes = 0
+        self._gathered_at_ms = 0
+
+    async def serve(self) -> None:
+        """Read what the client wants and push; returns when the client has ended."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                pusher = group.create_task(self._push())
+                while True:
+                    data: Any = await self._context.read()
+                    if data is grpc.aio.EOF:
+                        break
+                    await self._take(await self._decoded(data))
+                pusher.cancel()
+        finally:
+            for host in self._keys_of_host:
+                host.watchers.discard(self)
+
+    def on_partition_moved(self, host: PartitionHost) -> None:
+        """There may be something new to push, or an error."""
+        for key in self._keys_of_host.get(host, ()):
+            self._due[key] = None
+        self._wake.set()
+
+    # --- the set ---------------------------------------------------------------------------------
+
+    async def _decoded(self, data: bytes) -> pb.FetchRequest:
+        pace = self._caller.pace
+        assert pace is not None, "a client's stream"
+        kind: Any = pb.FetchRequest
+        request: pb.FetchRequest = await decoded(
+            self._context, pace, data, kind.DESCRIPTOR, kind.FromString
+        )
+        return request
+
+    async def _take(self, request: pb.FetchRequest) -> None:
+        if request.HasField("settings"):
+            self._settings = request.settings
+            wanted = request.settings.message_bytes_max or MESSAGE_BYTES_DEFAULT
+            self._message_bytes_max = min(max(wanted, 1), MESSAGE_BYTES_MAX)
+        if request.remove:
+            removed = {(one.topic, one.partition) async for one in in_turns(request.remove)}
+            async for key in in_turns(list(self._positions)):
+                if (key[0], key[2]) in removed:
+                    self._drop(key)
+        async for add in in_turns(request.add):
+            key = (add.topic, add.topic_id, add.partition)
+            self._drop(key)
+            if len(self._positions) >= PARTITIONS_MAX:
+                break
+            self._positions[key] = _Position(
+                topic=TopicName(add.topic),
+                topic_id=TopicId(add.topic_id) if add.topic_id else None,
+                partition=PartitionIndex(add.partition),
+                offset=Offset(add.offset),
+                end_offset=add.end_offset,
+                current_leader_epoch=LeaderEpoch(add.current_leader_epoch),
+                fetch_id=add.fetch_id,
+            )
+            self._watch(key)
+            self._due[key] = None
+        self._credit_bytes += request.credit_bytes
+        self._wake.set()
+
+    def _watch(self, key: Key) -> None:
+        position = self._positions[key]
+        host = self._service.find(position.topic_id or position.topic, position.partition)
+        position.host = host
+        if host is not None:
+            self._keys_of_host.setdefault(host, set()).add(key)
+            host.watchers.add(self)
+
+    def _drop(self, key: Key) -> None:
+        position = self._positions.pop(key, None)
+        self._due.pop(key, None)
+        if position is None:
+            return
+        self._gathered = [one for one in self._gathered if one[0] is not position]
+        if position.host is not None:
+            keys = self._keys_of_host[position.host]
+            keys.discard(key)
+            if not keys:
+                del self._keys_of_host[position.host]
+                position.host.watchers.discard(self)
+
+    # --- pushing ---------------------------------------------------------------------------------
+
+    async def _push(self) -> None:
+        while True:
+            await self._wait()
+            self._wake.clear()
+            while self._due and self._credit_bytes > 0:
+                await self._gather()
+                if not self._is_time_to_send():
+                    break
+                await self._send()
+            if self._gathered and self._is_time_to_send():
+                await self._send()
+
+    async def _wait(self) -> None:
+        """For a reason to look; while something is gathered, no longer than the client allows."""
+        if not self._gathered:
+            await self._wake.wait()
+            return
+        left_ms = self._gathered_at_ms + self._settings.wait_ms_max - monotonic_ms()
+        try:
+            async with asyncio.timeout(max(left_ms, 0) / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _is_time_to_send(self) -> bool:
+        return bool(self._gathered) and (
+            self._gathered_bytes >= self._settings.bytes_min
+            or monotonic_ms() >= self._gathered_at_ms + self._settings.wait_ms_max
+            or any(
+                outcome.error is not ErrorCode.NONE or ended for _, outcome, ended in self._gathered
+            )
+        )
+
+    async def _gather(self) -> None:
+        """Read what is due until a message is full."""
+        for key in list(self._due):
+            if self._gathered_bytes >= min(self._message_bytes_max, self._credit_bytes):
+                return
+            self._due.pop(key, None)
+            position = self._positions.get(key)
+            if position is None:
+                continue
+            outcome = await self._read(position)
+            if self._positions.get(key) is not position:
+                continue  # removed, or added anew, while it was read
+            ended = 0 <= position.end_offset <= outcome.next_offset
+            if outcome.error is not ErrorCode.NONE or outcome.preferred_read_replica != NO_BROKER:
+                self._gathered.append((position, outcome, False))
+                self._forget(key)
+            elif outcome.size_bytes or ended:
+                if not self._gathered:
+                    self._gathered_at_ms = monotonic_ms()
+                self._gathered.append((position, outcome, ended))
+                self._gathered_bytes += outcome.size_bytes
+                position.offset = outcome.next_offset
+                if ended:
+                    self._forget(key)
+                else:
+                    self._due[key] = None  # there may be more; its turn comes after the others
+
+    async def _read(self, position: _Position) -> ReadOutcome:
+        name = position.topic_id or position.topic
+        if not self._may_read(position):
+            return ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        settings = self._settings
+        preferred = self._service.preferred_replica(name, position.partition, settings.rack)
+        if preferred is not None:
+            return preferred
+        found = self._service.read_now(
+            FetchWant(
+                topic=position.topic,
+                topic_id=position.topic_id,
+                partition=position.partition,
+                offset=position.offset,
+                bytes_max=self._message_bytes_max - self._gathered_bytes,
+                current_leader_epoch=position.current_leader_epoch,
+            ),
+            read_committed=settings.read_committed,
+        )
+        return found if isinstance(found, ReadOutcome) else await found
+
+    def _may_read(self, position: _Position) -> bool:
+        name = position.topic
+        if position.topic_id is not None:
+            topic = self._service.image.topics.get(position.topic_id)
+            name = TopicName("") if topic is None else topic.name
+        if self._caller.may(Operation.READ, name):
+            return True
+        position.refusal = self._caller.denied_topic("Fetch", Operation.READ, name, position.topic)
+        return False
+
+    def _forget(self, key: Key) -> None:
+        """Take a partition out of the set; what is gathered of it still goes."""
+        gathered = self._gathered
+        self._gathered = []
+        self._drop(key)
+        self._gathered = gathered
+
+    async def _send(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        throttle_ms = self._quotas.throttle_ms(
+            FETCH_RATE, self._caller.principal, self._caller.client_id, self._gathered_bytes
+        )
+        self._credit_bytes -= self._gathered_bytes
+        self._gathered_bytes = 0
+        response = FetchResponseBytes()
+        for position, outcome, ended in gathered:
+            self._add(response, position, outcome, ended)
+        await self._context.write(response.encode(throttle_ms=throttle_ms))
+        if throttle_ms:  # who is over his quota is served later
+            await asyncio.sleep(throttle_ms / 1000)
+
+    def _add(
+        self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
+    ) -> None:
+        name = position.topic_id or position.topic
+        gated = self._service.gate_read(name, position.partition, outcome)
+        data = pb.FetchPartitionData(
+            topic=position.topic,
+            partition=position.partition,
+            error_code=gated.error,
+            next_offset=gated.next_offset,
+            high_watermark=gated.high_watermark,
+            last_stable_offset=gated.last_stable_offset,
+            log_start_offset=gated.log_start_offset,
+            end_reached=ended and gated.error is ErrorCode.NONE,
+            fetch_id=position.fetch_id,
+            preferred_read_replica=gated.preferred_read_replica,
+        )
+        for one in gated.aborted or ():
+            data.aborted_transactions.add(
+                producer_id=one.producer_id, first_offset=one.first_offset
+            )
+        if gated.error is not ErrorCode.NONE:
+            if gated.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                data.error_message = position.refusal
+            now = self._service.leader_of(name, position.partition)
+            data.leader.CopyFrom(
+                leader_hint(
+                    self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                )
+            )
+            self._drop((position.topic, position.topic_id or b"", position.partition))
+        response.add(data, gated.records, gated.size_bytes)

@@ -1,0 +1,194 @@
+"""One client's Produce stream: requests in, answers in the order of completion.
+
+The reader stops while too much waits for its answer, so a client cannot fill the broker's memory.
+Each answer passes the gate when it is written (R13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
+from odradek_broker.access.rights import Operation
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_service import PartitionService, Topic
+from odradek_broker.rpc.callers import Caller
+from odradek_broker.rpc.servicers.metadata_view import leader_hint
+from odradek_broker.wire_bytes import (
+    ProduceMessage,
+    WireError,
+    read_produce_request,
+)
+from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+BYTES_IN_FLIGHT_MAX: Final = 64 << 20
+REQUESTS_IN_FLIGHT_MAX: Final = 1024
+_PARTITIONS_A_PIECE: Final = 100  # appended before others have their turn
+TIMEOUT_MS_MAX: Final = 600_000
+Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
+
+_HINTED: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID}
+)
+
+
+class _Request:
+    """A request whose partitions are being appended and waited for."""
+
+    __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes", "throttle_ms")
+
+    def __init__(self, request: ProduceMessage) -> None:
+        self.request_id = request.request_id
+        self.acks = request.acks
+        self.names = [(one.topic, one.topic_id, one.partition) for one in request.partitions]
+        self.outcomes: list[ProduceOutcome | None] = [None] * len(self.names)
+        self.missing = len(self.names)
+        self.size_bytes = request.size_bytes
+        self.throttle_ms = 0
+
+
+class ProduceStream:
+    """Serves one stream until the client ends it."""
+
+    def __init__(
+        self, service: PartitionService, caller: Caller, quotas: Quotas, context: Context
+    ) -> None:
+        self._service = service
+        self._quotas = quotas
+        self._caller = caller
+        self._context = context
+        self._done: deque[_Request] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._bytes_in_flight = 0
+        self._requests_in_flight = 0
+        self._is_ended = False
+
+    async def serve(self) -> None:
+        """Read and answer; returns when the client has ended and all is answered."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._answer())
+            try:
+                while True:
+                    data: Any = await self._context.read()
+                    if data is grpc.aio.EOF:
+                        break
+                    try:
+                        request = read_produce_request(data)
+                    except WireError as error:
+                        await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                    throttle_ms = await self._take(request)
+                    if throttle_ms:  # who is over his quota is read later
+                        await asyncio.sleep(throttle_ms / 1000)
+                    while (
+                        self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
+                        or self._requests_in_flight > REQUESTS_IN_FLIGHT_MAX
+                    ):
+                        self._room.clear()
+                        await self._room.wait()
+            finally:
+                self._is_ended = True
+                self._wake.set()
+
+    async def _take(self, request: ProduceMessage) -> int:
+        """Append; returns for how many ms the client has to wait."""
+        waiting = _Request(request)
+        waiting.throttle_ms = self._quotas.throttle_ms(
+            PRODUCE_RATE, self._caller.principal, self._caller.client_id, request.size_bytes
+        )
+        self._bytes_in_flight += waiting.size_bytes
+        self._requests_in_flight += 1
+        timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        pace = self._caller.pace
+        for number, one in enumerate(request.partitions):
+            if number % _PARTITIONS_A_PIECE == _PARTITIONS_A_PIECE - 1 and pace is not None:
+                await pace.turn()
+            topic: Topic = TopicId(one.topic_id) if one.topic_id else TopicName(one.topic)
+            refused = self._refusal(one.topic, one.topic_id)
+            if refused is not None:
+                self._completed(waiting, number, refused)
+                continue
+            self._service.produce(
+                topic,
+                PartitionIndex(one.partition),
+                one.records,
+                acks=request.acks,
+                timeout_ms=timeout_ms,
+                on_done=lambda outcome, n=number: self._completed(waiting, n, outcome),  # type: ignore[misc]
+            )
+        if not waiting.names:
+            self._finished(waiting)
+        return waiting.throttle_ms
+
+    def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
+        """Why the caller must not write there; None if he may."""
+        given_name = name
+        if topic_id:
+            topic = self._service.image.topics.get(TopicId(topic_id))
+            name = "" if topic is None else topic.name
+        if self._caller.may(Operation.WRITE, name):
+            return None
+        return ProduceOutcome(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            message=self._caller.denied_topic("Produce", Operation.WRITE, name, given_name),
+        )
+
+    def _completed(self, waiting: _Request, number: int, outcome: ProduceOutcome) -> None:
+        assert waiting.outcomes[number] is None, "answered twice"
+        waiting.outcomes[number] = outcome
+        waiting.missing -= 1
+        if waiting.missing == 0:
+            self._finished(waiting)
+
+    def _finished(self, waiting: _Request) -> None:
+        self._bytes_in_flight -= waiting.size_bytes
+        self._requests_in_flight -= 1
+        self._room.set()
+        if waiting.acks != 0:
+            self._done.append(waiting)
+        self._wake.set()
+
+    async def _answer(self) -> None:
+        while True:
+            while self._done:
+                await self._context.write(self._response(self._done.popleft()))
+            if self._is_ended and not self._requests_in_flight:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _response(self, waiting: _Request) -> pb.ProduceResponse:
+        response = pb.ProduceResponse(
+            request_id=waiting.request_id, throttle_time_ms=waiting.throttle_ms
+        )
+        for (name, topic_id, partition), outcome in zip(
+            waiting.names, waiting.outcomes, strict=True
+        ):
+            assert outcome is not None
+            topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
+            index = PartitionIndex(partition)
+            gated = self._service.gate_produce(topic, index, outcome, acks=waiting.acks)
+            result = response.partitions.add(
+                topic=name,
+                partition=partition,
+                error_code=gated.error,
+                error_message=gated.message,
+                base_offset=gated.base_offset,
+                log_append_time_ms=gated.log_append_time_ms,
+                log_start_offset=gated.log_start_offset,
+            )
+            if gated.error in _HINTED:
+                now = self._service.leader_of(topic, index)
+                result.leader.CopyFrom(
+                    leader_hint(
+                        self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                    )
+                )
+        return response

@@ -1,1 +1,0 @@
-"""Who speaks, and what they may do: SASL, principals, authorizer."""
