@@ -9,8 +9,7 @@ from odradek_protocol.metadata.configs import BROKER_CONFIGS
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
-from odradek_runtime.settings import is_given, specs_of
-from odradek_runtime.settings_text import settings_text
+from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _SOURCE_DYNAMIC_BROKER: Final = 2
 _SOURCE_DYNAMIC_DEFAULT: Final = 3

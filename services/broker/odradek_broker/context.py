@@ -14,7 +14,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.tls import TlsFiles
 
 

@@ -64,10 +64,9 @@ from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import boottime_ms, monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels, Probes
 from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready
 from odradek_runtime.listeners import (
     ListenerAddress,
@@ -75,8 +74,7 @@ from odradek_runtime.listeners import (
     refuse_open_without_tls,
 )
 from odradek_runtime.logs import event_log
-from odradek_runtime.probes import Probes
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.tls import CertificateExpiry, TlsFiles
 
 _WARM_UP_PAUSE_S: Final = 0.1
 _SERVER_GRACE_S: Final = 0.05

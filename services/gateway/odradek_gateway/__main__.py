@@ -1,12 +1,11 @@
-"""`python -m odradek_gateway`: see `odradek_runtime.arguments` for the command line."""
+"""`python -m odradek_gateway`: see `odradek_runtime.program` for the command line."""
 
 from __future__ import annotations
 
 import sys
 
-from odradek_runtime.arguments import parse_arguments
 from odradek_runtime.jwt_tokens import JwksRefused
-from odradek_runtime.program import Run, run_program
+from odradek_runtime.program import Run, parse_arguments, run_program
 
 
 def main() -> int:
@@ -32,7 +31,7 @@ def main() -> int:
 
 def _settings_help() -> str:
     from odradek_gateway.settings import ENV_PREFIX, GatewaySettings
-    from odradek_runtime.settings_text import settings_help
+    from odradek_runtime.settings import settings_help
 
     return settings_help(GatewaySettings, ENV_PREFIX)
 

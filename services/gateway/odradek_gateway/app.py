@@ -45,7 +45,7 @@ from odradek_gateway.rest.v3 import (
     topics,
 )
 from odradek_gateway.settings import GatewaySettings
-from odradek_runtime.certificate_expiry import CertificateExpiry
+from odradek_runtime.tls import CertificateExpiry
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),

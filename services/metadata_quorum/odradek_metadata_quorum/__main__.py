@@ -1,10 +1,9 @@
-"""`python -m odradek_metadata_quorum`: see `odradek_runtime.arguments` for the command line."""
+"""`python -m odradek_metadata_quorum`: see `odradek_runtime.program` for the command line."""
 
 from __future__ import annotations
 
-from odradek_runtime.arguments import parse_arguments
 from odradek_runtime.listeners import ListenRefused
-from odradek_runtime.program import exit_at_once, run_program
+from odradek_runtime.program import exit_at_once, parse_arguments, run_program
 from odradek_runtime.tls import TlsRefused
 
 
@@ -27,7 +26,7 @@ def main() -> int:
 
 def _settings_help() -> str:
     from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
-    from odradek_runtime.settings_text import settings_help
+    from odradek_runtime.settings import settings_help
 
     return settings_help(QuorumProcessSettings, ENV_PREFIX)
 

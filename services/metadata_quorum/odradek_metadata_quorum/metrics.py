@@ -13,7 +13,7 @@ from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
 from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_protocol.metadata.records import NO_LEADER
-from odradek_runtime.certificate_expiry import CertificateExpiry
+from odradek_runtime.tls import CertificateExpiry
 
 PREFIX = "odradek_metadata_quorum_"
 

@@ -34,11 +34,11 @@ from odradek_protocol.rpc.v1 import (
 )
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.admin_http import AdminHttp
-from odradek_runtime.certificate_expiry import CertificateExpiry
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity, must_wait, why_stranger
 from odradek_runtime.grpc_endpoints import (
     Health,
+    Probes,
     bind,
     connection_bounds,
     enable_reflection,
@@ -53,8 +53,7 @@ from odradek_runtime.listeners import (
 )
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import grpc_connections_max
-from odradek_runtime.probes import Probes
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.tls import CertificateExpiry, TlsFiles
 
 _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0

@@ -14,8 +14,7 @@ from odradek_protocol.metadata.config_definition import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
-from odradek_runtime.node_settings import NodeSettings
-from odradek_runtime.settings import SettingsError, setting, specs_of
+from odradek_runtime.settings import NodeSettings, SettingsError, setting, specs_of
 
 ENV_PREFIX: Final = "ODRADEK_QUORUM_"
 RAFT: Final = "RAFT"

@@ -1,14 +1,26 @@
-"""gRPC servers and channels as every process of the cluster sets them up."""
+"""gRPC servers, channels and health as every process of the cluster sets them up.
+
+`Probes` keeps the health service true for Kubernetes' probes:
+
+- `startup`: the process is up. Opening large logs afterwards may take long and goes on in threads; a probe
+  that ran out of patience would only make it start again.
+- `liveness`: the event loop turns (or nothing would respond), and nothing is broken that only a restart
+  mends. Peers never count, or all of them would be restarted together.
+- `readiness`: the process does its part in the cluster, and another one may be stopped now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from odradek_runtime.listeners import ListenerAddress, host_port, open_port, port_refused
+from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -203,3 +215,93 @@ def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> 
     from grpc_reflection.v1alpha import reflection
 
     reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)
+
+
+REPLACED_GRACE_S: Final = 10.0  # longer than any unary call; a stream begins again
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    host: str
+    port: int
+    stamp: tuple[int, ...]
+    channel: grpc.aio.Channel
+
+
+class InternalChannels:
+    """Opened at first use; lives on one event loop."""
+
+    def __init__(self, tls: TlsFiles | None) -> None:
+        self._tls = tls
+        self._opened: dict[str, _Opened] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
+        """The channel to `peer` (`broker-3`, `controller-1`); another one where something changed."""
+        found = self._opened.get(peer)
+        stamp = self._stamp(found)
+        if found is not None:
+            if (found.host, found.port, found.stamp) == (host, port, stamp):
+                return found.channel
+            self._close_later(found.channel)
+        channel = internal_channel(host, port, self._tls, peer=peer)
+        self._opened[peer] = _Opened(host, port, stamp, channel)
+        return channel
+
+    async def close(self) -> None:
+        """Close all channels; calls under way end."""
+        opened, self._opened = list(self._opened.values()), {}
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for one in opened:
+            await one.channel.close()
+
+    def _stamp(self, found: _Opened | None) -> tuple[int, ...]:
+        if self._tls is None:
+            return ()
+        try:
+            return self._tls.stamp()
+        except OSError:  # being replaced just now
+            if found is None:
+                raise
+            return found.stamp
+
+    def _close_later(self, channel: grpc.aio.Channel) -> None:
+        task = asyncio.get_running_loop().create_task(
+            channel.close(REPLACED_GRACE_S), name="close a replaced channel"
+        )
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+_INTERVAL_S: Final = 0.1
+_log = event_log(__name__)
+Check = Callable[[], str]
+"""Empty when it holds, otherwise what is wrong."""
+
+
+class Probes:
+    """Asks the two checks again and again; both are cheap and do not wait."""
+
+    def __init__(self, health: Health, *, why_not_live: Check, why_not_ready: Check) -> None:
+        self._health = health
+        self._why_not_live = why_not_live
+        self._why_not_ready = why_not_ready
+        self._told: tuple[str, str] | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def tell(self) -> None:
+        """Once, now."""
+        wrong = self._why_not_live(), self._why_not_ready()
+        if wrong == self._told:
+            return
+        if self._told is not None:
+            _log.info("Tells probes", not_live=wrong[0] or None, not_ready=wrong[1] or None)
+        self._told = wrong
+        await self._health.set(is_started=True, is_live=not wrong[0], is_ready=not wrong[1])

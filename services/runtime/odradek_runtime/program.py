@@ -1,17 +1,67 @@
-"""What the `__main__` of every service does between its command line and its exit status."""
+"""The part that every service's `__main__` shares: the command line, the settings, the exit status."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from odradek_runtime.arguments import Arguments
 from odradek_runtime.lifecycle import EXIT_USAGE, StopRequest, run_process
 from odradek_runtime.logs import configure_logs
 from odradek_runtime.open_files import raise_open_files_limit
 from odradek_runtime.settings import SettingsError, load_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """`--config FILE --set name=value ... [--exit-with-parent] [--insecure]`."""
+
+    config_file: Path | None
+    assignments: tuple[str, ...]
+    exit_with_parent: bool
+    insecure: bool
+
+
+def parse_arguments(
+    program: str, argv: Sequence[str] | None = None, *, settings_help: Callable[[], str]
+) -> Arguments:
+    """Read the command line; exits with status 2 and the usage if it is wrong.
+
+    `--help` prints `settings_help()` after the options.
+    """
+    parser = argparse.ArgumentParser(prog=program, add_help=False)
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="show these options, and every setting"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, name=value a line")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting, wins"
+    )
+    parser.add_argument(
+        "--exit-with-parent",
+        action="store_true",
+        help="stop at end of file on standard input",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond loopback without TLS (everybody on the network may read and write)",
+    )
+    found = parser.parse_args(argv)
+    if found.help:
+        print(f"{parser.format_help()}\n{settings_help()}")
+        parser.exit()
+    return Arguments(
+        config_file=found.config,
+        assignments=tuple(found.set),
+        exit_with_parent=found.exit_with_parent,
+        insecure=found.insecure,
+    )
+
 
 # gRPC's C core writes lines of its own to stderr, between the JSON events. Read when grpc is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

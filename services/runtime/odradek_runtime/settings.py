@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from odradek_runtime.listeners import ListenerAddress, host_port
 
 T = TypeVar("T")
 _METADATA_KEY: Final = "odradek"
@@ -233,3 +236,95 @@ def _convert(kind: Any, text: str) -> Any:
     if len(arguments) == 1:  # X | None
         return None if text == "" else _convert(arguments[0], text)
     raise TypeError(f"no way to read a setting of type {kind}")
+
+
+_COLUMNS: Final = 100
+
+
+def settings_text(value: Any) -> str:
+    """A setting's value as it would be written in a file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(_element_text(one) for one in value)
+    return str(value)
+
+
+def settings_help(cls: type[Any], env_prefix: str) -> str:
+    """Every setting of `cls`, by name: its default, what it means, what it may be."""
+    lines = [
+        f"settings: NAME=VALUE in the file and for --set; in the environment {env_prefix} and the name in",
+        "capitals with _ for each dot. --set goes before the file, and the file before the environment.",
+        "",
+    ]
+    for name, (field, spec) in sorted(specs_of(cls).items()):
+        is_needed = field.default is MISSING
+        lines.append(f"  {name}={'...' if is_needed else settings_text(field.default)}")
+        lines += textwrap.wrap(
+            " ".join([spec.doc, *_limits(spec, is_needed)]),
+            _COLUMNS,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
+        )
+    return "\n".join(lines)
+
+
+def _limits(spec: SettingSpec, is_needed: bool) -> list[str]:
+    told = []
+    if is_needed:
+        told.append("Must be given.")
+    if spec.bounds or spec.unit:
+        told.append(f"In {spec.unit}." if not spec.bounds else f"{spec.bounds}.".capitalize())
+    if spec.choices:
+        told.append(f"One of {', '.join(one or 'nothing' for one in spec.choices)}.")
+    if spec.aliases:
+        told.append(f"Also {', '.join(spec.aliases)}.")
+    return told
+
+
+def _element_text(value: Any) -> str:
+    if isinstance(value, ListenerAddress):
+        return f"{value.name}://{value.authority}"
+    if isinstance(value, tuple) and len(value) == 3:  # id, host, port
+        return f"{value[0]}@{host_port(value[1], value[2])}"
+    if isinstance(value, tuple):  # listener, protocol
+        return ":".join(str(part) for part in value)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Metrics, probes, the process's own log, certificates.
+
+    `given` has the names of the settings that were given at the start, be it with their default.
+    """
+
+    given: frozenset[str] = frozenset()
+    metrics_host: str = setting(
+        "metrics.host", "Address of /metrics, /livez and /readyz.", default="127.0.0.1"
+    )
+    metrics_port: int = setting(
+        "metrics.port",
+        "Port of /metrics, /livez and /readyz; 0: any free one, -1: none.",
+        default=0,
+        minimum=-1,
+        maximum=65535,
+    )
+    health_port: int = setting(
+        "health.port",
+        "Port of gRPC health without TLS, on metrics.host, for probes; 0: any free one, -1: none.",
+        default=-1,
+        minimum=-1,
+        maximum=65535,
+    )
+    log_level: str = setting(
+        "log.level",
+        "Least level of the process's own log.",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    )
+    ssl_certificate: str = setting(
+        "ssl.certificate.location", "Certificate of this node, PEM.", default=""
+    )
+    ssl_key: str = setting("ssl.key.location", "Its private key, PEM.", default="")
+    ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")

@@ -1,20 +1,28 @@
-"""TLS material of a process: certificate, key and CA, for servers and channels alike.
+"""TLS of a process: certificate, key and CA, for servers and channels alike.
 
-Identity: a node's certificate names it in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`;
-`peer_identity` reads it from an authenticated call. Files are read at each (re)load, so a renewed
-certificate needs no restart: gRPC servers ask again at each handshake, channels are replaced
-(`internal_channels.py`).
+A node's certificate names the node in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`; `peer_identity`
+reads it from an authenticated call. A client's certificate names its principal: the whole DN as RFC 4514
+writes it, which is Kafka's default. One function decides that for every listener, so a certificate is the
+same principal over Kafka's protocol, gRPC and HTTP.
+
+A renewed certificate needs no restart. Files are read again when they change: by gRPC servers and by our
+own listeners (Kafka, HTTP) at the next handshake, by channels when they are replaced
+(`grpc_endpoints.InternalChannels`). Connections that are open keep the certificate they have.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
+
+from odradek_runtime.logs import event_log
 
 
 class TlsRefused(RuntimeError):
@@ -102,3 +110,113 @@ def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
         if role in ("broker", "controller") and node.isascii() and node.isdigit():
             return role, int(node)
     return None
+
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+@lru_cache(maxsize=1024)
+def principal_of_certificate(certificate: bytes | None) -> str:
+    """`User:` and the subject, as `User:CN=alice,O=Acme`; ANONYMOUS without one. PEM or DER.
+
+    Raises:
+        ValueError: the bytes are no certificate.
+    """
+    if not certificate:
+        return ANONYMOUS
+    from cryptography import x509  # only where certificates are
+
+    is_pem = certificate.lstrip().startswith(b"-----")
+    load = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
+    subject = load(certificate).subject.rfc4514_string()
+    return f"User:{subject}" if subject else ANONYMOUS
+
+
+CLIENT_AUTH: Final = ("none", "requested", "required")
+"""What `ssl.client.auth` may be: requested takes a client without a certificate, but not with a wrong one."""
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_log = event_log(__name__)
+
+
+def server_context(files: TlsFiles, *, client_auth: str) -> ssl.SSLContext:
+    """A context for servers; `client_auth` is one of CLIENT_AUTH, and counts certificates of the CA only."""
+    current = _load(files, client_auth)
+    current.sni_callback = _renewal(files, client_auth, current)
+    return current
+
+
+def _renewal(
+    files: TlsFiles, client_auth: str, first: ssl.SSLContext
+) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]:
+    loaded, stamp = first, files.stamp()
+
+    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called within each handshake, whether or not the client names a host."""
+        nonlocal loaded, stamp
+        try:
+            if (now := files.stamp()) != stamp:
+                loaded, stamp = _load(files, client_auth), now
+                _log.info("Read a renewed certificate", certificate=str(files.certificate))
+        except (OSError, ssl.SSLError) as error:  # half written: the one that there is still counts
+            _log.warning("Could not read a renewed certificate", reason=str(error))
+        if loaded is not first:
+            connection.context = loaded
+
+    return choose
+
+
+def _load(files: TlsFiles, client_auth: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.certificate, files.key)
+    context.verify_mode = _VERIFY[client_auth]
+    if client_auth != "none":
+        context.load_verify_locations(files.ca)
+    return context
+
+
+class CertificateExpiry:
+    """Reads PEM files again when they change, so that a renewed certificate shows at the next scrape."""
+
+    def __init__(self, prefix: str, paths: Mapping[str, str | Path]) -> None:
+        """`paths` by the setting that names them; empty ones are left out. `prefix` begins the metric's name."""
+        self._prefix = prefix
+        self._paths = {setting: Path(path) for setting, path in paths.items() if str(path)}
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def families(self) -> Iterator[Any]:
+        """One family of gauges, a sample a setting: the end of the file's certificate that ends first, in Unix time.
+
+        A file that cannot be read, or holds no certificate, is told as 0: as one that ended long ago.
+        """
+        from prometheus_client.core import GaugeMetricFamily
+
+        family = GaugeMetricFamily(
+            self._prefix + "certificate_expiry_timestamp_seconds",
+            "End of the certificate that a setting names; of several in its file, the first end.",
+            labels=["setting"],
+        )
+        for setting, path in self._paths.items():
+            family.add_metric([setting], self._end_s(setting, path))
+        yield family
+
+    def _end_s(self, setting: str, path: Path) -> float:
+        try:
+            stamp = path.stat().st_mtime_ns
+            known = self._known.get(setting)
+            if known is None or known[0] != stamp:
+                known = self._known[setting] = stamp, first_end_s(path.read_bytes())
+        except (OSError, ValueError):
+            return 0.0
+        return known[1]
+
+
+def first_end_s(pem: bytes) -> float:
+    """The end of the certificate that ends first, in Unix time. Raises ValueError where there is none."""
+    from cryptography import x509  # only where certificates are
+
+    return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(pem))

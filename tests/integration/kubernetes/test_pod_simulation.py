@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_runtime.certificate_expiry import first_end_s
+from odradek_runtime.tls import first_end_s
 from tests.integration.kubernetes.conftest import load_on
 from tests.integration.kubernetes.simulated_kubernetes import SimulatedKubernetes
 from tests.tools import need

@@ -13,7 +13,7 @@ from odradek_broker.kafka import login
 from odradek_broker.kafka.request import ClientSession
 from odradek_broker.settings import KAFKA
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.budget.failed_logins import DELAY_MS
+from odradek_runtime.budget.refusals import DELAY_MS
 
 
 class _Refusing:

@@ -24,8 +24,7 @@ from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import ScramMechanism
-from odradek_runtime.certificate_principals import principal_of_certificate
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.tls import TlsFiles, principal_of_certificate
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import cluster
 from tests.unit.kafka.wire_client import WireClient, listening

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_runtime.certificate_expiry import CertificateExpiry, first_end_s
+from odradek_runtime.tls import CertificateExpiry, first_end_s
 
 DAY_S = 86_400.0
 

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_runtime.budget.client_budget import ITEMS_MAX, decoded_bytes
-from odradek_runtime.budget.failed_logins import DELAY_MS, DELAY_MS_MAX, FailedLogins
+from odradek_runtime.budget.client_budget import ITEMS_MAX, ShareLines, decoded_bytes
 from odradek_runtime.budget.loop_turns import LoopTurns
-from odradek_runtime.budget.refusal_lines import LINES_BURST, RefusalLines, shortened
-from odradek_runtime.budget.share_lines import ShareLines
+from odradek_runtime.budget.refusals import (
+    DELAY_MS,
+    DELAY_MS_MAX,
+    LINES_BURST,
+    FailedLogins,
+    RefusalLines,
+    shortened,
+)
 from odradek_runtime.budget.shares import Shares, owner_of
 from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
-from odradek_runtime.certificate_principals import ANONYMOUS
+from odradek_runtime.tls import ANONYMOUS
 
 
 def test_a_principal_pays_wherever_it_comes_from_and_an_address_where_there_is_none() -> None:

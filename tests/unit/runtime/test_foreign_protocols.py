@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_runtime.foreign_protocols import GRPC, HTTP, KAFKA, TLS, farewell, recognize
+from odradek_runtime.listeners import GRPC, HTTP, KAFKA, TLS, farewell, recognize
 
 KAFKA_FRAME_BYTES_MAX = 100 * 1024 * 1024
 

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.tls import TlsFiles
 
 

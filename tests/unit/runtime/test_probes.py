@@ -5,8 +5,7 @@ from __future__ import annotations
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odradek_runtime.grpc_endpoints import Health, new_server
-from odradek_runtime.probes import Probes
+from odradek_runtime.grpc_endpoints import Health, Probes, new_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

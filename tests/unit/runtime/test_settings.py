@@ -11,9 +11,8 @@ import pytest
 from odradek_broker.settings import BrokerSettings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumProcessSettings
-from odradek_runtime.arguments import parse_arguments
-from odradek_runtime.settings import SettingsError, load_settings, setting, specs_of
-from odradek_runtime.settings_text import settings_help
+from odradek_runtime.program import parse_arguments
+from odradek_runtime.settings import SettingsError, load_settings, setting, settings_help, specs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from odradek_broker.rpc.intake import REQUEST_BYTES_MAX, GrpcIntake
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
 from odradek_runtime.budget.client_budget import ITEMS_MAX
-from odradek_runtime.budget.refusal_lines import RefusalLines
+from odradek_runtime.budget.refusals import RefusalLines
 from tests.unit.security.login_server import login_server
 from tests.unit.security.raw_http2 import raw_http2
 

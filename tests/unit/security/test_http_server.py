@@ -17,8 +17,8 @@ from odradek_gateway.auth import http_server
 from odradek_gateway.auth.authentication import CERTIFICATE
 from odradek_gateway.auth.http_server import HttpServer
 from odradek_gateway.settings import GatewaySettings
-from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.listeners import ListenerAddress, open_port
+from odradek_runtime.tls import principal_of_certificate
 
 CLOSED_S = 20.0
 

@@ -20,7 +20,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.listeners import host_port
 from odradek_runtime.tls import TlsFiles
 

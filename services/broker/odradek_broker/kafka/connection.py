@@ -52,10 +52,10 @@ from odradek_protocol.kafka.messages import Message, encode_message
 from odradek_protocol.kafka.response_encoding import encode_steps, item_count
 from odradek_protocol.primitives.varint import Malformed
 from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
-from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.foreign_protocols import KAFKA, farewell, recognize
+from odradek_runtime.listeners import KAFKA, farewell, recognize
 from odradek_runtime.logs import event_log
+from odradek_runtime.tls import ANONYMOUS
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024

@@ -29,14 +29,11 @@ from odradek_broker.settings import (
 )
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.certificate_principals import principal_of_certificate
 from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.foreign_protocols import HTTP, TLS
-from odradek_runtime.listeners import ListenerAddress, ListenRefused, open_port
+from odradek_runtime.listeners import HTTP, TLS, ListenerAddress, ListenRefused, open_port
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import is_scarce
-from odradek_runtime.server_tls import server_context
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.tls import TlsFiles, principal_of_certificate, server_context
 
 if TYPE_CHECKING:
     from odradek_runtime.jwt_tokens import TokenVerifier

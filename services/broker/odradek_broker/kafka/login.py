@@ -7,7 +7,7 @@ import asyncio
 from odradek_broker.access.sasl import LoginFailed
 from odradek_broker.kafka.request import ClientSession
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.budget.shares import owner_of
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log

@@ -17,11 +17,11 @@ from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.response_encoding import encode_steps
 from odradek_runtime.budget.loop_turns import Pace
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.budget.shares import owner_of
-from odradek_runtime.certificate_principals import ANONYMOUS
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
+from odradek_runtime.tls import ANONYMOUS
 
 _log = event_log("odradek_broker.audit")
 T = TypeVar("T")

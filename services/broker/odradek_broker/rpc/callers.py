@@ -29,11 +29,11 @@ from odradek_broker.access.grpc_rights import Need
 from odradek_broker.access.grpc_sessions import GrpcSession, GrpcSessions
 from odradek_broker.access.rights import Operation, ResourceType
 from odradek_runtime.budget.loop_turns import LoopTurns, Pace
-from odradek_runtime.budget.refusal_lines import RefusalLines, shortened
+from odradek_runtime.budget.refusals import RefusalLines, shortened
 from odradek_runtime.budget.shares import owner_of
-from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
+from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 _audit = event_log("odradek_broker.audit")
 CLIENT_ID: Final = "odradek-client-id"

@@ -26,10 +26,10 @@ from odradek_runtime.budget.client_budget import (
     ITEMS_MAX,
     LONG_REQUEST_BYTES_MIN,
     ClientBudget,
+    ShareLines,
     decoded_bytes,
 )
 from odradek_runtime.budget.loop_turns import Pace
-from odradek_runtime.budget.share_lines import ShareLines
 from odradek_runtime.budget.shares import Shares
 
 REQUEST_BYTES_MAX: Final = 4 << 20

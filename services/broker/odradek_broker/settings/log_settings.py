@@ -11,8 +11,7 @@ from odradek_broker.log.log_config import (
     TimestampKind,
     cleanup_policies,
 )
-from odradek_runtime.node_settings import NodeSettings
-from odradek_runtime.settings import setting
+from odradek_runtime.settings import NodeSettings, setting
 
 _HOUR_MS: Final = 3_600_000
 _INT64_MAX: Final = (1 << 63) - 1

@@ -8,8 +8,8 @@ from typing import Final
 
 from odradek_runtime.jwt_tokens import ALGORITHMS
 from odradek_runtime.listeners import is_loopback
-from odradek_runtime.server_tls import CLIENT_AUTH
 from odradek_runtime.settings import SettingsError, setting
+from odradek_runtime.tls import CLIENT_AUTH
 
 BEARER: Final = "bearer"
 BASIC: Final = "basic"

@@ -33,9 +33,9 @@ from odradek_gateway.auth.rate_limits import RateLimits
 from odradek_gateway.auth.request_shares import RequestShares
 from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
-from odradek_runtime.certificate_principals import ANONYMOUS, principal_of_certificate
 from odradek_runtime.jwt_tokens import TokenRefused, TokenVerifier
 from odradek_runtime.logs import event_log
+from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 CERTIFICATE: Final = "odradek.certificate"
 """Where the HTTP server puts the peer's certificate (DER) in a scope."""

@@ -24,10 +24,9 @@ from odradek_gateway.admin import health
 from odradek_gateway.auth.authentication import CERTIFICATE
 from odradek_gateway.rest.errors import error_body
 from odradek_gateway.settings import GatewaySettings
-from odradek_runtime.foreign_protocols import GRPC, HTTP, KAFKA, TLS, farewell, recognize
+from odradek_runtime.listeners import GRPC, HTTP, KAFKA, TLS, farewell, recognize
 from odradek_runtime.logs import event_log
-from odradek_runtime.server_tls import server_context
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.tls import TlsFiles, server_context
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_S_MAX: Final = 10.0

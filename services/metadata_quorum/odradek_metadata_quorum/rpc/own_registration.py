@@ -24,7 +24,7 @@ from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.cluster_identity import ClusterIdentity
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 

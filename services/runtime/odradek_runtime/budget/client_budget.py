@@ -1,20 +1,83 @@
-"""What one client may take of a process: its shares, its turns on the loop, its failures, its log lines.
+"""The bounds of one client in a process: its shares, its turns on the loop, its failed logins, its log lines.
 
-One `ClientBudget` belongs to a process and is shared by everything that clients reach there (Kafka's
-listeners, gRPC, HTTP), so that a client does not get a second share by speaking a second protocol.
+One `ClientBudget` belongs to a process and covers everything that clients reach there (Kafka's
+listeners, gRPC, HTTP), so a client gets no second share by speaking a second protocol.
 It is always on. Its bounds are far above what clients need and far below what a process has.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX
-from odradek_runtime.budget.failed_logins import FailedLogins
 from odradek_runtime.budget.loop_turns import LoopTurns
-from odradek_runtime.budget.refusal_lines import RefusalLines
-from odradek_runtime.budget.share_lines import ShareLines
+from odradek_runtime.budget.refusals import FailedLogins, RefusalLines
 from odradek_runtime.budget.shares import Shares
+
+_Line = deque[tuple["asyncio.Future[None]", int]]
+
+
+class ShareLines:
+    """Shares and those who wait for one. For the event loop alone."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares: Final = shares
+        self._lines: dict[str, _Line] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line."""
+        return sum(map(len, self._lines.values()))
+
+    @asynccontextmanager
+    async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
+        """Hold so much while the body runs; wait for it first where there is no room.
+
+        More than an owner's share counts as the whole share, or it would wait for ever.
+        """
+        amount = min(amount, self.shares.owner_max)
+        if owner in self._lines or not self.shares.has_room(owner, amount):
+            await self._wait(owner, amount)
+        else:
+            self.shares.take(owner, amount)
+        try:
+            yield
+        finally:
+            self.shares.give_back(owner, amount)
+            self._grant()
+
+    async def _wait(self, owner: str, amount: int) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(owner, deque()).append((granted, amount))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.shares.give_back(owner, amount)
+            self._grant()
+            raise
+
+    def _grant(self) -> None:
+        for owner in tuple(self._lines):
+            line = self._lines[owner]
+            while line:
+                granted, amount = line[0]
+                if not granted.done():
+                    if not self.shares.has_room(owner, amount):
+                        break
+                    self.shares.take(owner, amount)
+                    granted.set_result(None)
+                line.popleft()
+            if not line:
+                del self._lines[owner]
+                # The next grant begins with another owner.
+            else:
+                self._lines[owner] = self._lines.pop(owner)
+
 
 __all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek_runtime.certificate_principals import ANONYMOUS
+from odradek_runtime.tls import ANONYMOUS
 
 _NO_PRINCIPAL: Final = frozenset({"", ANONYMOUS})
 

@@ -26,7 +26,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
 _PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain

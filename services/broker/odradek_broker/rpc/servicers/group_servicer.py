@@ -17,7 +17,7 @@ from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from odradek_protocol.rpc.v1 import group_service_pb2_grpc as pb_grpc
-from odradek_runtime.internal_channels import InternalChannels
+from odradek_runtime.grpc_endpoints import InternalChannels
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):

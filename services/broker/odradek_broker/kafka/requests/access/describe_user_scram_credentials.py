@@ -12,7 +12,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeUserScramCredentialsResponse, Message
 from odradek_protocol.metadata.records import ScramMechanism
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 
 _Result: Final = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 _Info: Final = _Result.CredentialInfo

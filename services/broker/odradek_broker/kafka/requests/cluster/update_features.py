@@ -18,7 +18,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, UpdateFeaturesResponse
 from odradek_protocol.metadata.features import SUPPORTED_FEATURES
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 
 _UPGRADE: Final = 1
 _ONE_RESULT_FROM: Final = 2

@@ -21,8 +21,7 @@ from odradek_protocol.metadata.configs import (
 )
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_runtime.settings import is_given, specs_of
-from odradek_runtime.settings_text import settings_text
+from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _TYPES: Final = {
     bool: ConfigType.BOOLEAN,

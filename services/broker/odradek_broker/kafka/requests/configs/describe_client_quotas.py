@@ -11,7 +11,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeClientQuotasResponse, Message
 from odradek_protocol.metadata.image import QuotaEntity
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 
 _EXACTLY, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = frozenset({"user", "client-id", "ip"})

@@ -18,7 +18,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeConfigsResponse, Message
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_runtime.budget.refusal_lines import shortened
+from odradek_runtime.budget.refusals import shortened
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult
 _Config: Final = _Result.DescribeConfigsResourceResult

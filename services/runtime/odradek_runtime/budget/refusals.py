@@ -1,13 +1,45 @@
-"""Lines of the audit log about refusals: each kind at a rate, the rest as a number, and nothing of any length.
+"""The cost of being refused: a delay for failed logins, and a bounded number of audit log lines.
 
-Who is refused a thousand things within a moment fills no disk with it, and cannot hide a refusal
-behind a thousand others either: the next line that is written says how many were not.
+The response to a failed login is delayed, longer the more often its address failed lately. The first failures
+wait as long as Kafka's (`connection.failed.authentication.delay.ms`, 100 ms), so a typing error costs
+nothing noticeable. An address is never locked out: a correct password gets in at once, however often
+others behind the same address failed.
+
+Refusals are written to the audit log at a bounded rate by owner. A client that is refused a thousand
+times within a moment cannot fill the disk, and cannot hide one refusal behind a thousand others: the
+next line that is written says how many were left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Final
+
+DELAY_MS: Final = 100
+DELAY_MS_MAX: Final = 5_000
+FREE_FAILURES: Final = 5
+FORGOTTEN_AFTER_S: Final = 60.0
+ADDRESSES_MAX: Final = 10_000
+
+
+class FailedLogins:
+    """Failures by address; each is forgotten after a minute without another one."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[int, float]] = {}
+
+    def failed(self, address: str, now_s: float) -> int:
+        """Count a failure; how many ms its answer waits. Doubles from the sixth failure on."""
+        count, at_s = self._failures.pop(address, (0, now_s))
+        if now_s - at_s > FORGOTTEN_AFTER_S:
+            count = 0
+        if len(self._failures) >= ADDRESSES_MAX:
+            del self._failures[next(iter(self._failures))]
+        count += 1
+        self._failures[address] = (count, now_s)
+        doublings = min(max(0, count - FREE_FAILURES), 16)
+        return min(DELAY_MS << doublings, DELAY_MS_MAX)
+
 
 TEXT_CHARACTERS_MAX: Final = 256
 LINES_BURST: Final = 100
