@@ -24,8 +24,8 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.client_shell import ClientShell
 from tests.sim.controller_link import HEARTBEAT_US, ControllerLink
+from tests.sim.coordinator_shell import CoordinatorShell
 from tests.sim.disk import SimLog
-from tests.sim.groups.coordinator_shell import CoordinatorShell
 from tests.sim.network import Stream
 from tests.sim.replication_shell import ReplicationShell
 from tests.sim.scheduler import MS, SECOND, Process

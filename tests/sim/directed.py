@@ -22,11 +22,11 @@ from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.broker_process import BrokerProcess, Hosted
+from tests.sim.classic_member import TOPICS
 from tests.sim.clients import Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
-from tests.sim.groups.classic_member import TOPICS
-from tests.sim.groups.population import GROUPS_TOPIC
 from tests.sim.history import History
+from tests.sim.population import GROUPS_TOPIC
 from tests.sim.scheduler import MS, Scheduler
 
 CONSUMED = tuple(NewTopic(name=name, partition_count=1, replication_factor=1) for name in TOPICS)

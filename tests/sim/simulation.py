@@ -13,11 +13,11 @@ from odradek_protocol.identity import TopicIdPartition
 from tests.sim.admin import Admin
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster import FIRST_CLIENT, BrokerNode, Cluster
-from tests.sim.groups.group_history import GroupHistory, check_groups
-from tests.sim.groups.population import GROUPS_TOPIC, Population
+from tests.sim.group_history import GroupHistory, check_groups
 from tests.sim.history import History, Violation, check
 from tests.sim.invariants import LEASE_US_MAX, InvariantBroken
 from tests.sim.nemesis import Nemesis
+from tests.sim.population import GROUPS_TOPIC, Population
 from tests.sim.rejoining import PRESSED, Rejoining
 from tests.sim.scheduler import MS, SECOND, Scheduler
 

@@ -35,10 +35,10 @@ from odradek_protocol.metadata.records import RestartClass
 from odradek_protocol.records import BatchHeader, decode_batch, encode_batch, iter_headers
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.errors import CorruptBatch
-from tests.builders.memory_storage import MemoryStorage
 from tests.sim.disk import Batch, Disk, Work
 from tests.sim.invariants import InvariantBroken
 from tests.sim.scheduler import ProcessKilled, Scheduler
+from tests.worlds.memory_storage import MemoryStorage
 
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
-from tests.sim.groups.group_history import (
+from tests.sim.group_history import (
     NEVER_US,
     Commit,
     GroupHistory,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from odradek.admin.access import Acl, AclOperation, ResourceType
 from odradek.embedded import ClusterPlan
-from tests.e2e.security.secure_cluster import SecureCluster
+from tests.e2e.secure_cluster import SecureCluster
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 TOPIC = "secrets"

@@ -10,7 +10,7 @@ from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.consumer_group import ConsumerGroup
 from odradek_broker.groups.group_kind import GroupKind
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.groups.coordinator_shell import CoordinatorShell
+from tests.sim.coordinator_shell import CoordinatorShell
 from tests.sim.planted.bug import Bug, replace_in
 
 _OLD = (

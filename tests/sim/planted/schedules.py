@@ -13,10 +13,10 @@ from odradek_broker.partition.events import FollowerSession
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.sim.client_shell import Answer, FetchCall
 from tests.sim.directed import Stage
-from tests.sim.groups.group_history import GroupHistory, check_groups
-from tests.sim.groups.population import CLASSIC, Alone, Observer
+from tests.sim.group_history import GroupHistory, check_groups
 from tests.sim.invariants import LEASE_US_MAX
 from tests.sim.network import Stream
+from tests.sim.population import CLASSIC, Alone, Observer
 from tests.sim.scheduler import SECOND, Process
 
 

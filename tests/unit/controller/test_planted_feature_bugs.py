@@ -13,9 +13,9 @@ from odradek_protocol.metadata import codec, image
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import MetadataIncarnation
 from odradek_runtime import cluster_identity
-from tests.unit.cluster import test_cluster_identity
 from tests.unit.controller import test_feature_levels
-from tests.unit.metadata import test_codec
+from tests.unit.protocol import test_codec
+from tests.unit.replication import test_cluster_identity
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -26,9 +26,9 @@ from odradek_protocol.kafka.messages import (
     encode_message,
     uuid_of,
 )
-from tests.unit.coordination.partitions_in_memory import PartitionsInMemory
-from tests.unit.coordination.running import running, when_answered
 from tests.unit.kafka.fake_broker import TOPICS, request, services
+from tests.unit.replication.partitions_in_memory import PartitionsInMemory
+from tests.unit.replication.running import running, when_answered
 from tests.unit.security.acl_entries import entries_for
 
 INT64_MAX = (1 << 63) - 1

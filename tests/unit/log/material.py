@@ -34,7 +34,7 @@ from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX, compress
 from odradek_protocol.records.crc32c import crc32c
-from tests.builders.memory_storage import MemoryStorage
+from tests.worlds.memory_storage import MemoryStorage
 
 TOPIC = TopicName("flights")
 TOPIC_ID = TopicId(bytes(range(16)))

@@ -17,7 +17,6 @@ from odradek_protocol.identity import Offset
 from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
 from odradek_protocol.records.batch_header import check_crc, iter_headers
 from odradek_protocol.records.control import ControlType
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.compacted_logs import (
     CONFIG,
     DAY_MS,
@@ -30,6 +29,7 @@ from tests.unit.log.compacted_logs import (
     shown,
 )
 from tests.unit.log.material import memory_broker, unreadable
+from tests.worlds.memory_storage import MemoryStorage
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -13,7 +13,6 @@ from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.control import ControlType
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.compacted_logs import (
     CONFIG,
     DAY_MS,
@@ -24,6 +23,7 @@ from tests.unit.log.compacted_logs import (
     records,
 )
 from tests.unit.log.material import Broker, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 
 def install(log: PartitionLog, job: CompactJob) -> None:

@@ -12,9 +12,9 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset, TopicId
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.compacted_logs import CONFIG as COMPACTED
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 NAMESAKE = TopicId(b"n" * 16)
 

@@ -11,8 +11,8 @@ from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
-from tests.builders.memory_storage import Fault, MemoryStorage
 from tests.unit.log.material import PARTITION, SMALL, Broker, batch, memory_broker
+from tests.worlds.memory_storage import Fault, MemoryStorage
 
 LONGEST = TopicName("x" * 249)
 LAST = PartitionIndex(99_999)

@@ -10,9 +10,9 @@ import pytest
 
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.storage import StorageFailed, StorageRefused
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import memory_broker
 from tests.unit.log.test_storage_faults import CONFIG, History, reopen
+from tests.worlds.memory_storage import MemoryStorage
 
 OUR_OWN = ["EMFILE", "ENFILE", "ENOMEM", "ENAMETOOLONG", "EINVAL", "ENOENT"]
 

@@ -12,8 +12,8 @@ from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import DiskStorage
 from odradek_protocol.identity import Offset
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PATH, Broker, batch
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=400_000, index_interval_bytes=4096)
 

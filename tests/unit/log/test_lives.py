@@ -9,8 +9,8 @@ import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_protocol.identity import BrokerEpoch, Offset
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PATH, TOPIC_ID, Broker, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 
 class Killed(BaseException):

@@ -24,7 +24,6 @@ from odradek_protocol.identity import (
     TopicIdPartition,
     TopicName,
 )
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import (
     PARTITION,
     PATH,
@@ -34,6 +33,7 @@ from tests.unit.log.material import (
     batch,
     memory_broker,
 )
+from tests.worlds.memory_storage import MemoryStorage
 
 CLUSTER, NODE = ClusterId("weaving"), BrokerId(3)
 

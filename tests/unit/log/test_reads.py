@@ -15,8 +15,8 @@ from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
 from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import iter_headers
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, batch, memory_broker, unreadable
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150, file_delete_delay_ms=0)
 

@@ -19,8 +19,8 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.records.batch_header import MAGIC_AT
 from odradek_protocol.records.control import ControlType, encode_marker
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 US = TopicIdPartition(TOPIC_ID, PARTITION)

@@ -13,8 +13,8 @@ from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 # each batch of 10 records is 1 segment; sizes are equal
 BATCH = {"count": 10, "value_bytes": 20}

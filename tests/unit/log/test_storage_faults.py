@@ -21,8 +21,8 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
 

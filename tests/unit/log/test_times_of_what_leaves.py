@@ -12,9 +12,9 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
-from tests.builders.memory_storage import MemoryFile, MemoryStorage
 from tests.unit.log import compacted_logs
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, batch
+from tests.worlds.memory_storage import MemoryFile, MemoryStorage
 
 CONFIG = replace(compacted_logs.CONFIG, cleanup_delete=True, retention_ms=500)
 

@@ -10,7 +10,6 @@ from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.control import ControlType
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.compacted_logs import (
     CONFIG,
     DAY_MS,
@@ -22,6 +21,7 @@ from tests.unit.log.compacted_logs import (
     shown,
 )
 from tests.unit.log.material import Broker, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 LARGE = LogConfig(segment_bytes=100_000, index_interval_bytes=0)
 

@@ -10,8 +10,8 @@ from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, OffsetChec
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import LeaderEpoch, Offset, ProducerId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, PATH, TOPIC_ID, batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
 US = TopicIdPartition(TOPIC_ID, PARTITION)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from odradek_broker.log.log_config import LogConfig
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.compacted_logs import CONFIG, put
 from tests.unit.log.material import batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 NOW_MS = 10**12
 

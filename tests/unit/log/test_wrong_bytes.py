@@ -13,8 +13,8 @@ from odradek_protocol.identity import BrokerEpoch, Offset
 from odradek_protocol.records.batch_header import BATCH_LENGTH_AT, HEADER_BYTES
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import Broker, batch, memory_broker
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150, file_delete_delay_ms=0)
 WRONG_BITS = 0x41

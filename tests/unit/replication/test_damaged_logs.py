@@ -19,9 +19,9 @@ from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex, To
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import PartitionChange
 from odradek_protocol.records.batch_header import BATCH_LENGTH_AT
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import OTHER, OWN, image_of, table_of
+from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=100)
 US = TopicIdPartition(TOPIC_ID, PARTITION)

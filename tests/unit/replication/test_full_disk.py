@@ -21,9 +21,9 @@ from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+from tests.worlds.memory_storage import MemoryStorage
 
 WAIT_S_MAX = 20.0
 _POLL_S = 0.01

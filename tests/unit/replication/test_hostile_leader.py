@@ -15,13 +15,13 @@ from odradek_broker.replication.streams import follower_stream
 from odradek_protocol.identity import BrokerId, PartitionIndex
 from odradek_protocol.metadata.records import Partition
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
-from tests.builders.replicating_brokers import (
+from tests.unit.log.material import TOPIC, TOPIC_ID, batch
+from tests.worlds.replicating_brokers import (
     PARTITION,
     MemoryBroker,
     MemoryCluster,
     memory_cluster,
 )
-from tests.unit.log.material import TOPIC, TOPIC_ID, batch
 
 NUMBERS = (0, 1, -1, 2, 5, -5, 1 << 31, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
 MESSAGES_PER_LEADER = 12

@@ -16,9 +16,9 @@ from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import TOPIC_ID, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+from tests.worlds.memory_storage import MemoryStorage
 
 
 def lead_alone(host: PartitionHost, durability: Durability) -> None:

@@ -15,9 +15,9 @@ from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.control import ControlType, encode_marker
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
 from tests.unit.replication.memory_table import OWN, table_of
+from tests.worlds.memory_storage import MemoryStorage
 
 WANT = FetchWant(topic=TOPIC, topic_id=None, partition=PARTITION, offset=Offset(0), bytes_max=1)
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)

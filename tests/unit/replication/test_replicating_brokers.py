@@ -9,9 +9,9 @@ from odradek_protocol.identity import PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_runtime.clock import boottime_ms
-from tests.builders.memory_storage import MemoryStorage
-from tests.builders.replicating_brokers import PARTITION, MemoryBroker, memory_cluster
 from tests.unit.log.material import TOPIC, TOPIC_ID, batch
+from tests.worlds.memory_storage import MemoryStorage
+from tests.worlds.replicating_brokers import PARTITION, MemoryBroker, memory_cluster
 
 
 async def test_what_the_leader_appends_is_read_at_every_replica() -> None:

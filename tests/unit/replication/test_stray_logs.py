@@ -16,9 +16,9 @@ from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex, To
 from odradek_protocol.metadata.delta import MetadataDelta, differences
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
-from tests.builders.memory_storage import MemoryStorage
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, image_of, table_of
+from tests.worlds.memory_storage import MemoryStorage
 
 US = TopicIdPartition(TOPIC_ID, PARTITION)
 LIVE = f"{TOPIC}-{PARTITION}"

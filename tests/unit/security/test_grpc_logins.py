@@ -26,7 +26,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.tls import TlsFiles
-from tests.e2e.security.token_issuer import TokenIssuer
+from tests.e2e.token_issuer import TokenIssuer
 from tests.unit.security.login_server import MECHANISMS, LoginServer, login_server
 
 CLIENT_FIRST = b"n,,n=alice,r=abcdefghijkl"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from odradek_runtime.jwt_tokens import JwksRefused, TokenRefused, TokenRules, TokenVerifier
-from tests.e2e.security.token_issuer import TokenIssuer
+from tests.e2e.token_issuer import TokenIssuer
 
 
 class Clock:

@@ -9,7 +9,7 @@ import pytest
 from odradek_broker.access.sasl import LoginFailed, SaslExchange
 from odradek_protocol.kafka.messages import SaslAuthenticateResponse, encode_message
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
-from tests.e2e.security.token_issuer import TokenIssuer
+from tests.e2e.token_issuer import TokenIssuer
 
 
 @pytest.fixture

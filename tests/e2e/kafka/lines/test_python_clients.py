@@ -45,7 +45,7 @@ def test_a_python_client_does_its_work(
     bootstrap: str, topic: str, client: str, release: str
 ) -> None:
     python = environment(client, release)
-    program = [python, "-W", "ignore", HERE / "python" / PROGRAMS[client], bootstrap, topic]
+    program = [python, "-W", "ignore", HERE / PROGRAMS[client], bootstrap, topic]
     assert report(*program, folder=BUILD, PATH="/usr/bin:/bin") == EXPECTED
 
 

@@ -1,0 +1,92 @@
+"""A cluster of processes that speak TLS, ask everybody who he is, and permit what entries allow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from odradek import SaslCredentials, TlsOptions
+from odradek.cli.certificate_authority import CertificateAuthority
+from odradek.client import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek.embedded.child_process import ChildProcess
+from tests.e2e.token_issuer import TokenIssuer
+
+GATEWAYS = "User:CN=gateway-1;User:CN=gateway-2"
+
+
+class SecureCluster(EmbeddedCluster):
+    """`authority` issues certificates, `issuer` tokens; `admin` and the gateways are super users."""
+
+    def __init__(self, directory: Path, plan: ClusterPlan) -> None:
+        self.authority = CertificateAuthority(directory / "tls")
+        self.ca = self.authority.create(common_name="test", days=1)
+        self.issuer = TokenIssuer(directory / "jwks.json")
+        super().__init__(plan)
+
+    def certificate(self, name: str) -> tuple[Path, Path]:
+        """Paths of certificate and key, for loopback."""
+        return self.authority.issue(name, hosts=["127.0.0.1", "localhost"], days=1)
+
+    def tls(self, name: str) -> TlsOptions:
+        """For an SDK client with that certificate."""
+        certificate, key = self.certificate(name)
+        return TlsOptions(ca=self.ca, cert=certificate, key=key)
+
+    def admin(self) -> Client:
+        """A client that may do everything."""
+        return Client(self.bootstrap, tls=self.tls("admin"))
+
+    def user(self, name: str, password: str) -> Client:
+        """A client that logs in."""
+        endpoints = [
+            f"127.0.0.1:{one.ready_line['ports']['GRPC_USERS']}" for one in self.brokers.values()
+        ]
+        return Client(
+            endpoints,
+            tls=TlsOptions(ca=self.ca),
+            credentials=SaslCredentials(username=name, password=password),
+        )
+
+    def logged(self, process: str) -> list[dict[str, Any]]:
+        """What a process logged, as events."""
+        path = self.data_dir / f"{process}.log"
+        lines = path.read_text(errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
+        certificate, key = self.certificate(name)
+        settings = {
+            **settings,
+            "ssl.certificate.location": certificate,
+            "ssl.key.location": key,
+            "ssl.ca.location": self.ca,
+        }
+        if module == "odradek_broker":
+            settings |= {
+                "listeners": f"{settings['listeners']},GRPC_USERS://127.0.0.1:0",
+                "listener.security.protocol.map": "KAFKA:SASL_SSL,GRPC:SSL,GRPC_USERS:SASL_SSL",
+                "ssl.client.auth": "required",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+                "sasl.oauthbearer.jwks.location": self.issuer.jwks,
+                "sasl.oauthbearer.expected.issuer": self.issuer.name,
+                "sasl.oauthbearer.expected.audience": self.issuer.audience,
+                "authorizer.class.name": "acl",
+                "super.users": f"User:CN=admin;{GATEWAYS}",
+                "delegation.principals": GATEWAYS,
+            }
+        elif module == "odradek_gateway":
+            settings |= {
+                "http.ssl.certificate.location": certificate,
+                "http.ssl.key.location": key,
+                "http.ssl.ca.location": self.ca,
+                "http.ssl.client.auth": "requested",
+                "authentication.methods": "bearer,basic,mtls",
+                "jwt.jwks.location": self.issuer.jwks,
+                "jwt.issuer": self.issuer.name,
+                "jwt.audience": self.issuer.audience,
+                "failed.logins.per.minute.max": 1000,
+                "delegation.principals": GATEWAYS,
+            }
+        return super()._child(name, module, settings, *more)

@@ -1,1 +1,0 @@
-"""A cluster with TLS, users, certificates and rights, end to end."""

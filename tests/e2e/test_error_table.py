@@ -1,0 +1,55 @@
+"""One row, one test: what people are told when something goes wrong names the thing and the way out.
+
+README.md has the table; it is written by `pytest tests/e2e/test_error_table.py --write-errors`, and checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.e2e.situations import SITUATIONS, Situation
+
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- errors -->\n", "<!-- end of errors -->\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """One controller and one broker that creates no topic by itself."""
+    plan = ClusterPlan(brokers=1, controllers=1, settings=("auto.create.topics.enable=false",))
+    with EmbeddedCluster(plan) as running:
+        running.start()
+        running.wait_ready()
+        yield running
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
+def test_what_is_told_names_the_thing_and_the_way_out(
+    cluster: EmbeddedCluster, situation: Situation
+) -> None:
+    told = situation.act(cluster)
+    wanted = ".*".join(re.escape(part) for part in situation.told.split("..."))
+    assert re.search(wanted, told, re.DOTALL), told
+    assert "Traceback" not in told
+
+
+def test_the_readme_has_the_table(request: pytest.FixtureRequest) -> None:
+    rows = ["| what happens | what you are told |", "|---|---|"]
+    rows += [f"| {one.name} | {_cell(one.told)} |" for one in SITUATIONS]
+    table = "\n".join(rows) + "\n"
+    text = README.read_text()
+    before, _, rest = text.partition(BEGIN)
+    there, _, after = rest.partition(END)
+    if request.config.getoption("--write-errors"):
+        README.write_text(before + BEGIN + table + END + after)
+    else:
+        assert there == table, "pytest tests/e2e/test_error_table.py --write-errors writes it"
+
+
+def _cell(told: str) -> str:
+    return told.removeprefix("...").strip().replace("|", "\\|")

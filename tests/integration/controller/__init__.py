@@ -1,1 +1,0 @@
-"""The controller behind its real quorum and its real gRPC services."""

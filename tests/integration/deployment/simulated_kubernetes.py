@@ -1,0 +1,352 @@
+"""StatefulSets, Deployments and Jobs of an overlay as processes: what their controllers and the kubelet do.
+
+Pods of a StatefulSet start together (`podManagementPolicy: Parallel`) and are rolled from the highest ordinal
+down, one at a time: preStop, SIGTERM, the grace period, SIGKILL; a new pod of the same name, with the same
+claims and *another address*; startup probe, readiness probe; then the next. Not simulated: the image, the
+scheduler, kube-proxy (a service's name resolves to its ready pods), the enforcement of NetworkPolicies and of
+memory limits.
+"""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import httpx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.integration.deployment.api_server import ApiServer
+from tests.integration.deployment.cluster_dns import ClusterDns
+from tests.integration.deployment.pod_plan import Mount, Planner, PodPlan, Probe
+from tests.integration.deployment.pod_sandbox import PodNetwork, PodProcess
+from tests.unit.kubernetes.rendered import Object, objects
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+READY_S_MAX = 90.0
+_POLL_S = 0.1
+_NO_CHECK = ssl._create_unverified_context()  # a kubelet does not check certificates
+
+
+class SimulatedKubernetes:
+    """One namespace of one overlay. Open it, `apply`, roll and break pods, close it."""
+
+    def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
+        """Jobs of the folders `beside` it are there too, for `run_job`; nobody starts them."""
+        self.scratch = scratch
+        own = objects(overlay)
+        self._own_jobs = [one["metadata"]["name"] for one in own if one["kind"] == "Job"]
+        self.found = own + [one for folder in beside for one in objects(folder)]
+        self.network = PodNetwork(scratch)
+        self.pods: dict[str, PodProcess] = {}
+        self._ready: set[str] = set()
+        self._workloads = {
+            (one["kind"], one["metadata"]["name"]): one
+            for one in self.found
+            if one["kind"] in ("StatefulSet", "Deployment", "Job", "HorizontalPodAutoscaler")
+        }
+        for one in self.found:
+            if one["kind"] == "CronJob":  # `run_job` runs it; no clock does
+                job = {**one, "kind": "Job", **one["spec"]["jobTemplate"]}
+                self._workloads["Job", one["metadata"]["name"]] = job
+        self.namespace = next(iter(self._workloads.values()))["metadata"]["namespace"]
+        self.api = ApiServer(scratch, host=self.network.gateway, namespace=self.namespace)
+        self._dns = ClusterDns(self.network.gateway, namespace=self.namespace)
+        self.network.resolver_path.write_text(self._dns.resolv_conf())
+        self._planner = Planner(self.found, self.api.secrets)
+        self._suffixes = 0
+
+    def __enter__(self) -> Self:
+        self.api.__enter__()
+        self._dns.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pod in self.pods.values():
+            if pod.process.poll() is None:
+                pod.kill()
+            pod.remove()
+        self._dns.__exit__(kind, error, trace)
+        self.api.__exit__(kind, error, trace)
+        self.network.close()
+
+    # --- workloads -------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """Everything starts at once; returns when every pod is ready.
+
+        Raises:
+            AssertionError: a pod was not ready in time; with the end of its log.
+        """
+        self.run_job("make-certificates")  # pods wait for the secrets that they mount
+        for name in self._names_of("StatefulSet"):
+            for pod in self.pod_names(name):
+                self.start(pod)
+        for name in self._names_of("Deployment"):
+            scaler = self._workloads["HorizontalPodAutoscaler", name]["spec"]
+            for _ in range(scaler["minReplicas"]):
+                self.start(self.new_pod_name(name))
+        for pod in list(self.pods):
+            self.wait_ready(pod)
+        for name in self._own_jobs:
+            if name != "make-certificates":
+                self.run_job(name)
+
+    def pod_names(self, stateful_set: str) -> list[str]:
+        """All of it, by rising ordinal."""
+        spec = self._workloads["StatefulSet", stateful_set]["spec"]
+        first = spec["ordinals"]["start"]
+        return [f"{stateful_set}-{first + index}" for index in range(spec["replicas"])]
+
+    def pods_of(self, workload: str) -> list[PodProcess]:
+        """Those that there are now."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.plan.labels.get("app.kubernetes.io/name") == workload
+        ]
+
+    def new_pod_name(self, deployment: str) -> str:
+        """As a ReplicaSet names its pods: never twice the same."""
+        self._suffixes += 1
+        return f"{deployment}-{self._suffixes:05x}"
+
+    def roll_stateful_set(
+        self, name: str, *, after_each: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """A rolling update; `after_each` is told the pod that is ready again."""
+        for pod in reversed(self.pod_names(name)):
+            assert self.stop(pod), f"{pod} did not end within its grace period"
+            self.start(pod)
+            self.wait_ready(pod)
+            after_each(pod)
+
+    def roll_deployment(self, name: str) -> None:
+        """`maxUnavailable: 0, maxSurge: 1`: a new pod is ready before an old one goes."""
+        for old in [pod.plan.name for pod in self.pods_of(name)]:
+            new = self.new_pod_name(name)
+            self.start(new)
+            self.wait_ready(new)
+            assert self.stop(old), f"{old} did not end within its grace period"
+
+    def run_job(self, name: str, *, timeout_s: float = READY_S_MAX) -> str:
+        """Run it to its end; what it said. Raises AssertionError when it failed."""
+        self._log_path(f"{name}-job").unlink(missing_ok=True)
+        self._start_as(f"{name}-job", self._workloads["Job", name])
+        pod = self.pods.pop(f"{name}-job")
+        try:
+            pod.process.wait(timeout_s)
+        finally:
+            if pod.process.poll() is None:
+                pod.kill()
+            pod.remove()
+        said = pod.log_path.read_text()
+        assert pod.process.returncode == 0, f"the job {name} failed:\n{said}"
+        return said
+
+    # --- pods ------------------------------------------------------------------------------------
+
+    def start(self, pod: str) -> None:
+        """Make the pod anew, on a new address; does not wait."""
+        owner, _, suffix = pod.rpartition("-")
+        stateful_set = self._workloads.get(("StatefulSet", owner))
+        if stateful_set is None:
+            self._start_as(pod, self._workloads["Deployment", owner])
+        else:
+            self._start_as(pod, stateful_set, ordinal=int(suffix))
+
+    def start_job(self, name: str) -> None:
+        """Start the pod of a job that stays until it is killed; does not wait."""
+        self._start_as(name, self._workloads["Job", name])
+
+    def start_client(self, name: str, module: str, secret: str, *arguments: str) -> PodProcess:
+        """A pod that is not in the manifests: runs a module of the tests, with a certificate.
+
+        The secret's files are below /etc/odradek-tls; its standard input and output are pipes.
+        """
+        plan = PodPlan(
+            name=name,
+            labels={"simulation": "client", "odradek.io/client": "true"},
+            command=("python", "-m", module, *arguments),
+            environment={"PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONUNBUFFERED": "1"},
+            mounts=(
+                Mount(path="/etc/odradek-tls", read_only=True, files=self.api.secrets[secret]),
+            ),
+            user=10_200,
+            group=10_200,
+            read_only_root=True,
+            grace_s=30,
+            pre_stop_s=0,
+        )
+        return self._launch(plan, self.network.new_address())
+
+    def stop(self, pod: str) -> bool:
+        """preStop, SIGTERM, grace period; whether it went without SIGKILL. Its address goes too."""
+        process = self.pods[pod]
+        self._ready.discard(pod)
+        self._publish()
+        began_s = time.monotonic()
+        if process.plan.pre_stop_s:
+            time.sleep(process.plan.pre_stop_s)  # the manifest's own pause
+        left_s = process.plan.grace_s - (time.monotonic() - began_s)
+        is_clean = process.terminate(left_s)
+        assert process.process.returncode == 0 or not is_clean, (
+            f"{pod} ended with {process.process.returncode}:\n{process.log_tail()}"
+        )
+        self._forget(pod)
+        return is_clean
+
+    def kill(self, pod: str) -> None:
+        """As when its node dies."""
+        self.pods[pod].kill()
+        self._forget(pod)
+
+    def lose_claims(self, pod: str) -> None:
+        """The volumes of a stopped pod are gone; the next one finds empty ones."""
+        assert pod not in self.pods, f"{pod} runs"
+        for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
+            shutil.rmtree(claim)
+
+    def put_claims_aside(self, pod: str) -> None:
+        """Like `lose_claims`, but a later `restore_claims` gives the volumes back."""
+        assert pod not in self.pods, f"{pod} runs"
+        for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
+            claim.rename(claim.with_name(f"aside-{claim.name}.saved"))
+
+    def restore_claims(self, pod: str) -> None:
+        """The volumes that were put aside take the place of those the pod has had since."""
+        self.lose_claims(pod)
+        for saved in (self.scratch / "volumes").glob(f"aside-*-{pod}.saved"):
+            saved.rename(saved.with_name(saved.name.removeprefix("aside-").removesuffix(".saved")))
+
+    def is_ready(self, pod: str) -> bool:
+        """One readiness probe, now."""
+        process = self.pods[pod]
+        return _answers_well(process.address, process.plan.probes["readiness"])
+
+    def is_live(self, pod: str) -> bool:
+        """One liveness probe, now."""
+        process = self.pods[pod]
+        return _answers_well(process.address, process.plan.probes["liveness"])
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition that the pods bring about."""
+        deadline_s = time.monotonic() + READY_S_MAX
+        while not condition():
+            assert time.monotonic() < deadline_s, f"not within {READY_S_MAX:.0f} s: {what}"
+            time.sleep(_POLL_S)
+
+    def client_tls(self) -> ssl.SSLContext:
+        """For HTTP clients: what `odradek-client-tls` holds; pods' addresses stand in no certificate."""
+        folder = self.scratch / "client-tls"
+        folder.mkdir(exist_ok=True)
+        for name, content in self.api.secrets["odradek-client-tls"].items():
+            (folder / name).write_bytes(content)
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        context.check_hostname = False
+        return context
+
+    def wait_ready(self, pod: str, timeout_s: float = READY_S_MAX) -> None:
+        """Startup probe, then readiness probe, as often as the kubelet could ask at most."""
+        process = self.pods[pod]
+        deadline_s = time.monotonic() + timeout_s
+        for kind in ("startup", "readiness"):
+            while not _answers_well(process.address, process.plan.probes[kind]):
+                status = process.process.poll()
+                assert status is None, f"{pod} ended with {status}:\n{process.log_tail()}"
+                assert time.monotonic() < deadline_s, (
+                    f"{pod} does not pass {kind}:\n{process.log_tail()}"
+                )
+                time.sleep(_POLL_S)
+        self._ready.add(pod)
+        self._publish()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _start_as(self, pod: str, owner: Object, *, ordinal: int | None = None) -> None:
+        address = self.network.new_address()
+        zone = ZONES[ordinal % len(ZONES)] if ordinal is not None else ""
+        plan = self._planner.plan(owner, pod, ordinal=ordinal, zone=zone, address=address)
+        if owner["spec"]["template"]["spec"].get("automountServiceAccountToken"):
+            account = Mount(path=ACCOUNT_PATH, read_only=True, files=self.api.account_files())
+            plan = replace(
+                plan,
+                mounts=(*plan.mounts, account),
+                environment={**plan.environment, **self.api.environment()},
+            )
+        self._launch(plan, address)
+
+    def _launch(self, plan: PodPlan, address: str) -> PodProcess:
+        assert plan.name not in self.pods, f"{plan.name} runs already"
+        volumes = self.scratch / "volumes"
+        volumes.mkdir(exist_ok=True)
+        self.pods[plan.name] = pod = PodProcess(
+            plan,
+            self.network,
+            address=address,
+            volumes=volumes,
+            log_path=self._log_path(plan.name),
+        )
+        self._publish()
+        return pod
+
+    def _log_path(self, pod: str) -> Path:
+        logs = self.scratch / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / f"{pod}.log"
+
+    def _forget(self, pod: str) -> None:
+        self._ready.discard(pod)
+        self.pods.pop(pod).remove()
+        self._publish()
+
+    def _publish(self) -> None:
+        """A service's name stands for its ready pods; of a headless one, each pod has a name too."""
+        names: dict[str, list[str]] = {}
+        for service in (one for one in self.found if one["kind"] == "Service"):
+            spec, name = service["spec"], service["metadata"]["name"]
+            early = spec.get("publishNotReadyAddresses", False)
+            chosen = [
+                pod
+                for pod in self.pods.values()
+                if spec["selector"].items() <= pod.plan.labels.items()
+                and (early or pod.plan.name in self._ready)
+            ]
+            names[name] = [pod.address for pod in chosen]
+            if spec.get("clusterIP") == "None":
+                names |= {f"{pod.plan.name}.{name}": [pod.address] for pod in chosen}
+        self._dns.publish(names)
+
+    def _names_of(self, kind: str) -> list[str]:
+        return [name for found, name in self._workloads if found == kind]
+
+
+def _answers_well(address: str, probe: Probe) -> bool:
+    if probe.path is not None:
+        try:
+            url = f"{probe.scheme}://{address}:{probe.port}{probe.path}"
+            return httpx.get(url, timeout=probe.timeout_s, verify=_NO_CHECK).is_success
+        except httpx.HTTPError:
+            return False
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(f"{address}:{probe.port}", options=options) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=probe.service), timeout=probe.timeout_s
+            )
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

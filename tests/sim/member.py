@@ -1,0 +1,308 @@
+"""What members of both protocols share: a life, the way to the coordinator, offsets.
+
+A member is a client machine that lives again and again. It takes no message of its own to find the
+coordinator (any reachable broker's image tells), but never goes back to a leader epoch older than
+one it has dealt with. It asks one thing at a time, and whatever it asks may get lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from odradek_broker.coordination.coordinator_host import absolute_java_hash
+from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
+from odradek_broker.groups import messages as gm
+from odradek_protocol.identity import GroupId, Offset, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.sim.cluster import Cluster
+from tests.sim.coordinator_shell import GroupAnswer, GroupCall
+from tests.sim.group_history import Commit, GroupHistory, OffsetRead
+from tests.sim.history import Outcome
+from tests.sim.network import Stream
+from tests.sim.scheduler import MS, SECOND, Process
+from tests.sim.simulated_loop import SimulatedLoop
+
+ATTEMPT_S = 1.5
+HEARTBEAT_MS = 500
+
+_DEFINITE = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+
+
+class Unanswered(Exception):
+    """No answer, or one that says to look for the coordinator again: it may have been done."""
+
+
+class LifeOver(Exception):
+    """Another has this member's place."""
+
+
+class Member:
+    """A client of a group coordinator; what it does with its life is its subclass's `_live`."""
+
+    def __init__(
+        self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId
+    ) -> None:
+        self.cluster = cluster
+        self.scheduler = cluster.scheduler
+        self.history = history
+        self.client_id = client_id
+        self.group_id = group_id
+        self.is_stopped = False  # it does what it must, and commits nothing more
+        self.last_commit_us = -1  # when the last commit that was acknowledged began
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.positions: dict[TopicPartition, int] = {}
+        self.lives = 0
+        self.memberships = 0  # how often it joined from nothing
+        self.process: Process | None = None
+        self._loop: SimulatedLoop | None = None
+        self._stream: Stream | None = None
+        self._leader_epoch = -1
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    @property
+    def name(self) -> str:
+        """Of this life."""
+        return f"{self.client_id}.{self.lives}"
+
+    # --- a life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to live, with nothing."""
+        if self.is_up:
+            return
+        self.lives += 1
+        self.process = Process(self.scheduler, self.client_id)
+        self._loop = SimulatedLoop(self.process)
+        self._calls.clear()
+        self._stream = None
+        self._forget()
+        self._loop.spawn(self._run())
+
+    def die(self) -> None:
+        """kill -9 of the client."""
+        if self.process is not None and self._loop is not None:
+            self.process.kill()
+            self.cluster.network.process_ended(self.process)
+            self._loop.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._live()
+            except Unanswered:
+                self._disconnect()
+            except LifeOver:
+                self._forget()
+                return
+            await self.pause(50, 400)
+
+    async def _live(self) -> None:
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """Say good-bye."""
+        raise NotImplementedError
+
+    def begin_leaving(self) -> None:
+        """Leave in an orderly way, then be gone."""
+        process, loop = self.process, self._loop
+        if process is None or loop is None or not process.is_alive:
+            return
+
+        async def go() -> None:
+            with suppress(Unanswered):
+                await self.leave()
+            self.process_after_leaving(process)
+
+        loop.spawn(go())
+
+    def process_after_leaving(self, process: Process) -> None:
+        if process is self.process:
+            self.scheduler.after(1, self.die)
+
+    def _forget(self) -> None:
+        self.owned = frozenset()
+        self.positions = {}
+
+    async def pause(self, low_ms: int, high_ms: int) -> None:
+        await asyncio.sleep(self.scheduler.between(low_ms * MS, high_ms * MS) / SECOND)
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    async def ask(self, request: Any, *, patience_s: float = ATTEMPT_S) -> Any:
+        """One request, one answer of groups.messages.
+
+        Raises:
+            Unanswered: nobody said whether it was done.
+        """
+        assert self.process is not None
+        assert self._loop is not None
+        if self._stream is None or not self._stream.is_open_for(self.process):
+            self._connect()
+        assert self._stream is not None
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[call_id] = future
+        self._stream.send(self.process, GroupCall(call_id, request))
+        try:
+            async with asyncio.timeout(patience_s):
+                answer = await future
+        except TimeoutError:
+            self._disconnect()
+            raise Unanswered from None
+        finally:
+            self._calls.pop(call_id, None)
+        if isinstance(answer, ErrorCode) and not isinstance(request, gm.Heartbeat):
+            self._disconnect()
+            raise Unanswered(answer.name)
+        if answer in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+            self._disconnect()
+            raise Unanswered(answer.name)
+        return answer
+
+    def _connect(self) -> None:
+        self._disconnect()
+        process, network = self.process, self.cluster.network
+        assert process is not None
+        broker_id = self._coordinator()
+        node = self.cluster.brokers.get(broker_id)
+        life = node.life if node is not None else None
+        if (
+            life is None
+            or life.groups is None
+            or not life.process.is_running
+            or not network.both_ways(self.client_id, broker_id)
+        ):
+            raise Unanswered
+        stream = Stream(network, process, life.process)
+
+        def on_message(answer: GroupAnswer) -> None:
+            future = self._calls.get(answer.call_id)
+            if future is not None and not future.done():
+                future.set_result(answer.response)
+
+        def on_closed() -> None:
+            for future in self._calls.values():
+                if not future.done():
+                    future.set_exception(Unanswered())
+
+        stream.on_message[0] = on_message
+        stream.on_closed[0] = on_closed
+        life.groups.accept(stream)
+        self._stream = stream
+
+    def _disconnect(self) -> None:
+        if self._stream is not None and self.process is not None:
+            self._stream.on_closed[0] = self._stream.on_message[0] = None
+            self._stream.close(self.process)
+            self._stream = None
+
+    def _coordinator(self) -> int:
+        """FindCoordinator, at any broker."""
+        lives = [
+            n.life
+            for n in self.cluster.brokers.values()
+            if n.life is not None
+            and n.life.process.is_running
+            and self.cluster.network.both_ways(self.client_id, n.broker_id)
+        ]
+        if not lives:
+            return -1
+        image = self.scheduler.random.choice(lives).image
+        topic = image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return -1
+        state = topic.partitions[absolute_java_hash(self.group_id) % len(topic.partitions)]
+        if state.leader_epoch < self._leader_epoch:
+            return -1
+        self._leader_epoch = state.leader_epoch
+        return state.leader
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def fetch_positions(
+        self, partitions: Iterable[TopicPartition], *, member_id: str | None = None, epoch: int = -1
+    ) -> ErrorCode:
+        """Begin where the group is, or at the start."""
+        wanted = tuple(sorted(partitions, key=str))
+        if not wanted:
+            return ErrorCode.NONE
+        began_us = self.scheduler.now_us
+        request = gm.FetchOffsets(
+            group_id=self.group_id, partitions=wanted, member_id=member_id, member_epoch=epoch
+        )
+        fetched: gm.FetchedOffsets = await self.ask(request)
+        if fetched.error is not ErrorCode.NONE:
+            return fetched.error
+        for partition, committed in fetched.offsets.items():
+            self.history.reads.append(
+                OffsetRead(
+                    group=self.group_id,
+                    partition=partition,
+                    commit_id=committed.metadata if committed is not None else "",
+                    offset=committed.offset if committed is not None else 0,
+                    began_us=began_us,
+                    ended_us=self.scheduler.now_us,
+                    by=self.name,
+                )
+            )
+            self.positions[partition] = committed.offset if committed is not None else 0
+        return ErrorCode.NONE
+
+    async def commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
+        """Process some records of each partition, and commit; an attempt has an id of its own."""
+        if not self.positions or self.is_stopped:
+            return ErrorCode.NONE
+        began_us = self.scheduler.now_us
+        commits: dict[TopicPartition, Commit] = {}
+        for partition in sorted(self.positions, key=str):
+            self.positions[partition] += self.scheduler.between(1, 5)
+            commits[partition] = Commit(
+                group=self.group_id,
+                partition=partition,
+                commit_id=self.history.next_id(),
+                offset=self.positions[partition],
+                member_id=f"{member_id}/{self.memberships}",
+                epoch=epoch,
+                began_us=began_us,
+                by=self.name,
+            )
+        self.history.commits += commits.values()
+        request = gm.CommitOffsets(
+            group_id=self.group_id,
+            member_id=member_id,  # type: ignore[arg-type]
+            instance_id=instance_id,
+            generation_or_epoch=epoch,
+            offsets={
+                p: gm.CommittedOffset(offset=Offset(c.offset), metadata=c.commit_id)
+                for p, c in commits.items()
+            },
+        )
+        answer: gm.OffsetsAnswer = await self.ask(request)
+        outcome = Outcome.OK if answer.error is ErrorCode.NONE else Outcome.UNKNOWN
+        if answer.error in _DEFINITE:
+            outcome = Outcome.FAIL
+            self.scheduler.counters["fenced commits"] += 1
+        for commit in commits.values():
+            commit.outcome, commit.ended_us = outcome, self.scheduler.now_us
+        if outcome is Outcome.OK:
+            self.last_commit_us = began_us
+            self.scheduler.counters["offset commits"] += 1
+        return answer.error

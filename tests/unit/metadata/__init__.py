@@ -1,1 +1,0 @@
-"""The records, the image they add up to, and the configs."""

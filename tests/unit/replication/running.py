@@ -1,0 +1,53 @@
+"""A group coordinator that runs, over partitions in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from odradek_broker.access.authorizer import Authorizer
+from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import PartitionIndex
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.replication.partitions_in_memory import EPOCH, PartitionsInMemory
+
+T = TypeVar("T")
+WAIT_S = 5
+SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere:1")
+
+
+@asynccontextmanager
+async def running(
+    partitions: PartitionsInMemory, authorizer: Authorizer | None = None
+) -> AsyncIterator[GroupCoordinator]:
+    """It leads the one partition of `__consumer_offsets`, and is told so."""
+    coordinator = GroupCoordinator(
+        settings=SETTINGS,
+        partitions=partitions,  # type: ignore[arg-type]  # of PartitionService what it needs
+        topic_creation=None,  # type: ignore[arg-type]  # the topic is there
+        authorizer=authorizer,
+    )
+    task = asyncio.create_task(coordinator.run())
+    watcher = await partitions.watchers.get()
+    watcher.on_leader(OFFSETS_TOPIC, PartitionIndex(0), EPOCH)
+    try:
+        yield coordinator
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def when_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer, once the coordinator is loaded."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await ask()
+            except CoordinatorError as error:
+                if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+                await asyncio.sleep(0)
