@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odradek_broker.coordination.coordinator_host import absolute_java_hash
-from odradek_broker.partition.leading.leader import Leader
+from odradek_broker.partition.leader import Leader
 from odradek_metadata_quorum.controller.administration.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,

@@ -8,15 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.partition import follower, replica
+from odradek_broker.partition import follower, leader, replica
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import IsrChangeAnswered
-from odradek_broker.partition.leading import leader
-from odradek_broker.partition.leading.follower_progress import FollowerProgress
-from odradek_broker.partition.leading.isr import Isr
-from odradek_broker.partition.leading.join_wait import JoinWait
-from odradek_broker.partition.leading.leader import Leader
-from odradek_broker.partition.leading.produces import Produces
+from odradek_broker.partition.followers import FollowerProgress
+from odradek_broker.partition.high_watermark import JoinWait
+from odradek_broker.partition.isr import Isr
+from odradek_broker.partition.leader import Leader
+from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
 from odradek_broker.replication.streams.follower_links import FollowerLinks

@@ -16,7 +16,7 @@ from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import AnswerProduce, Effect, ProposeIsr
 from odradek_broker.partition.events import BrokerView, FollowerSession, PartitionChanged
-from odradek_broker.partition.leading.join_wait import ROUND_FAST_MS, SLOW_ROUNDS_MAX
+from odradek_broker.partition.high_watermark import ROUND_FAST_MS, SLOW_ROUNDS_MAX
 from odradek_broker.partition.log_positions import LogAtOpen
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.settings import ReplicaSettings

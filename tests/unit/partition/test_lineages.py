@@ -1,4 +1,4 @@
-"""Epoch caches, and where two lineages part."""
+"""Where the lineages of two logs part, and where a follower truncates for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.partition.epoch_cache import EpochCache
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_broker.partition.truncation import Divergence, Lineage, compare, cut_offset
 
@@ -17,49 +17,8 @@ def log(epochs: list[tuple[int, int]], end: int, start: int = 0) -> LogPositions
         log_end=end,
         durable_end=end,
         high_watermark=start,
-        epochs=EpochCache(epochs),
+        epochs=LeaderEpochs(epochs),
     )
-
-
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [
-        (1, None),
-        (2, (2, 10)),
-        (3, (2, 10)),
-        (4, (4, 30)),
-        (9, (7, 50)),
-    ],
-)
-def test_the_largest_epoch_at_or_below_and_its_end(
-    epoch: int, expected: tuple[int, int] | None
-) -> None:
-    assert EpochCache([(2, 0), (4, 10), (7, 30)]).end_of(epoch, 50) == expected
-
-
-def test_an_epoch_without_records_is_forgotten_by_the_next() -> None:
-    cache = EpochCache([(2, 0), (4, 10)])
-    cache.enter(6, 10)
-    assert cache.entries() == ((2, 0), (6, 10))
-    assert cache.last_with_records(10) == 2
-    assert cache.last_with_records(11) == 6
-
-
-def test_an_epoch_that_falls_is_a_bug() -> None:
-    with pytest.raises(AssertionError):
-        EpochCache([(4, 0)]).enter(3, 10)
-
-
-def test_a_log_start_moves_the_entry_that_covers_it() -> None:
-    cache = EpochCache([(2, 0), (4, 10), (7, 30)])
-    cache.advance_start(20)
-    assert cache.entries() == ((4, 20), (7, 30))
-    cache.advance_start(30)
-    assert cache.entries() == ((7, 30),)
-    cache.advance_start(45)
-    assert cache.entries() == ((7, 45),), "the only entry left covers it"
-    cache.advance_start(44)
-    assert cache.entries() == ((7, 45),), "nothing covers what lies below the first entry"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +31,15 @@ def test_a_log_start_moves_the_entry_that_covers_it() -> None:
         ("empty, beyond", log([(3, 4)], 9, 4), log([], 12, 12), Lineage.GONE, None),
         ("below the start", log([(3, 4)], 9, 4), log([(3, 0)], 3), Lineage.GONE, None),
         ("no shared epoch", log([(5, 4)], 9, 4), log([(3, 0)], 8), Lineage.GONE, None),
+        ("leader without epochs", log([], 9), log([(3, 0)], 8), Lineage.GONE, None),
+        ("later epoch", log([(1, 0), (3, 4)], 9), log([(1, 0), (7, 4)], 6), Divergence(3, 9), 4),
+        (
+            "own epochs begin later",
+            log([(1, 0), (4, 7)], 9),
+            log([(3, 5)], 8, 5),
+            Divergence(1, 7),
+            5,
+        ),
         ("longer", log([(1, 0), (3, 4)], 9), log([(1, 0)], 6), Divergence(1, 4), 4),
         ("KIP-101", log([(1, 0), (3, 4)], 9), log([(1, 0), (2, 4)], 6), Divergence(1, 4), 4),
         ("KIP-279", log([(1, 0), (4, 7)], 9), log([(1, 0), (3, 5)], 8), Divergence(1, 7), 5),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek_broker.partition.leading.produce_waiters import ProduceWaiters
+from odradek_broker.partition.produces import ProduceWaiters
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 

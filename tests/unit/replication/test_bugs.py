@@ -12,7 +12,7 @@ from odradek_broker.log.log_jobs import SyncJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.leading.follower_progress import FollowerProgress
+from odradek_broker.partition.followers import FollowerProgress
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import BROKEN_MAX, PartitionTable

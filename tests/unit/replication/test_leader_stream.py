@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadResult
-from odradek_broker.partition.effects import SendAttached
+from odradek_broker.partition.effects import DataDue, SendAttached
 from odradek_broker.partition.events import DataSent, FollowerSession
-from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import (

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.checkpoint_job import CheckpointJob, Checkpoints
 from odradek_broker.log.directory.checkpoints import uuid_text
 from odradek_broker.log.directory.departures import Departures
@@ -40,7 +41,6 @@ from odradek_broker.log.directory.partition_files import STRAY_SUFFIX, create_me
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
 from odradek_broker.log.directory.stray_return import StrayReturn
 from odradek_broker.log.directory.strays import STRAY_FILE, Stray, Strays, departed_name
-from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.partition_log import PartitionLog

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
+    encode_epochs,
     forget_log_start,
     read_newest_snapshot,
     snapshot_offsets,
@@ -22,7 +24,6 @@ from odradek_broker.log.directory.partition_files import (
     write_snapshot,
 )
 from odradek_broker.log.error_classes import DamagedContent, ErrorClass, error_class
-from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.producers.replay import replay
 from odradek_broker.log.segments.segment import Segment, Suffix, file_name
@@ -189,8 +190,8 @@ class TruncateJob(StorageJob):
         for offset in [o for o in there if o > self.end_offset]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         self.snapshots = [o for o in there if o <= self.end_offset]
-        self.epochs.cut_end(self.end_offset)
-        write_epochs(self.storage, self.directory, self.epochs.to_text())
+        self.epochs.truncate_from_end(self.end_offset)
+        write_epochs(self.storage, self.directory, encode_epochs(self.epochs))
         self.storage.sync_directory(self.directory)
         kept = [s for s in self.segments if s.base_offset < victim.base_offset]
         self.producers = restore_producers(
@@ -221,7 +222,7 @@ class ResetJob(StorageJob):
             segment.remove_files()
         for offset in snapshot_offsets(self.storage.names(self.directory)):
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
-        write_epochs(self.storage, self.directory, LeaderEpochs().to_text())
+        write_epochs(self.storage, self.directory, encode_epochs(LeaderEpochs()))
         self.require_current()
         active = Segment(self.storage, self.directory, self.start_offset)
         active.create()

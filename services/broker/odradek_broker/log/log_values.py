@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.segments.segment import Segment
 from odradek_protocol.identity import Offset

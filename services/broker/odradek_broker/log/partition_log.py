@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.cleaning.compaction_due import begin_compaction
 from odradek_broker.log.cleaning.retention import expired_segments
 from odradek_broker.log.directory.partition_files import write_damage_mark, write_log_start
 from odradek_broker.log.error_classes import ErrorClass, error_class
-from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJob
 from odradek_broker.log.log_values import AppendInfo, LoadedLog
@@ -175,7 +175,7 @@ class PartitionLog(ReadableLog):
         interval_bytes = self.config.index_interval_bytes
         for header in run:
             active.note(header, interval_bytes)
-            if header.leader_epoch > self.epochs.last:
+            if header.leader_epoch > self.epochs.latest:
                 self.epochs.enter(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
             if header.producer_id >= 0:
                 batch = partial(part, data, start, start + header.size_bytes)
@@ -193,7 +193,7 @@ class PartitionLog(ReadableLog):
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
         """Enter (epoch, log end offset) in the epoch cache: this replica begins to lead (R1)."""
-        if epoch > self.epochs.last:
+        if epoch > self.epochs.latest:
             self.epochs.enter(epoch, self.log_end_offset)
 
     # --- durability -----------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class PartitionLog(ReadableLog):
             offset=min(offset, self.log_end_offset),
             high_watermark=self.high_watermark,
             segments=self._segments.all,
-            epochs=LeaderEpochs.from_entries(self.epochs.entries()),
+            epochs=LeaderEpochs(self.epochs.entries()),
             lower_checkpoints=partial(self._lower_checkpoints, self.id),
         )
 
@@ -396,7 +396,7 @@ class PartitionLog(ReadableLog):
         if is_higher:
             self.log_start_offset = offset
             self.high_watermark = max(self.high_watermark, offset)
-            self.epochs.cut_start(offset)
+            self.epochs.truncate_from_start(offset)
         return is_higher
 
     # --- space ----------------------------------------------------------------------------------

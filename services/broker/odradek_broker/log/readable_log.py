@@ -130,13 +130,12 @@ class ReadableLog:
     @property
     def last_epoch(self) -> LeaderEpoch:
         """The latest entry of the epoch cache; NO_LEADER_EPOCH if there is none."""
-        return self.epochs.last
+        return self.epochs.latest
 
     def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """The largest known epoch <= `epoch` and its end offset (R3).
 
-        Without any entry: (NO_LEADER_EPOCH, NO_OFFSET). Below the first entry: (epoch, the first
-        entry's start), as Kafka answers OffsetsForLeaderEpoch.
+        Answers the edge cases as Kafka does (`LeaderEpochs.end_of`).
         """
         return self.epochs.end_of(epoch, self.log_end_offset)
 

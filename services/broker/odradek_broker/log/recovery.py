@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
     read_epochs,
     read_log_start,
@@ -30,7 +31,6 @@ from odradek_broker.log.directory.partition_files import (
 from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.index.offset_index import CorruptIndex
 from odradek_broker.log.index.transaction_index import AbortedTransaction
-from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.producers.replay import replay
@@ -265,13 +265,13 @@ class Recovery:
 
     def _epochs(self, epochs: LeaderEpochs | None, start: Offset, end: Offset) -> LeaderEpochs:
         if epochs is None or (not epochs.entries() and end > self._segments[0].base_offset):
-            epochs = LeaderEpochs.from_entries(self._epochs_from_headers())
+            epochs = LeaderEpochs(self._epochs_from_headers())
         else:
-            epochs.cut_end(min(Offset(self._scan_start), end) if self._scanned else end)
+            epochs.truncate_from_end(min(Offset(self._scan_start), end) if self._scanned else end)
             for epoch, first_offset in self._scanned:
-                if epoch > epochs.last:
+                if epoch > epochs.latest:
                     epochs.enter(LeaderEpoch(epoch), Offset(first_offset))
-        epochs.cut_start(start)
+        epochs.truncate_from_start(start)
         return epochs
 
     def _epochs_from_headers(self) -> list[tuple[int, int]]:

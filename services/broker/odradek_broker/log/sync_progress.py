@@ -10,7 +10,8 @@ their bytes, and until a full one took their indexes.
 
 from __future__ import annotations
 
-from odradek_broker.log.leader_epochs import LeaderEpochs
+from odradek_broker.leader_epochs import LeaderEpochs
+from odradek_broker.log.directory.partition_files import encode_epochs
 from odradek_broker.log.log_jobs import Snapshot, SyncJob
 from odradek_broker.log.producers.producer_state import ProducerStates
 from odradek_broker.log.segments.segment import Segment
@@ -118,7 +119,7 @@ class SyncProgress:
         job.closed = list(self._unindexed)
         job.epochs_changes = epochs.changes
         if epochs.changes != self._epochs_written:
-            job.epochs_text = epochs.to_text()
+            job.epochs_text = encode_epochs(epochs)
         job.snapshots = [*self._roll_snapshots, (end, producers.entries())]
         at_rolls = set(self._segments.bases)
         between = [o for o in self._snapshot_offsets if o not in at_rolls and o != end]

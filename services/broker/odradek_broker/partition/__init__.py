@@ -1,1 +1,10 @@
-"""What a replica decides: events in, effects out. Sans-IO."""
+"""What one replica of a partition decides: events in, effects out. Sans-IO.
+
+Public: `Replica` with its `ReadBound` (replica.py), the events it takes (events.py), the effects and
+`DataDue` it returns (effects.py), `LogAtOpen` (log_positions.py), `ReplicaSettings` (settings.py), and
+`ProducerSequences`, which the shell implements (produces.py).
+
+Read replica.py first: the role of a replica, and the table that hands each event to its handler. Then
+leader.py with produces.py, deletes.py, followers.py, isr.py and high_watermark.py, what a leader does;
+then follower.py with truncation.py. README.md lists the rules (R1 ..) that the docstrings name.
+"""

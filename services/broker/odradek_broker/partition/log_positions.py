@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odradek_broker.partition.epoch_cache import EpochCache
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_protocol.identity import LeaderEpoch, Offset
 
 
@@ -32,7 +32,7 @@ class LogPositions:
     log_end: Offset
     durable_end: Offset
     high_watermark: Offset
-    epochs: EpochCache
+    epochs: LeaderEpochs
     is_fsync: bool = False  # positions that others count on are synced ends
     is_syncing: bool = False
     cutting_to: Offset | None = None
@@ -47,7 +47,7 @@ class LogPositions:
             log_end=log.log_end,
             durable_end=log.durable_end,
             high_watermark=max(log.log_start, min(log.high_watermark, log.log_end)),
-            epochs=EpochCache(log.epochs),
+            epochs=LeaderEpochs(log.epochs),
         )
 
     @property
@@ -57,8 +57,8 @@ class LogPositions:
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """Of the last record; NO_LEADER_EPOCH when the log holds none."""
-        return self.epochs.last_with_records(self.log_end)
+        """The epoch of the last record; NO_LEADER_EPOCH when the log holds none."""
+        return self.epochs.at(self.log_end - 1)
 
     def appended(self, end_offset: Offset) -> None:
         assert self.cutting_to is None, "an append while the log is being cut"
@@ -81,7 +81,7 @@ class LogPositions:
             self.log_end = end
             self.durable_end = min(self.durable_end, end)
             self.high_watermark = min(self.high_watermark, end)
-            self.epochs.cut(end)
+            self.epochs.truncate_from_end(end)
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
@@ -98,5 +98,5 @@ class LogPositions:
         if log_start <= self.log_start:
             return False
         self.log_start = log_start
-        self.epochs.advance_start(log_start)
+        self.epochs.truncate_from_start(log_start)
         return True

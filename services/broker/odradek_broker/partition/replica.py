@@ -10,9 +10,8 @@ belongs to one epoch. While the log is being cut the change waits (`_parked`): t
 start is the log end, which is not settled before. The cut may be finished safely, because the
 leader that asked for it held all that was ever acknowledged.
 
-What each role does is in leader.py and follower.py, what may be asked in readable_replica.py; this
-file hands each event to the role it concerns, and drops those that come too late for it (a stale
-session's message is no error).
+What each role does is in leader.py and follower.py. This file hands each event to the role that it
+concerns, and drops events that come too late for it (a message of a stale session is no error).
 
 Storage effects belong to the log, not to the role: an Append is answered before anything else
 happens, a Sync may outlive a change of role, and of cuts there is one at a time.
@@ -21,38 +20,82 @@ happens, a Sync may outlive a change of role, and of cuts there is one at a time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
     AnswerDelete,
     AnswerProduce,
+    DataDue,
     Effect,
     PartitionFailed,
     Role,
     RoleChanged,
     SendRefused,
 )
-from odradek_broker.partition.events import BrokerView, Event, PartitionChanged
-from odradek_broker.partition.follower import Follower
-from odradek_broker.partition.leading.leader import Leader
-from odradek_broker.partition.leading.producer_sequences import ProducerSequences
-from odradek_broker.partition.log_positions import LogAtOpen
-from odradek_broker.partition.readable_replica import ReadableReplica
+from odradek_broker.partition.events import BrokerView, Event, FollowerSession, PartitionChanged
+from odradek_broker.partition.follower import Follower, Phase
+from odradek_broker.partition.leader import Leader
+from odradek_broker.partition.log_positions import LogAtOpen, LogPositions
+from odradek_broker.partition.produces import ProducerSequences
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import (
     NO_BROKER,
+    NO_LEADER_EPOCH,
     NO_OFFSET,
     BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
-class Replica(ReadableReplica):
+@dataclass(frozen=True, slots=True)
+class ReadBound:
+    """What a consumer may read here: [start_offset, end_offset), unless `error_code` is set.
+
+    The answer passes the gate in `leader_epoch`. A fetch at `end_offset` waits or gets nothing.
+    """
+
+    error_code: ErrorCode
+    start_offset: Offset
+    end_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
+    """NONE if reading may begin there. A leader knows where the log ends, and gives nothing above
+    its watermark; a follower cannot tell what lies above its own."""
+    if fetch_offset < log.log_start:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if is_leader:
+        is_inside = fetch_offset <= log.log_end
+        return ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
+    is_shown = fetch_offset <= log.high_watermark
+    return ErrorCode.NONE if is_shown else ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class Replica:
     """One replica. Owned by one task; nothing here waits, and `step` does no per-record work."""
 
-    __slots__ = ("_attach_seqs", "_brokers", "_parked", "_producers", "_settings", "partition")
+    __slots__ = (
+        "_attach_seqs",
+        "_broker_id",
+        "_brokers",
+        "_following",
+        "_is_removed",
+        "_leading",
+        "_log",
+        "_parked",
+        "_producers",
+        "_settings",
+        "_view",
+        "partition",
+        "role",
+    )
 
     def __init__(
         self,
@@ -66,8 +109,14 @@ class Replica(ReadableReplica):
     ) -> None:
         """`attach_seqs`: one `itertools.count(1)` per broker process, shared by its replicas, so
         that an Attach never bears a number that an earlier replica of the partition used."""
-        super().__init__(broker_id, log)
         self.partition = partition
+        self.role = Role.IDLE
+        self._broker_id = broker_id
+        self._log = LogPositions.at_open(log)
+        self._view: PartitionChanged | None = None
+        self._leading: Leader | None = None
+        self._following: Follower | None = None
+        self._is_removed = False
         self._settings = settings
         self._producers = producers
         self._attach_seqs = attach_seqs
@@ -288,6 +337,129 @@ class Replica(ReadableReplica):
         if self._leading is not None:
             return self._leading.on_tick(now_ms)
         return self._following.on_tick(now_ms) if self._following is not None else ()
+
+    @property
+    def leader(self) -> BrokerId:
+        return self._view.leader if self._view is not None else NO_BROKER
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self._view.leader_epoch if self._view is not None else NO_LEADER_EPOCH
+
+    @property
+    def partition_epoch(self) -> PartitionEpoch:
+        return self._view.partition_epoch if self._view is not None else PartitionEpoch(-1)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._log.high_watermark
+
+    @property
+    def log_start(self) -> Offset:
+        return self._log.log_start
+
+    @property
+    def log_end(self) -> Offset:
+        return self._log.log_end
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Of the last record; for Attach and ReportLogEnds."""
+        return self._log.last_epoch
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """We lead, and the committed ISR is smaller than min.insync.replicas."""
+        return self._leading is not None and self._leading.isr.is_under_min
+
+    @property
+    def is_streaming(self) -> bool:
+        """We follow, and the leader pushes."""
+        return self._following is not None and self._following.phase is Phase.STREAMING
+
+    def data_due(self, session: FollowerSession) -> DataDue | None:
+        """What to push in this session; None: nothing, or it is not attached there."""
+        return self._leading.data_due(session) if self._leading is not None else None
+
+    def may_answer(
+        self,
+        leader_epoch: LeaderEpoch,
+        *,
+        lease_until_ms: int,
+        now_ms: int,
+        is_replicated: bool = False,
+    ) -> bool:
+        """The gate that each answer passes when it is written to the socket (R13): still the same
+        role in the same epoch, and the lease holds. It bounds staleness; safety needs no clock.
+
+        `is_replicated`: the answer says only what the whole maximal ISR has confirmed in this epoch,
+        and may leave when the lease has run out, though not when it was ended (0). Whoever leads
+        next is of that ISR and has it. Alone in the ISR nobody has confirmed anything: a broker that
+        was replaced by another life of its id could answer for ever.
+        """
+        if self.role not in (Role.LEADER, Role.FOLLOWER) or leader_epoch != self.leader_epoch:
+            return False
+        if now_ms < lease_until_ms:
+            return True
+        is_confirmed = self._leading is not None and len(self._leading.isr.maximal) > 1
+        return is_replicated and lease_until_ms > 0 and is_confirmed
+
+    def read_bound(
+        self,
+        *,
+        last_stable_offset: Offset,
+        is_committed_only: bool,
+        client_leader_epoch: int = -1,
+        fetch_offset: Offset = NO_OFFSET,
+    ) -> ReadBound:
+        """How far a consumer may read here, leader (R14) or follower (R15).
+
+        `last_stable_offset` is the log's own. With a `fetch_offset` the bound judges it too:
+        OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
+        """
+        log = self._log
+        end = log.high_watermark
+        if is_committed_only:
+            end = min(last_stable_offset, end)
+        code = self._refusal_of_reader(client_leader_epoch)
+        if code is ErrorCode.NONE and fetch_offset != NO_OFFSET:
+            code = refusal_of_offset(log, fetch_offset, is_leader=self.role is Role.LEADER)
+        return ReadBound(code, log.log_start, end, self.leader_epoch)
+
+    def latest_offset(
+        self, *, last_stable_offset: Offset, is_committed_only: bool, client_leader_epoch: int = -1
+    ) -> ReadBound:
+        """ListOffsets(latest): `end_offset` is the answer; OFFSET_NOT_AVAILABLE while the high
+        watermark lies below the start of our epoch, as the last leader may have shown more."""
+        bound = self.read_bound(
+            last_stable_offset=last_stable_offset,
+            is_committed_only=is_committed_only,
+            client_leader_epoch=client_leader_epoch,
+        )
+        leading = self._leading
+        if bound.error_code is not ErrorCode.NONE:
+            return bound
+        if leading is None:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif self._log.high_watermark < leading.epoch_start:
+            code = ErrorCode.OFFSET_NOT_AVAILABLE
+        else:
+            return bound
+        return ReadBound(code, bound.start_offset, bound.end_offset, bound.leader_epoch)
+
+    def _refusal_of_reader(self, client_leader_epoch: int) -> ErrorCode:
+        if self._is_removed:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self.role is Role.FAILED:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if client_leader_epoch != NO_LEADER_EPOCH and client_leader_epoch != self.leader_epoch:
+            if client_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if self.role is Role.LEADER:
+            return ErrorCode.NONE
+        in_isr = self._view is not None and self._broker_id in self._view.isr
+        return ErrorCode.NONE if in_isr and self.is_streaming else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 _Handler: TypeAlias = Callable[[Replica, Any, int], Sequence[Effect]]

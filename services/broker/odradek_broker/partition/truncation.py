@@ -46,10 +46,10 @@ def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> V
         return Lineage.GONE
     if last_epoch == NO_LEADER_EPOCH:
         return Lineage.SHARED if log_end <= leader.log_end else Lineage.GONE
-    ours = leader.epochs.end_of(last_epoch, leader.log_end)
-    if ours is None:
+    shared = _end_of(leader, last_epoch)
+    if shared is None:
         return Lineage.GONE
-    epoch, end_offset = ours
+    epoch, end_offset = shared
     if epoch == last_epoch and log_end <= end_offset:
         return Lineage.SHARED
     return Divergence(epoch, end_offset)
@@ -60,6 +60,18 @@ def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
 
     May lie below the follower's log start offset: then its log is dropped.
     """
-    own = follower.epochs.end_of(divergence.epoch, follower.log_end)
+    own = _end_of(follower, divergence.epoch)
     own_end = own[1] if own is not None else follower.log_start
     return min(divergence.end_offset, own_end)
+
+
+def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
+    """Return the log's largest epoch at or below `epoch` and its exclusive end; None without one.
+
+    A client is told less about an epoch that is unknown here (`LeaderEpochs.end_of`). A replica
+    has to find an end nevertheless: its log may have epochs below or above all of ours.
+    """
+    epochs = log.epochs
+    if epochs.earliest == NO_LEADER_EPOCH or epoch < epochs.earliest:
+        return None
+    return epochs.end_of(min(epoch, epochs.latest), log.log_end)

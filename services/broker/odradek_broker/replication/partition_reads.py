@@ -7,7 +7,7 @@ from typing import Final
 
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.partition.read_bound import ReadBound
+from odradek_broker.partition.replica import ReadBound
 from odradek_broker.replication.outcomes import AbortedRange, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
@@ -154,7 +154,8 @@ def _divergence(
     host: PartitionHost, offset: Offset, last_fetched_epoch: LeaderEpoch
 ) -> tuple[LeaderEpoch, Offset] | None:
     """Where the reader's lineage leaves ours (KIP-595); None when it does not."""
-    epoch, end = host.log.epoch_end(last_fetched_epoch)
+    # An epoch that no leader had yet diverges where the latest one ends.
+    epoch, end = host.log.epoch_end(min(last_fetched_epoch, host.log.last_epoch))
     if epoch < 0 or end < 0:
         return None
     return (epoch, end) if epoch < last_fetched_epoch or end < offset else None

@@ -1,7 +1,7 @@
 """The small files of one partition's directory: whose it is, its epochs, its producers.
 
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
-                    leader-epoch-checkpoint     (leader_epochs.py)
+                    leader-epoch-checkpoint     Kafka's text of the log's LeaderEpochs
                     <offset>.snapshot           (producers/producer_snapshot.py)
                     damaged                     a read met wrong bytes: the next start verifies all of it
                     log-start-offset            "<offset> <CRC32C of its digits>": for a life that is killed
@@ -14,8 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
-from odradek_broker.log.leader_epochs import LeaderEpochs
 from odradek_broker.log.producers.producer_snapshot import (
     CorruptSnapshot,
     decode_snapshot,
@@ -24,7 +24,14 @@ from odradek_broker.log.producers.producer_snapshot import (
 from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.segments.segment import Suffix, file_name
 from odradek_broker.log.storage import Storage, replace_file, write_all
-from odradek_protocol.identity import Offset, PartitionIndex, ProducerId, TopicId, TopicName
+from odradek_protocol.identity import (
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
 from odradek_protocol.records.crc32c import crc32c
 
 METADATA: Final = "partition.metadata"
@@ -78,10 +85,35 @@ def read_metadata(storage: Storage, directory: Path) -> TopicId:
     return TopicId(parse_uuid(fields["topic_id"]))
 
 
+def encode_epochs(epochs: LeaderEpochs) -> bytes:
+    """Kafka's text: the version 0, the number of entries, and a line `<epoch> <start offset>` for each."""
+    lines = ["0", str(len(epochs.entries()))]
+    lines += [f"{epoch} {start}" for epoch, start in epochs.entries()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_epochs(text: bytes) -> LeaderEpochs:
+    """Inverse of `encode_epochs`; ValueError if the text is torn, empty or of another form."""
+    lines = text.decode("ascii").split("\n")
+    if len(lines) < 2 or lines[0] != "0" or lines[-1] != "":
+        raise ValueError("no leader epoch checkpoint of version 0")
+    if int(lines[1]) != len(lines) - 3:
+        raise ValueError(f"{len(lines) - 3} entries where {lines[1]} were counted")
+    epochs, start_before = LeaderEpochs(), 0
+    for line in lines[2:-1]:
+        epoch, start = (int(part) for part in line.split(" "))
+        if epoch <= epochs.latest or start < start_before:
+            raise ValueError(f"entry {line!r} does not rise")
+        epochs.enter(LeaderEpoch(epoch), Offset(start))
+        start_before = start
+    epochs.changes = 0
+    return epochs
+
+
 def read_epochs(storage: Storage, directory: Path) -> LeaderEpochs | None:
     """None if the file is lost or torn: make it again from the batch headers."""
     try:
-        return LeaderEpochs.from_text(storage.read(directory / EPOCHS))
+        return decode_epochs(storage.read(directory / EPOCHS))
     except (FileNotFoundError, ValueError):
         return None
 

@@ -19,9 +19,8 @@ from typing import Final
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import LogDamaged, StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
-from odradek_broker.partition.effects import Effect
+from odradek_broker.partition.effects import DataDue, Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
-from odradek_broker.partition.leading.data_due import DataDue
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.wire_bytes import ReplicateResponseBytes

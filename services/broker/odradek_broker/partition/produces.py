@@ -11,15 +11,47 @@ reservation.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
 
 from odradek_broker.partition.effects import AnswerProduce, Append, Effect
 from odradek_broker.partition.events import ProduceRequested
-from odradek_broker.partition.leading.produce_waiters import ProduceWaiters
-from odradek_broker.partition.leading.producer_sequences import ProducerSequences
 from odradek_broker.partition.log_positions import LogPositions
-from odradek_protocol.identity import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+class StoredBatch(Protocol):
+    """A batch already in the log; `last_offset` is inclusive, as in its header."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+
+    @property
+    def last_offset(self) -> Offset: ...
+
+
+class ProducerSequences(Protocol):
+    """All producers of one partition, with the last five batches of each."""
+
+    def check(
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        base_sequence: int,
+        last_sequence: int,
+    ) -> StoredBatch | ErrorCode:
+        """NONE: append it. A StoredBatch: a repeat of that one. Else the error to answer."""
+        ...
+
 
 _ALL: Final = -1
 
@@ -124,5 +156,66 @@ class Produces:
             request_id=event.request_id,
             error_code=error_code,
             base_offset=base_offset,
+            leader_epoch=self._leader_epoch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    request_id: int
+    base_offset: Offset
+    deadline_ms: int
+
+
+class ProduceWaiters:
+    """Who waits in one leader epoch; bounded by the requests that the shell lets in."""
+
+    __slots__ = ("_added", "_heap", "_leader_epoch")
+
+    def __init__(self, leader_epoch: LeaderEpoch) -> None:
+        self._leader_epoch = leader_epoch
+        self._heap: list[tuple[Offset, int, _Waiter]] = []
+        self._added = 0  # keeps equal ends in order of arrival
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(
+        self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
+    ) -> None:
+        """Wait until the watermark reaches `end_offset`. A repeat may come behind its elders."""
+        self._added += 1
+        waiter = _Waiter(request_id, base_offset, deadline_ms)
+        heappush(self._heap, (end_offset, self._added, waiter))
+
+    def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[AnswerProduce]:
+        """Answer all that end at or below the watermark."""
+        heap, answers = self._heap, []
+        while heap and heap[0][0] <= high_watermark:
+            waiter = heappop(heap)[2]
+            answers.append(self._answer(waiter, error_code))
+        return answers
+
+    def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
+        """Answer those whose time is up; the append may yet be committed."""
+        expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
+        if not expired:
+            return []
+        self._heap = [entry for entry in self._heap if entry[2].deadline_ms > now_ms]
+        heapify(self._heap)
+        expired.sort()
+        return [self._answer(entry[2], error_code) for entry in expired]
+
+    def fail(self, error_code: ErrorCode) -> list[AnswerProduce]:
+        """Answer all: we lead no longer. Whether their records survive is unknown."""
+        entries = sorted(self._heap)
+        self._heap = []
+        return [self._answer(entry[2], error_code) for entry in entries]
+
+    def _answer(self, waiter: _Waiter, error_code: ErrorCode) -> AnswerProduce:
+        return AnswerProduce(
+            request_id=waiter.request_id,
+            error_code=error_code,
+            base_offset=waiter.base_offset if error_code is ErrorCode.NONE else NO_OFFSET,
             leader_epoch=self._leader_epoch,
         )

@@ -1,14 +1,26 @@
-"""How long the high watermark waits for a follower that is about to join the ISR.
+"""How far the high watermark may move (R8), and how long it waits for a follower about to join the ISR.
+
+The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that
+the pending change would add. The controller may already have accepted the change and elected a
+replica that it adds, while the response is still on its way; a watermark that did not wait for that
+replica would acknowledge records that it lacks. A member that the change removes still counts, for
+the mirror reason.
+
+The watermark stands still while the committed ISR is smaller than min.insync.replicas: replicas that
+left below that size are eligible leaders (ELR, KIP-966), and they hold everything below the watermark
+only because it has not moved since.
 
 A follower joins at the high watermark (R16), and is always a round trip behind the leader's log end.
 With the leader alone in the ISR the watermark is the log end, so a follower that keeps up would join
-only in a pause of the producers; a follower with a longer round trip than the slowest ISR member,
-only by luck. So the watermark waits for it: it stays where it is until the follower has reached it,
-which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for caught-up
-replicas that are eligible to join.) A watermark that waits is a lower one, so this is always safe.
+only in a pause of the producers; a follower with a longer round trip than the slowest ISR member
+would join only by luck. So the watermark waits for it: it stays where it is until the follower has
+reached it, which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for
+caught-up replicas that are eligible to join.) A watermark that waits is a lower one, so waiting is
+always safe.
 
-What it costs is latency of acks=all, so only a follower that would remain in the ISR is waited for.
-The measure is the *round*: from a Data to the acknowledgement of all that the log held when it left.
+Waiting adds to the latency of acks=all, so the leader waits only for a follower that would remain in
+the ISR. The measure is the *round*: the time from a Data message to the acknowledgement of everything
+that the log held when the message left.
 - A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass
   between two proofs that a follower is caught up (R10), so it would leave the ISR again.
 - After a round of at most ROUND_FAST_MS the watermark waits at once.
@@ -17,14 +29,39 @@ The measure is the *round*: from a Data to the acknowledgement of all that the l
   are taken for its normal pace. (Ongaro's thesis, section 4.2.1, adds Raft servers by rounds.)
 
 A wait ends when the follower is proposed, detaches or may no longer join, and at the latest after
-twice the round, or ROUND_FAST_MS. After a wait that was in vain there is none for
-`replica.lag.time.max.ms`: a follower that stops whenever it is waited for delays acks=all for a
-small part of the time.
+twice the round, or ROUND_FAST_MS. After a wait that ran out there is none for
+`replica.lag.time.max.ms`, so a follower that stops whenever the leader waits for it delays acks=all
+for a small part of the time.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from odradek_protocol.identity import Offset
+
+
+class Position(Protocol):
+    """A follower as the leader knows it."""
+
+    @property
+    def ack_to(self) -> Offset:
+        """End of what it has acknowledged in this epoch; -1 before the first acknowledgement."""
+
+
+def next_high_watermark(
+    present: Offset, own_position: Offset, counted: Iterable[Position], *, is_under_min_isr: bool
+) -> Offset:
+    """The watermark after these positions; never below `present`."""
+    if is_under_min_isr:
+        return present
+    lowest = own_position
+    for follower in counted:
+        if follower.ack_to < lowest:
+            lowest = follower.ack_to
+    return lowest if lowest > present else present
+
 
 ROUND_FAST_MS: Final = 500
 SLOW_ROUNDS_MAX: Final = 10

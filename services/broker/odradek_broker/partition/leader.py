@@ -24,13 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from odradek_broker.partition.deletes import Deletes
 from odradek_broker.partition.effects import (
     AdvanceLogStart,
     AssignEpoch,
+    DataDue,
     Effect,
     HighWatermarkMoved,
     ProposeIsr,
+    SendAttached,
+    SendDiverged,
     SendRefused,
+    SendSnapshotless,
     Sync,
 )
 from odradek_broker.partition.events import (
@@ -47,24 +52,14 @@ from odradek_broker.partition.events import (
     PartitionChanged,
     ProduceRequested,
 )
-from odradek_broker.partition.leading.attach_answer import attach_answer
-from odradek_broker.partition.leading.data_due import DataDue
-from odradek_broker.partition.leading.deletes import Deletes
-from odradek_broker.partition.leading.follower_progress import NO_ROUND, FollowerProgress
-from odradek_broker.partition.leading.followers import Followers
-from odradek_broker.partition.leading.high_watermark import next_high_watermark
-from odradek_broker.partition.leading.isr import Isr
-from odradek_broker.partition.leading.producer_sequences import ProducerSequences
-from odradek_broker.partition.leading.produces import Produces
+from odradek_broker.partition.followers import NO_ROUND, FollowerProgress, Followers
+from odradek_broker.partition.high_watermark import next_high_watermark
+from odradek_broker.partition.isr import Isr
 from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.produces import ProducerSequences, Produces
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.partition.truncation import Lineage, compare
-from odradek_protocol.identity import (
-    NO_BROKER_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    Offset,
-)
+from odradek_broker.partition.truncation import Divergence, Lineage, Verdict, compare
+from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -394,7 +389,7 @@ class Leader:
         )
 
     def _wait_for(self, follower: FollowerProgress, now_ms: int) -> None:
-        """Let the watermark wait for a follower outside the ISR that keeps up (join_wait.py)."""
+        """Let the watermark wait for a follower outside the ISR that keeps up (high_watermark.py)."""
         round_ms, follower.round_ms = follower.round_ms, NO_ROUND
         if (
             round_ms != NO_ROUND
@@ -464,3 +459,33 @@ class Leader:
             log.high_watermark = moved_to
             effects.append(HighWatermarkMoved(high_watermark=moved_to))
             effects.extend(self._produces.committed(moved_to))
+
+
+def attach_answer(
+    verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
+) -> SendAttached | SendDiverged | SendSnapshotless:
+    """Pushing begins; or where the follower has to cut first; or that it has to begin anew."""
+    if verdict is Lineage.SHARED:
+        return SendAttached(
+            session=attach.session,
+            attach_seq=attach.attach_seq,
+            leader_epoch=leader_epoch,
+            high_watermark=log.high_watermark,
+            log_start=log.log_start,
+        )
+    if isinstance(verdict, Divergence):
+        return SendDiverged(
+            session=attach.session,
+            attach_seq=attach.attach_seq,
+            leader_epoch=leader_epoch,
+            for_log_end=attach.log_end,
+            for_last_epoch=attach.last_epoch,
+            epoch=verdict.epoch,
+            end_offset=verdict.end_offset,
+        )
+    return SendSnapshotless(
+        session=attach.session,
+        attach_seq=attach.attach_seq,
+        leader_epoch=leader_epoch,
+        log_start=log.log_start,
+    )

@@ -1,0 +1,103 @@
+"""Which leader epoch wrote which range of a log: the lineage that KIP-101 compares.
+
+An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the
+records carry this epoch. Epochs rise strictly and start offsets never fall. The last entry may have
+no records yet: a leader enters its epoch when it begins to lead (R1), perhaps to write nothing.
+
+The replica's core (`partition`) and the log on disk (`log`) each keep one for a partition: the core
+decides by its own, and the log applies those decisions together with the bytes. The log also
+writes its entries to `leader-epoch-checkpoint`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from odradek_protocol.identity import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+
+class LeaderEpochs:
+    """The leader epochs of one log, oldest first."""
+
+    __slots__ = ("_epochs", "_starts", "changes")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[LeaderEpoch] = []
+        self._starts: list[Offset] = []
+        self.changes = 0
+        """Counts modifications, so that a checkpoint that was written before one is known to be stale."""
+        for epoch, start_offset in entries:
+            self.enter(LeaderEpoch(epoch), Offset(start_offset))
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochs({self.entries()})"
+
+    def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def earliest(self) -> LeaderEpoch:
+        """The epoch of the first entry; NO_LEADER_EPOCH without entries."""
+        return self._epochs[0] if self._epochs else NO_LEADER_EPOCH
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The epoch of the last entry, with or without records; NO_LEADER_EPOCH without entries."""
+        return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
+
+    def enter(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        """Let records from `start_offset` on carry `epoch`. Entries that begin there or later have no
+        records and are dropped. The latest epoch may be entered again, which changes nothing."""
+        if epoch == self.latest:
+            return
+        assert epoch > self.latest, (
+            f"epoch {epoch} after {self.latest}, at {start_offset} of {self}"
+        )
+        self.truncate_from_end(start_offset)
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.changes += 1
+
+    def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> tuple[LeaderEpoch, Offset]:
+        """Return the largest known epoch at or below `epoch`, and its exclusive end offset.
+
+        Answers as Kafka's LeaderEpochFileCache.endOffsetFor does: (`epoch`, the first start offset)
+        when `epoch` is below all entries, because its records were deleted; (NO_LEADER_EPOCH,
+        NO_OFFSET) for NO_LEADER_EPOCH, for an epoch above the latest one, and without entries.
+        """
+        if epoch == NO_LEADER_EPOCH or epoch > self.latest:
+            return NO_LEADER_EPOCH, NO_OFFSET
+        following = bisect_right(self._epochs, epoch)
+        if following == 0:
+            return epoch, self._starts[0]
+        end = self._starts[following] if following < len(self._starts) else log_end
+        return self._epochs[following - 1], end
+
+    def at(self, offset: int) -> LeaderEpoch:
+        """Return the epoch under which `offset` was or will be written; NO_LEADER_EPOCH if unknown."""
+        following = bisect_right(self._starts, offset)
+        return self._epochs[following - 1] if following else NO_LEADER_EPOCH
+
+    def truncate_from_end(self, end_offset: Offset) -> None:
+        """Drop the entries that begin at or above `end_offset`."""
+        while self._starts and self._starts[-1] >= end_offset:
+            self._epochs.pop()
+            self._starts.pop()
+            self.changes += 1
+
+    def truncate_from_start(self, start_offset: Offset) -> None:
+        """Drop the entries that end at or below `start_offset`; the one that covers it begins there."""
+        following = bisect_right(self._starts, start_offset)
+        if following == 0 or (following == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: following - 1]
+        del self._starts[: following - 1]
+        self._starts[0] = start_offset
+        self.changes += 1
+
+    def clear(self) -> None:
+        """Drop all entries, with the log that they describe."""
+        self._epochs.clear()
+        self._starts.clear()
+        self.changes += 1

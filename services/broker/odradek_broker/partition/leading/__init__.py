@@ -1,1 +1,0 @@
-"""What a replica does while it leads: clients' requests, followers, the in-sync replicas, the watermark."""
