@@ -1,1 +1,12 @@
-"""The REST gateway: Confluent REST v2 and v3 shapes, in front of the SDK."""
+"""The REST gateway: Confluent's REST v2 and v3 shapes, in front of the SDK.
+
+Modules import downward only, in this order (import-linter checks it):
+
+    process  http_server           the process, and uvicorn with our bounds
+    app  monitoring  openapi       the application: routes, health and metrics, openapi.json and its page
+    rest                           routes of v2 and v3, and what both share
+    consumers                      consumer instances, and which gateway serves which
+    auth                           who the caller is, and acting as the caller
+    cluster_access                 one client, one producer
+    errors  settings
+"""

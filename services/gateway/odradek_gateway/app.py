@@ -13,14 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from odradek import errors
-from odradek_gateway.admin import docs_page, health
-from odradek_gateway.admin.cluster_metrics import ClusterMetrics
-from odradek_gateway.admin.request_metrics import RequestMetrics
+from odradek_gateway import monitoring, openapi
 from odradek_gateway.auth.browser_rules import BrowserRules
-from odradek_gateway.auth.request_shares import RequestShares
+from odradek_gateway.auth.caller_limits import RequestShares
+from odradek_gateway.auth.callers import HEALTH_PATHS
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.rest.errors import (
+from odradek_gateway.errors import (
     RestError,
     error_body,
     on_disconnect,
@@ -29,19 +28,17 @@ from odradek_gateway.rest.errors import (
     on_rest_error,
     on_timeout,
 )
-from odradek_gateway.rest.openapi import AllowedMethods, describe
-from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers, produce
+from odradek_gateway.monitoring import ClusterMetrics, RequestMetrics
+from odradek_gateway.openapi import AllowedMethods, describe
+from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers
 from odradek_gateway.rest.v2 import topics as v2_topics
 from odradek_gateway.rest.v3 import (
     access,
-    broker_configs,
-    brokers,
     clusters,
+    configs,
     groups,
-    lags,
     partitions,
     records,
-    topic_configs,
     topics,
 )
 from odradek_gateway.settings import GatewaySettings
@@ -54,20 +51,10 @@ _SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
 )
 _HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
-_ALWAYS = (health, docs_page)
-_V2 = (v2_topics, produce, consumers, consumer_records, consumer_offsets)
-_V3 = (  # configs of all (`-`) before those of one, and moves (`-`) before partitions
-    clusters,
-    topic_configs,
-    topics,
-    partitions,
-    broker_configs,
-    brokers,
-    groups,
-    lags,
-    access,
-    records,
-)
+_ALWAYS = (monitoring, openapi)
+_V2 = (v2_topics, consumers, consumer_records, consumer_offsets)
+# Routes of all (`-`) come before those of one: configs before topics.
+_V3 = (clusters, configs, topics, partitions, groups, access, records)
 Asgi = Callable[..., Awaitable[None]]
 
 
@@ -100,7 +87,7 @@ class Limits:
             await send(message)
 
         refusal = self._shares.begin(scope)
-        if refusal is not None and scope["path"] not in health.PATHS:
+        if refusal is not None and scope["path"] not in HEALTH_PATHS:
             busy = JSONResponse(error_body(429, refusal, 42901), 429, headers={"Retry-After": "1"})
             await busy(scope, receive, send_with_headers)
             self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
@@ -150,7 +137,7 @@ def create_app(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
-        docs_url=None,  # FastAPI's is fetched from elsewhere; see admin.docs_page
+        docs_url=None,  # FastAPI's is fetched from elsewhere; see openapi.docs
         redoc_url=None,
         redirect_slashes=False,  # Limits takes a trailing slash off
     )

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from odradek.cluster.endpoints import parse_bootstrap
 from odradek_gateway.app import Asgi, create_app
-from odradek_gateway.auth.auth_settings import BASIC, BEARER
 from odradek_gateway.auth.authentication import Authentication
 from odradek_gateway.auth.basic_logins import BasicLogins
-from odradek_gateway.auth.caller_access import CallerAccesses
-from odradek_gateway.auth.http_server import HttpServer
+from odradek_gateway.auth.callers import CallerAccesses
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.settings import GatewaySettings
+from odradek_gateway.http_server import HttpServer
+from odradek_gateway.settings import BASIC, BEARER, GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.lifecycle import StopRequest, announce_ready, bounded
 from odradek_runtime.listeners import ListenerAddress, open_port

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Broker, Partition
 from odradek.partitions import TopicPartition
-from odradek_gateway.admin.cluster_metrics import GroupProgress, Snapshot, families_of
+from odradek_gateway.monitoring import GroupProgress, Snapshot, families_of
 
 BROKERS = [Broker(broker_id=1, grpc_endpoint="b:9090", kafka_endpoint="b:9092")]
 TOPIC = TopicDescription(

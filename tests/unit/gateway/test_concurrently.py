@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from odradek.errors import UnknownTopic
-from odradek_gateway.rest.errors import RestError
-from odradek_gateway.rest.v3.concurrently import AT_ONCE, ask_for_each
+from odradek_gateway.errors import RestError
+from odradek_gateway.rest.v3.resources import AT_ONCE, ask_for_each
 
 
 async def test_so_many_at_a_time_and_in_order() -> None:

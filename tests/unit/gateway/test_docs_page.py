@@ -5,10 +5,10 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import cast
 
-from odradek_gateway.admin.docs_page import page_of
 from odradek_gateway.app import create_app
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.openapi import page_of
 from odradek_gateway.settings import GatewaySettings
 
 EMPTY = {"meta"}

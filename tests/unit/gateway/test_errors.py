@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odradek import errors
-from odradek_gateway.rest.errors import rest_error_of
-from odradek_gateway.rest.produce import failure_of
+from odradek_gateway.errors import rest_error_of
+from odradek_gateway.rest.records import failure_of
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect
 
 from odradek import Client, Consumer
 from odradek.testing import MemoryCluster
+from odradek_gateway.cluster_access import Waits
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
 from odradek_gateway.rest.v2 import consumer_records
-from odradek_gateway.waits import Waits
 
 DEADLINE_S = 20.0
 RECORD_BYTES, RECORDS = 100_000, 60

@@ -15,7 +15,7 @@ from odradek.errors import BrokersUnavailable, InvalidTopic
 from odradek.producer.producer import Producer
 from odradek_gateway.consumers import instance_registry
 from odradek_gateway.consumers.instance_registry import InstanceRegistry
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
 
 DEADLINE_S = 20.0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
 from odradek_gateway.rest.media_types import (
     BINARY_V2,
     JSON_V2,

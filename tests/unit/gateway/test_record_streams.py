@@ -12,7 +12,7 @@ from fastapi import Request
 
 from odradek.producer.delivery import RecordMetadata
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
 from odradek_gateway.rest.v3 import records
 from odradek_gateway.rest.v3.resources import Names
 from odradek_gateway.settings import GatewaySettings

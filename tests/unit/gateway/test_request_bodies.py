@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_gateway.rest.embedded_formats import FORMATS
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
+from odradek_gateway.rest.records import FORMATS
 
 KEYS = ["key", "value", "partition", "headers", "timestamp", "valu"]
 JSON_VALUES = st.recursive(

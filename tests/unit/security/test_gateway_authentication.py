@@ -17,8 +17,8 @@ from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.security import SaslCredentials
 from odradek_gateway.auth.authentication import CERTIFICATE, Authentication
 from odradek_gateway.auth.basic_logins import PROOFS_MAX, BasicLogins
-from odradek_gateway.auth.caller import Caller, current_caller
-from odradek_gateway.auth.request_shares import RequestShares
+from odradek_gateway.auth.caller_limits import RequestShares
+from odradek_gateway.auth.callers import Caller, current_caller
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRefused
 from odradek_runtime.settings import SettingsError

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_gateway.auth import http_server
+from odradek_gateway import http_server
 from odradek_gateway.auth.authentication import CERTIFICATE
-from odradek_gateway.auth.http_server import HttpServer
+from odradek_gateway.http_server import HttpServer
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.listeners import ListenerAddress, open_port
 from odradek_runtime.tls import principal_of_certificate

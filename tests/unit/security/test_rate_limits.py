@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odradek_gateway.auth import rate_limits
-from odradek_gateway.auth.rate_limits import RateLimits
+from odradek_gateway.auth import caller_limits
+from odradek_gateway.auth.caller_limits import RateLimits
 
 
 class Clock:
@@ -44,7 +44,7 @@ def test_who_does_not_come_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -
     clock.now_s = 10
     limits.take("new")
     assert len(limits) == 1
-    monkeypatch.setattr(rate_limits, "NAMES_MAX", 10)
+    monkeypatch.setattr(caller_limits, "NAMES_MAX", 10)
     for number in range(100):
         limits.take(str(number))
     assert len(limits) == 10

@@ -1,1 +1,1 @@
-"""Who calls over HTTP: bearer tokens, names and passwords, certificates; and acting as the caller."""
+"""Who calls, what one caller may use, and acting as the caller."""

@@ -24,15 +24,11 @@ from fastapi.responses import JSONResponse
 
 from odradek.admin.access import AclFilter
 from odradek.errors import AuthenticationFailed, AuthorizationFailed, OdradekError
-from odradek_gateway.admin import health
-from odradek_gateway.auth.auth_settings import BASIC, BEARER, MTLS
 from odradek_gateway.auth.basic_logins import BasicLogins
-from odradek_gateway.auth.caller import ACCESS, Caller, serving
-from odradek_gateway.auth.caller_access import CallerAccesses
-from odradek_gateway.auth.rate_limits import RateLimits
-from odradek_gateway.auth.request_shares import RequestShares
-from odradek_gateway.rest.errors import error_body
-from odradek_gateway.settings import GatewaySettings
+from odradek_gateway.auth.caller_limits import RateLimits, RequestShares
+from odradek_gateway.auth.callers import ACCESS, HEALTH_PATHS, Caller, CallerAccesses, serving
+from odradek_gateway.errors import error_body
+from odradek_gateway.settings import BASIC, BEARER, MTLS, GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRefused, TokenVerifier
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
@@ -101,7 +97,7 @@ class Authentication:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http" or scope["path"] in health.PATHS:
+        if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
             return
         host = str(scope["client"][0]) if scope.get("client") else ""

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 
-from odradek_gateway.admin import health
-from odradek_gateway.rest.errors import error_body
+from odradek_gateway.auth.callers import HEALTH_PATHS
+from odradek_gateway.errors import error_body
 from odradek_runtime.logs import event_log
 
 Asgi = Callable[..., Awaitable[None]]
@@ -49,7 +49,7 @@ class BrowserRules:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Refuse the request with 400, 421 or 403, or pass it on."""
-        if scope["type"] != "http" or scope["path"] in health.PATHS:
+        if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)

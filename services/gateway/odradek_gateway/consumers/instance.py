@@ -15,7 +15,7 @@ from odradek.consumer.consumer import Consumer
 from odradek.consumer.group_options import GroupOptions
 from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
-from odradek_gateway.rest.errors import (
+from odradek_gateway.errors import (
     BAD_CONSUMER_CONFIG,
     ILLEGAL_STATE,
     KAFKA_RETRIABLE_ERROR,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -25,9 +25,23 @@ from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
 from odradek_gateway.consumers.instance import InstanceSpec
-from odradek_gateway.consumers.supervised import supervised
-from odradek_gateway.rest.errors import KAFKA_RETRIABLE_ERROR, RestError
+from odradek_gateway.errors import KAFKA_RETRIABLE_ERROR, RestError
 from odradek_runtime.logs import event_log
+
+
+def supervised(
+    work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[BaseException], object]
+) -> asyncio.Task[None]:
+    """Start it; `on_failure` gets the error that ends it, if one does. Cancelling it is not one."""
+    task = asyncio.create_task(work, name=name)
+
+    def ended(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            on_failure(error)
+
+    task.add_done_callback(ended)
+    return task
+
 
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 _REPLICAS: Final = 3

@@ -23,13 +23,11 @@ from urllib.parse import quote
 import httpx
 
 from odradek.errors import OdradekError
-from odradek_gateway.auth.caller import Caller, current_caller
-from odradek_gateway.auth.caller_access import CallerAccesses, on_behalf_of
+from odradek_gateway.auth.callers import Caller, CallerAccesses, current_caller, on_behalf_of
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.consumers.instance import Instance, InstanceSpec
-from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration
-from odradek_gateway.consumers.supervised import supervised
-from odradek_gateway.rest.errors import (
+from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration, supervised
+from odradek_gateway.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
     INSTANCE_EXISTS,
     KAFKA_RETRIABLE_ERROR,

@@ -1,1 +1,1 @@
-"""REST routers."""
+"""REST routes: v2 and v3, and what both share."""

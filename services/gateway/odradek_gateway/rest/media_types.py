@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_gateway.rest.errors import RestError
+from odradek_gateway.errors import RestError
 
 V2: Final = "application/vnd.kafka.v2+json"
 BINARY_V2: Final = "application/vnd.kafka.binary.v2+json"

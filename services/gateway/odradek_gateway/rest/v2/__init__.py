@@ -1,9 +1,7 @@
 """REST v2: Confluent's shapes of topics, produce and consumer instances; media types are the contract.
 
-topics            topics, partitions, offsets, brokers
-produce           records into a topic or a partition
-consumers         instances: made, subscribed, assigned, deleted
-consumer_records  what an instance reads
-consumer_offsets  what it committed, and where it goes on
-at_owner          how a request comes to the gateway that serves the instance
+topics            topics, partitions, offsets, brokers, and records into a topic or a partition
+consumers         instances: created, subscribed, assigned, deleted; how a request reaches their gateway
+consumer_records  the records that an instance reads
+consumer_offsets  the offsets that an instance commits and seeks to
 """

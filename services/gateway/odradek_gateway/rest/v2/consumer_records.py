@@ -13,13 +13,11 @@ from odradek.consumer.consumer import Consumer
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek_gateway.consumers.instance import Instance
 from odradek_gateway.consumers.instances import Elsewhere, Instances
-from odradek_gateway.rest.connected import while_connected
-from odradek_gateway.rest.embedded_formats import FORMATS, EmbeddedFormat
-from odradek_gateway.rest.errors import FORMAT_MISMATCH, RestError
+from odradek_gateway.errors import FORMAT_MISMATCH, RestError
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, NO_RECORDS, V2, accepted
-from odradek_gateway.rest.parameters import GroupName, InstanceName
-from odradek_gateway.rest.request_bodies import cluster_of
-from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner
+from odradek_gateway.rest.records import FORMATS, EmbeddedFormat
+from odradek_gateway.rest.requests import GroupName, InstanceName, cluster_of, while_connected
+from odradek_gateway.rest.v2.consumers import BASE, ERRORS, at_owner
 from odradek_gateway.rest.v2.shapes import ConsumedRecord
 
 router = APIRouter(tags=["v2 consumers"])

@@ -1,9 +1,10 @@
-"""v2: consumer instances, and what they read. Any gateway serves any of them (see odradek_gateway.consumers)."""
+"""v2: consumer instances. Any gateway serves a request about any of them (see odradek_gateway.consumers)."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -13,14 +14,65 @@ from fastapi.responses import Response
 
 from odradek.partitions import TopicPartition
 from odradek_gateway.consumers.instance import INSTANCE_CONFIGS, Instance, spec_of_request
-from odradek_gateway.consumers.instances import Instances
-from odradek_gateway.rest.errors import ILLEGAL_STATE, RestError
-from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
-from odradek_gateway.rest.parameters import TOPIC_PATTERN, GroupName, InstanceName
-from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
-from odradek_gateway.rest.v2.at_owner import BASE, ERRORS, at_owner, instances_of
+from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest, in_motion
+from odradek_gateway.errors import ILLEGAL_STATE, RestError, errors_of
+from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES, headers_for_older_gateways
+from odradek_gateway.rest.requests import (
+    INT32_MAX,
+    TOPIC_PATTERN,
+    GroupName,
+    InstanceName,
+    JsonBody,
+    read_body,
+    while_connected,
+)
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
 from odradek_gateway.rest.v2.topics import answer
+
+BASE = "/consumers/{group}/instances/{instance}"
+ERRORS = errors_of(400, 401, 403, 404, 406, 408, 409, 413, 415, 422, 429, 500, 503)
+_FINDS_MAX: Final = 3
+Work = Callable[[Instances, Instance, bytes], Awaitable[Response]]
+
+
+def instances_of(request: Request) -> Instances:
+    """The process's instances."""
+    found = request.app.state.instances
+    assert isinstance(found, Instances), "the application has no instances"
+    return found
+
+
+async def at_owner(
+    group: str, name: str, request: Request, work: Work, *, at_stop: Elsewhere | None = None
+) -> Response:
+    """Do `work` with the instance and the request's body if it is served here; else pass the request on.
+
+    `at_stop` is for long polls: what one that was passed on is answered when this gateway stops.
+    """
+    body = await read_body(request)
+    instances = instances_of(request)
+    scope = request.scope
+    passed = PassedRequest(
+        request.method,
+        scope["raw_path"],
+        scope["query_string"],
+        headers_for_older_gateways(request.headers, carries_records=at_stop is not None),
+        body,
+        lambda: while_connected(request),
+        at_stop,
+    )
+    for _ in range(_FINDS_MAX):
+        found = await instances.find(group, name, passed)
+        if isinstance(found, Elsewhere):
+            return Response(found.body, found.status, media_type=found.media_type)
+        async with found.turn():
+            if not found.is_ended:  # while this request waited for its turn
+                try:
+                    return await work(instances, found, body)
+                finally:
+                    found.used()  # a poll may last longer than an instance may be idle
+    raise in_motion()
+
 
 router = APIRouter(tags=["v2 consumers"])
 _Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]

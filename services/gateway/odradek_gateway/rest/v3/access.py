@@ -16,8 +16,7 @@ from odradek.admin.access import (
     PatternType,
     ResourceType,
 )
-from odradek_gateway.rest.parameters import Cluster
-from odradek_gateway.rest.request_bodies import JsonBody
+from odradek_gateway.rest.requests import Cluster, JsonBody
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import AclResource, Collection
 

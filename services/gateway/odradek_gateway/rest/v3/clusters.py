@@ -1,19 +1,32 @@
-"""v3: clusters, of which there is one behind a gateway."""
+"""v3: the cluster behind this gateway, its live brokers, and their replicas."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 
-from odradek_gateway.rest.parameters import Cluster
-from odradek_gateway.rest.v3.resources import ERRORS, InCluster, Names
-from odradek_gateway.rest.v3.shapes import ClusterResource, Collection
+from odradek.cluster.metadata_cache import Broker
+from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.errors import RestError
+from odradek_gateway.rest.requests import BrokerId, Cluster
+from odradek_gateway.rest.v3.partitions import replica_resource
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
+from odradek_gateway.rest.v3.shapes import (
+    BrokerResource,
+    ClusterResource,
+    Collection,
+    ReplicaResource,
+)
 
-router = APIRouter(prefix="/v3", tags=["v3 clusters"])
+router = APIRouter()
+_CLUSTERS: Final = "v3 clusters"
+_BROKERS: Final = "v3 brokers"
 
 
-@router.get("/clusters", response_model=Collection[ClusterResource], responses=ERRORS)
+@router.get(
+    "/v3/clusters", tags=[_CLUSTERS], response_model=Collection[ClusterResource], responses=ERRORS
+)
 async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
     """The one cluster behind this gateway."""
     names = Names(request, await cluster.cluster_id())
@@ -26,7 +39,7 @@ async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-@router.get("/clusters/{cluster_id}", response_model=ClusterResource, responses=ERRORS)
+@router.get(PREFIX, tags=[_CLUSTERS], response_model=ClusterResource, responses=ERRORS)
 async def get_cluster(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """The cluster."""
     described = await cluster.admin.describe_cluster()
@@ -45,4 +58,71 @@ def _cluster(names: Names, controller_id: int) -> dict[str, Any]:
         "consumer_groups": names.link("consumer-groups"),
         "topics": names.link("topics"),
         "partition_reassignments": names.link("topics", "-", "partitions", "-", "reassignment"),
+    }
+
+
+@router.get(
+    f"{PREFIX}/brokers",
+    tags=[_BROKERS],
+    response_model=Collection[BrokerResource],
+    responses=ERRORS,
+)
+async def list_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """The live brokers."""
+    brokers = await cluster.admin.list_brokers()
+    return names.collection("Broker", [_broker(names, b) for b in brokers], "brokers")
+
+
+@router.get(
+    f"{PREFIX}/brokers/{{broker_id}}",
+    tags=[_BROKERS],
+    response_model=BrokerResource,
+    responses=ERRORS,
+)
+async def get_broker(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> dict[str, Any]:
+    """One broker."""
+    return _broker(names, await require_broker(cluster, broker_id))
+
+
+@router.get(
+    f"{PREFIX}/brokers/{{broker_id}}/partition-replicas",
+    tags=[_BROKERS],
+    response_model=Collection[ReplicaResource],
+    responses=ERRORS,
+)
+async def list_broker_replicas(
+    names: InCluster, broker_id: BrokerId, cluster: Cluster
+) -> dict[str, Any]:
+    """The replicas that a broker keeps."""
+    await require_broker(cluster, broker_id)
+    data = [
+        replica_resource(names, topic.name, p, broker_id)
+        for topic in await cluster.admin.list_topics(include_internal=True)
+        for p in topic.partitions
+        if broker_id in p.replicas
+    ]
+    return names.collection("Replica", data, "brokers", broker_id, "partition-replicas")
+
+
+async def require_broker(cluster: ClusterAccess, broker_id: int) -> Broker:
+    """404 if there is none, or it is not live."""
+    for broker in await cluster.admin.list_brokers():
+        if broker.broker_id == broker_id:
+            return broker
+    raise RestError(404, 404, f"there is no broker {broker_id}, or it is not live")
+
+
+def _broker(names: Names, broker: Broker) -> dict[str, Any]:
+    host, _, port = (broker.kafka_endpoint or broker.grpc_endpoint).rpartition(":")
+    path = ("brokers", broker.broker_id)
+    return {
+        "kind": "KafkaBroker",
+        "metadata": names.metadata(*path),
+        "cluster_id": names.cluster_id,
+        "broker_id": broker.broker_id,
+        "host": host or None,
+        "port": int(port) if port else None,
+        "rack": broker.rack or None,
+        "configs": names.link(*path, "configs"),
+        "partition_replicas": names.link(*path, "partition-replicas"),
     }

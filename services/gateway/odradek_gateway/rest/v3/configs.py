@@ -1,4 +1,4 @@
-"""v3: configs of anything: of topics, of brokers, of all brokers together. Each has the same routes."""
+"""v3: configs of topics, of single brokers, and of all brokers together. Each has the same routes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from odradek.admin.descriptions import ConfigResource, ConfigSource, ConfigValue
+from odradek.admin.descriptions import ConfigResource, ConfigResourceType, ConfigSource, ConfigValue
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
-from odradek_gateway.rest.parameters import ConfigName
-from odradek_gateway.rest.request_bodies import JsonBody
+from odradek_gateway.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.rest.requests import BrokerId, Cluster, ConfigName, JsonBody, TopicName
 from odradek_gateway.rest.v3 import shapes
-from odradek_gateway.rest.v3.resources import ERRORS, Names
+from odradek_gateway.rest.v3.clusters import require_broker
+from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names, ask_for_each
 from odradek_gateway.rest.v3.shapes import Collection
 
+router = APIRouter(prefix=PREFIX)
+_TOPICS: Final = "v3 topics"
+_BROKERS: Final = "v3 brokers"
 _SOURCES = {
     ConfigSource.UNKNOWN: "UNKNOWN",
     ConfigSource.TOPIC: "DYNAMIC_TOPIC_CONFIG",
@@ -121,13 +124,13 @@ class ConfigOwner:
         }
 
 
-def add_routes(
-    router: APIRouter,
+def _add_routes(
     path: str,
     owner_in_path: Callable[..., Awaitable[ConfigOwner]],
     *,
     shape: type[shapes.ConfigResource],
     of: str,
+    tag: str,
 ) -> None:
     """List, get, set, reset, and alter several; `of` says in openapi.json whose they are."""
     in_path = Depends(owner_in_path)
@@ -136,6 +139,7 @@ def add_routes(
         path,
         response_model=Collection[shape],  # type: ignore[valid-type]  # known when routes are made
         responses=ERRORS,
+        tags=[tag],
         description=f"Configs of {of}.",
     )
     async def list_configs(owner: ConfigOwner = in_path) -> dict[str, Any]:
@@ -145,6 +149,7 @@ def add_routes(
         f"{path}:alter",
         status_code=204,
         responses=ERRORS,
+        tags=[tag],
         openapi_extra=_ALTER.openapi,
         description=f"Set and reset several configs of {of}, all or none.",
     )
@@ -158,6 +163,7 @@ def add_routes(
         f"{path}/{{name}}",
         response_model=shape,
         responses=ERRORS,
+        tags=[tag],
         description=f"One config of {of}.",
     )
     async def get_config(name: ConfigName, owner: ConfigOwner = in_path) -> dict[str, Any]:
@@ -167,6 +173,7 @@ def add_routes(
         f"{path}/{{name}}",
         status_code=204,
         responses=ERRORS,
+        tags=[tag],
         openapi_extra=_UPDATE.openapi,
         description=f"Set one config of {of}.",
     )
@@ -180,6 +187,7 @@ def add_routes(
         f"{path}/{{name}}",
         status_code=204,
         responses=ERRORS,
+        tags=[tag],
         description=f"Let one config of {of} have its default again.",
     )
     async def reset_config(name: ConfigName, owner: ConfigOwner = in_path) -> Response:
@@ -206,3 +214,96 @@ def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
         else:
             changes[item.name] = item.value
     return changes, gone
+
+
+@router.get(
+    "/topics/-/configs",
+    response_model=Collection[shapes.TopicConfigResource],
+    responses=ERRORS,
+    tags=[_TOPICS],
+)
+async def list_configs_of_all_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """Configs of every topic."""
+    owners = [await _topic_in_path(names, topic.name, cluster) for topic in await cluster.topics()]
+    described = await ask_for_each(owners, ConfigOwner.describe_all)
+    data = [config for configs in described for config in configs]
+    return names.collection("TopicConfig", data, "topics", "-", "configs")
+
+
+async def _topic_in_path(names: InCluster, topic: TopicName, cluster: Cluster) -> ConfigOwner:
+    return ConfigOwner(
+        cluster=cluster,
+        names=names,
+        kind="TopicConfig",
+        resource=ConfigResource(type=ConfigResourceType.TOPIC, name=topic),
+        path=("topics", topic, "configs"),
+        named={"topic_name": topic},
+    )
+
+
+_add_routes(
+    "/topics/{topic}/configs",
+    _topic_in_path,
+    shape=shapes.TopicConfigResource,
+    of="a topic",
+    tag=_TOPICS,
+)
+
+
+@router.get(
+    "/brokers/-/configs",
+    response_model=Collection[shapes.BrokerConfigResource],
+    responses=ERRORS,
+    tags=[_BROKERS],
+)
+async def list_configs_of_all_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+    """Configs of every live broker."""
+    brokers = await cluster.admin.list_brokers()
+    owners = [_of_broker(names, broker.broker_id, cluster) for broker in brokers]
+    found = await ask_for_each(owners, ConfigOwner.describe_all)
+    data = [config for configs in found for config in configs]
+    return names.collection("BrokerConfig", data, "brokers", "-", "configs")
+
+
+async def _broker_in_path(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> ConfigOwner:
+    await require_broker(cluster, broker_id)
+    return _of_broker(names, broker_id, cluster)
+
+
+def _of_broker(names: Names, broker_id: int, cluster: ClusterAccess) -> ConfigOwner:
+    return ConfigOwner(
+        cluster=cluster,
+        names=names,
+        kind="BrokerConfig",
+        resource=ConfigResource(type=ConfigResourceType.BROKER, name=str(broker_id)),
+        path=("brokers", broker_id, "configs"),
+        named={"broker_id": broker_id},
+    )
+
+
+async def _of_all_together(names: InCluster, cluster: Cluster) -> ConfigOwner:
+    return ConfigOwner(
+        cluster=cluster,
+        names=names,
+        kind="ClusterConfig",
+        resource=ConfigResource(type=ConfigResourceType.BROKER, name=""),
+        path=("broker-configs",),
+        named={"config_type": "BROKER"},
+        source=ConfigSource.BROKER_DEFAULT,
+    )
+
+
+_add_routes(
+    "/brokers/{broker_id}/configs",
+    _broker_in_path,
+    shape=shapes.BrokerConfigResource,
+    of="a broker",
+    tag=_BROKERS,
+)
+_add_routes(
+    "/broker-configs",
+    _of_all_together,
+    shape=shapes.ClusterConfigResource,
+    of="all brokers together, those that were set",
+    tag=_BROKERS,
+)

@@ -2,6 +2,9 @@
 
 The answers stream while the request still does. At most `_IN_FLIGHT_MAX` records wait for their acknowledgements; then
 the request is read no further until the oldest is answered, so a fast client is slowed by TCP.
+
+`JsonObjects` cuts a body of concatenated JSON objects into single ones by braces and strings alone; each is parsed
+afterwards by a real parser.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -22,22 +26,101 @@ from starlette.types import Receive, Scope, Send
 
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest.embedded_formats import FORMATS, NULL, Header, Partition, headers_of
-from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
-from odradek_gateway.rest.json_stream import JsonObjects
+from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN
-from odradek_gateway.rest.parameters import Cluster, TopicName
-from odradek_gateway.rest.produce import (
+from odradek_gateway.rest.records import (
+    FORMATS,
+    NULL,
+    Header,
     OutgoingRecord,
+    Partition,
     RecordFailure,
     hand_over,
+    headers_of,
     outcome,
     require_partition,
 )
-from odradek_gateway.rest.request_bodies import JsonBody, chunks_of, decoded
+from odradek_gateway.rest.requests import Cluster, JsonBody, TopicName, chunks_of, decoded
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 from odradek_runtime.logs import event_log
+
+_OUTSIDE = re.compile(rb'["{}\[\]]')
+_INSIDE = re.compile(rb'["\\]')
+_BLANK = b" \t\r\n"
+
+
+class JsonObjects:
+    """Feed bytes, get whole objects; an object above `bytes_max` is refused with 413."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+        self._position = 0  # looked at so far
+        self._depth = 0
+        self._in_string = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Whole objects that these bytes complete.
+
+        Raises:
+            RestError: 400 for bytes that begin no object, 413 for one that is too large.
+        """
+        self._buffer += data
+        start = 0
+        while True:
+            if self._depth == 0:
+                while start < len(self._buffer) and self._buffer[start] in _BLANK:
+                    start += 1
+                self._position = max(self._position, start)
+                if start == len(self._buffer):
+                    break
+                if self._buffer[start] != ord("{"):
+                    raise RestError(400, 400, "records must be JSON objects, one after the other")
+            end = self._scan()
+            if end is None:
+                break
+            yield bytes(self._buffer[start:end])
+            start = end
+        del self._buffer[:start]
+        self._position -= start
+        if len(self._buffer) > self._bytes_max:
+            raise RestError(413, 413, f"a record is larger than {self._bytes_max} bytes")
+
+    def close(self) -> None:
+        """The stream ended; 400 if it did so within an object."""
+        if self._depth or self._buffer.strip():
+            raise RestError(400, 400, "the stream of records ends within a record")
+
+    def _scan(self) -> int | None:
+        """Go on to the end of the present object; None if it is not there yet."""
+        buffer, position = self._buffer, self._position
+        while True:
+            match = (_INSIDE if self._in_string else _OUTSIDE).search(buffer, position)
+            if match is None:
+                self._position = len(buffer)
+                return None
+            byte = buffer[match.start()]
+            position = match.end()
+            if self._in_string:
+                if byte == ord("\\"):
+                    if position >= len(buffer):
+                        self._position = match.start()
+                        return None
+                    position += 1
+                else:
+                    self._in_string = False
+            elif byte == ord('"'):
+                self._in_string = True
+            elif byte in b"{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if self._depth <= 0:
+                    self._depth = 0
+                    self._position = position
+                    return position
+
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)

@@ -1,15 +1,17 @@
-"""v3's way to say things: `kind`, `metadata` with `self` and `resource_name`, related resources as links."""
+"""The form of v3's resources: `kind`, `metadata` with `self` and `resource_name`, related resources as links."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 from fastapi import Depends, Request
 
-from odradek_gateway.rest.errors import RestError, errors_of
-from odradek_gateway.rest.request_bodies import cluster_of
+from odradek.errors import UnknownTopic
+from odradek_gateway.errors import RestError, errors_of
+from odradek_gateway.rest.requests import cluster_of
 
 PREFIX: Final = "/v3/clusters/{cluster_id}"
 ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
@@ -65,3 +67,26 @@ def _singular(kind: str) -> str:
         "lags": "lag",
         "replicas": "replica",
     }.get(kind, kind.rstrip("s"))
+
+
+AT_ONCE: Final = 16
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The answers in the items' order, without those of items that were deleted meanwhile (404)."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> list[R]:
+        async with room:
+            try:
+                return [await ask(item)]
+            except UnknownTopic:
+                return []
+            except RestError as error:
+                if error.status != 404:
+                    raise
+                return []
+
+    return [answer for found in await asyncio.gather(*map(one, items)) for answer in found]

@@ -13,9 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from odradek.admin.descriptions import TopicDescription
 from odradek.errors import UnknownTopic
 from odradek_gateway.cluster_access import INTERNAL_TOPICS
-from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
-from odradek_gateway.rest.parameters import TOPIC_PATTERN, Cluster, TopicName
-from odradek_gateway.rest.request_bodies import INT32_MAX, JsonBody
+from odradek_gateway.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.rest.requests import INT32_MAX, TOPIC_PATTERN, Cluster, JsonBody, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import Collection, TopicResource
 

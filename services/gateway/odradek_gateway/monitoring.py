@@ -1,7 +1,9 @@
-"""The cluster under kafka_exporter's names, which dashboards and alerts read as they are.
+"""Health and metrics of a gateway: `/livez`, `/readyz`, `/_health` and `/metrics`.
 
-Everything is asked for at a scrape; scrapes at the same time share one answer. Offsets and groups are each asked for
-with a bound: if one of them cannot be had, what depends on it is left out, and odradek_gateway_scrape_failed tells so.
+`/metrics` shows this gateway's own requests, and the cluster under kafka_exporter's names, which existing
+dashboards and alerts read as they are. The cluster is asked at each scrape, and concurrent scrapes share one
+result. Offsets and groups are each asked with a time limit: if one of them fails, the families that need
+it are left out, and odradek_gateway_scrape_failed shows it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,29 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from pydantic import BaseModel
 
+from odradek import errors
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Broker
 from odradek.errors import OdradekError
 from odradek.offsets import EARLIEST, LATEST
 from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.errors import errors_of
+from odradek_gateway.rest.requests import Cluster
 from odradek_runtime.logs import event_log
 
 _PART_S: Final = 10.0
@@ -199,3 +216,102 @@ def _group_families(found: Snapshot) -> list[GaugeMetricFamily]:
             for topic, value in by_topic.items():
                 sums[name].add_metric([group, topic], value)
     return [members, current, lag, *sums.values()]
+
+
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class RequestMetrics:
+    """One a process. Labels are bounded: methods and statuses, never paths."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "odradek_gateway_requests_total",
+            "Requests that were answered",
+            ["method", "status"],
+            registry=self.registry,
+        )
+        self._latency = Histogram(
+            "odradek_gateway_request_latency_seconds",
+            "From the request's head to the end of its answer; long polls count with their wait",
+            ["method"],
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.at_work = Gauge(
+            "odradek_gateway_requests_at_work", "Requests being served", registry=self.registry
+        )
+        self.instances = Gauge(
+            "odradek_gateway_consumer_instances",
+            "Consumer instances that this gateway serves",
+            registry=self.registry,
+        )
+
+    def answered(self, method: str, status: int, took_s: float) -> None:
+        """One request is over; status 0: it broke off unanswered."""
+        known = method if method in _METHODS else "other"
+        self._requests.labels(known, str(status)).inc()
+        self._latency.labels(known).observe(took_s)
+
+
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"})
+
+
+router = APIRouter(tags=["health"])
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health(BaseModel):
+    """`ok`, or what is wrong."""
+
+    status: str
+    reason: str | None = None
+
+
+@router.get("/livez", response_model=Health, response_model_exclude_none=True)
+async def livez() -> Health:
+    """The process turns."""
+    return Health(status="ok")
+
+
+@router.get("/_health", response_model=Health, response_model_exclude_none=True)
+async def health() -> Health:
+    """Karapace's name for the same."""
+    return Health(status="ok")
+
+
+@router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
+async def readyz(cluster: Cluster) -> Response:
+    """It can see the cluster, and is not about to stop."""
+    if cluster.waits.is_stopping:
+        return JSONResponse({"status": "stopping"}, 503)
+    try:
+        await cluster.client.connect(2.0)
+    except errors.OdradekError as error:
+        return JSONResponse({"status": "no broker answers", "reason": str(error)}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=errors_of(429, 500, 503))
+async def metrics(request: Request) -> Response:
+    """Brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
+    state = request.app.state
+    of_cluster = CollectorRegistry()
+    families = [*await state.cluster_metrics.families(), *state.certificate_expiry.families()]
+    of_cluster.register(_Collected(families))
+    state.request_metrics.instances.set(len(state.instances))
+    text = generate_latest(of_cluster) + generate_latest(state.request_metrics.registry)
+    return Response(text, media_type=_TEXT)
+
+
+class _Collected(Collector):
+    """What one scrape found."""
+
+    def __init__(self, families: list[GaugeMetricFamily]) -> None:
+        self._families = families
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """All of it."""
+        return self._families

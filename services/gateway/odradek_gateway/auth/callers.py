@@ -1,8 +1,9 @@
-"""Access to the cluster as a caller: every call to a broker says on whose behalf it is.
+"""The caller of a request, and access to the cluster as that caller.
 
-All callers share one set of connections; what differs is the `odradek-on-behalf-of` of their calls and
-streams, so each has a client and a producer of its own. They are kept while requests or consumer
-instances use them, and after that until there are too many: then the longest idle one goes.
+Every call to a broker names the caller on whose behalf it is made. All callers share one set of connections;
+what differs is the `odradek-on-behalf-of` of their calls and streams, so each caller has a client and a producer
+of its own. They are kept while requests or consumer instances use them, and after that until there are too
+many: then the longest idle one goes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import asyncio
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,9 +23,41 @@ from odradek.client import Client
 from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.security import TlsOptions
 from odradek.transports.transport import Method, Stream
-from odradek_gateway.auth.caller import Caller
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.settings import GatewaySettings
+
+HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
+"""Served to everybody and under any load: a probe that is refused would restart a healthy gateway."""
+ACCESS: Final = "odradek.cluster"
+"""Where a request's scope has the caller's access to the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """`principal` as User:alice, empty where nobody is asked; `host` is the address it came from."""
+
+    principal: str = ""
+    host: str = ""
+
+
+NOBODY = Caller()
+_current: ContextVar[Caller] = ContextVar("odradek_http_caller", default=NOBODY)
+
+
+def current_caller() -> Caller:
+    """NOBODY where nobody is asked."""
+    return _current.get()
+
+
+@contextmanager
+def serving(caller: Caller) -> Iterator[None]:
+    """Within it this task serves that caller."""
+    before = _current.set(caller)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
 
 _CLOSE_S: Final = 5.0
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all that may stand in a header, but %

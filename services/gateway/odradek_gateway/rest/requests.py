@@ -1,25 +1,33 @@
-"""Bodies of requests: read with a bound, of the right media type, decoded into a type.
+"""The parts of a request: its path parameters, its body, and the cluster as its caller.
 
-A route names the type that it takes once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and stands
-in openapi.json. 408 half a body, 413 too large, 415 wrong media type, 400 no JSON, 422 not of the type, 429 too many
-bodies at once. Clients of v2 expect error code 422 for a body that is not of the type and for one of no bytes.
+A route names the type of its body once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and is
+shown in openapi.json. Errors: 408 for half a body, 413 too large, 415 wrong media type, 400 not JSON, 422 not of the
+type, 429 too many bodies at once. v2 clients expect error code 422 for a body of the wrong type and for an empty one.
+
+A path with a name that no topic can have is 404, like any other topic that does not exist. So is a partition that is
+not a number; a negative one is refused by its route, like any other partition that does not exist.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 import msgspec
-from fastapi import Request
+from fastapi import Depends, Path, Request
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from starlette.requests import ClientDisconnect
 
-from odradek_gateway.auth.caller import ACCESS
-from odradek_gateway.auth.request_shares import RequestShares
+from odradek.errors import UnknownTopic
+from odradek_gateway.auth.caller_limits import RequestShares
+from odradek_gateway.auth.callers import ACCESS
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.rest.errors import BAD_PAYLOAD, RestError
+from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
 
 T = TypeVar("T")
@@ -185,3 +193,71 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
         return {key: resolved(value) for key, value in node.items()}
 
     return cast("dict[str, Any]", resolved(schema))
+
+
+@contextlib.asynccontextmanager
+async def while_connected(request: Request) -> AsyncIterator[None]:
+    """What is within is cancelled as soon as the client closes its connection; its body must have been read.
+
+    Raises:
+        ClientDisconnect: it did.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        within.reschedule(loop.time())
+
+    try:
+        async with asyncio.timeout(None) as within:
+            watching = asyncio.create_task(watch(), name="is the client there")
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not within.expired():
+            raise
+        raise ClientDisconnect from None
+
+
+TOPIC_PATTERN: Final = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+_topic_pattern = re.compile(TOPIC_PATTERN)
+_whole: Final = re.compile("-?[0-9]{1,10}")
+
+
+def _named_as_topics_are(name: str) -> str:
+    if not _topic_pattern.fullmatch(name):
+        raise UnknownTopic(f"there is no topic {name!r}: no topic can be so named")
+    return name
+
+
+def _whole_number(text: str) -> int:
+    if not _whole.fullmatch(text) or abs(int(text)) > INT32_MAX:
+        raise RestError(404, 404, f"there is no partition {text!r}: partitions have numbers")
+    return int(text)
+
+
+async def _cluster(request: Request) -> ClusterAccess:
+    return cluster_of(request)  # async: FastAPI hands plain functions to a thread
+
+
+Cluster = Annotated[ClusterAccess, Depends(_cluster)]
+TopicName = Annotated[
+    str,
+    Path(),
+    AfterValidator(_named_as_topics_are),
+    WithJsonSchema({"type": "string", "pattern": TOPIC_PATTERN}),
+]
+PartitionId = Annotated[
+    int,
+    Path(),
+    BeforeValidator(_whole_number),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": INT32_MAX}),
+]
+BrokerId = Annotated[int, Path(ge=0, le=INT32_MAX)]
+GroupName = Annotated[str, Path(min_length=1, max_length=249)]
+InstanceName = Annotated[str, Path(min_length=1, max_length=249)]
+MemberId = Annotated[str, Path(min_length=1, max_length=1_024)]
+ConfigName = Annotated[str, Path(min_length=1, max_length=249)]

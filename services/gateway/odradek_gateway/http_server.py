@@ -20,9 +20,9 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from odradek_gateway.admin import health
 from odradek_gateway.auth.authentication import CERTIFICATE
-from odradek_gateway.rest.errors import error_body
+from odradek_gateway.auth.callers import HEALTH_PATHS
+from odradek_gateway.errors import error_body
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.listeners import GRPC, HTTP, KAFKA, TLS, farewell, recognize
 from odradek_runtime.logs import event_log
@@ -35,7 +35,7 @@ STALLED_S_MAX: Final = 60.0
 GOODBYE_S_MAX: Final = 0.5
 
 
-_PROBES: Final = frozenset(path.encode() for path in health.PATHS)
+_PROBES: Final = frozenset(path.encode() for path in HEALTH_PATHS)
 
 
 _ADVICE: Final = {
