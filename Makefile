@@ -58,8 +58,8 @@ test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 
 	$(BIN)/python -m pytest -m long -q
 	$(BIN)/python -m tests.sim --seeds 500
 
-scenario-table: $(STAMP) ## Run every client in every scenario and write the README's table
-	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=README.md
+scenario-table: $(STAMP) ## Run every client in every scenario and write the table of docs/clients.md
+	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=docs/clients.md
 
 sim: $(STAMP) ## The simulator alone: make sim SEEDS=500
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)

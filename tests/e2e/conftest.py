@@ -1,4 +1,4 @@
-"""A cluster with TLS, users, certificates and rights; the option that writes the README's table of errors."""
+"""A cluster with TLS, users, certificates and rights; the option that writes the table of docs/errors.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.e2e.secure_cluster import SecureCluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-errors", action="store_true", help="write README's table of errors")
+    parser.addoption(
+        "--write-errors", action="store_true", help="write the table of docs/errors.md"
+    )
 
 
 @pytest.fixture(scope="module")

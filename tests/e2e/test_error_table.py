@@ -1,6 +1,6 @@
 """One row, one test: what people are told when something goes wrong names the thing and the way out.
 
-README.md has the table; it is written by `pytest tests/e2e/test_error_table.py --write-errors`, and checked here.
+docs/errors.md has the table; it is written by `pytest tests/e2e/test_error_table.py --write-errors`, and checked here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 from tests.e2e.situations import SITUATIONS, Situation
 
-README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/errors.md"
 BEGIN, END = "<!-- errors -->\n", "<!-- end of errors -->\n"
 
 
@@ -38,15 +38,15 @@ def test_what_is_told_names_the_thing_and_the_way_out(
     assert "Traceback" not in told
 
 
-def test_the_readme_has_the_table(request: pytest.FixtureRequest) -> None:
+def test_the_document_has_the_table(request: pytest.FixtureRequest) -> None:
     rows = ["| what happens | what you are told |", "|---|---|"]
     rows += [f"| {one.name} | {_cell(one.told)} |" for one in SITUATIONS]
     table = "\n".join(rows) + "\n"
-    text = README.read_text()
+    text = DOCUMENT.read_text()
     before, _, rest = text.partition(BEGIN)
     there, _, after = rest.partition(END)
     if request.config.getoption("--write-errors"):
-        README.write_text(before + BEGIN + table + END + after)
+        DOCUMENT.write_text(before + BEGIN + table + END + after)
     else:
         assert there == table, "pytest tests/e2e/test_error_table.py --write-errors writes it"
 

@@ -118,10 +118,10 @@ def open_admin(guarded: Guarded) -> AdminClient:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "scenario(client, *scenarios): a cell, or some, of the table in the README"
+        "markers", "scenario(client, *scenarios): a cell, or some, of the table in docs/clients.md"
     )
     config.addinivalue_line(
-        "markers", "release(client, release): of the table of clients' releases in the README"
+        "markers", "release(client, release): of the table of clients' releases in docs/clients.md"
     )
 
 

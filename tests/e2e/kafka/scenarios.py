@@ -1,4 +1,4 @@
-"""The table of clients and scenarios in the README: what it must hold, and how it is written."""
+"""The table of clients and scenarios in docs/clients.md: what it must hold, and how it is written."""
 
 from __future__ import annotations
 

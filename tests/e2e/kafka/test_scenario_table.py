@@ -1,4 +1,4 @@
-"""The README's table holds every client in every scenario, and no cell that fails or that nobody tested."""
+"""docs/clients.md holds every client in every scenario, and no cell that fails or that nobody tested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.kafka.lines import releases
 from tests.e2e.kafka.scenarios import BEGIN, CANNOT, CLIENTS, END, SCENARIOS, Results, table
 
 HERE = Path(__file__).parent
-README = HERE.parents[2] / "README.md"
+DOCUMENT = HERE.parents[2] / "docs/clients.md"
 
 
 def cells_with_tests() -> set[tuple[str, str]]:
@@ -33,7 +33,7 @@ def test_every_cell_has_a_test_or_a_reason() -> None:
 
 
 def test_the_readmes_table_is_whole() -> None:
-    _, _, rest = README.read_text().partition(BEGIN)
+    _, _, rest = DOCUMENT.read_text().partition(BEGIN)
     told, end, _ = rest.partition(END)
     assert end, "the table's end is missing"
     rows = [
@@ -48,7 +48,7 @@ def test_the_readmes_table_is_whole() -> None:
 
 
 def test_the_readmes_table_has_every_release_that_is_tried() -> None:
-    _, _, rest = README.read_text().partition(releases.BEGIN)
+    _, _, rest = DOCUMENT.read_text().partition(releases.BEGIN)
     rows, end, _ = rest.partition(releases.END)
     assert end, "the table's end is missing"
     passed = releases.Outcomes()

@@ -1,4 +1,4 @@
-"""A controller whose disk or host is lost comes back empty, elsewhere, under its own id: as README says."""
+"""A controller that lost its disk or host comes back empty under its own id, as docs/operations.md says."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class CorruptStorage(QuorumError):
         super().__init__(
             f"{what}. Keep this directory, it may hold the only copy of the cluster's metadata. If a"
             " majority of the other controllers is healthy, move it aside and replace this controller"
-            " as the README says of one that lost its disk"
+            " (docs/operations.md, Replacing a controller)"
         )
 
 

@@ -2,5 +2,5 @@
 
 A program for each client connects, creates a topic, writes, reads in a group, commits, asks for the
 offsets again, lists the topics and deletes its own. `releases.py` names the releases and writes the
-README's table of them.
+table of them in docs/clients.md.
 """

@@ -1,4 +1,4 @@
-"""The releases of clients that are tried, and the README's table of them."""
+"""The releases of clients that are tried, and the table of them in docs/clients.md."""
 
 from __future__ import annotations
 
