@@ -7,7 +7,17 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from odradek_metadata_quorum.controller import Controller, ControllerSettings
+from odradek_metadata_quorum.controller import (
+    Controller,
+    ControllerSettings,
+    leaders,
+    partitions,
+    reassignment,
+    recovery,
+    registration,
+    topics,
+)
+from odradek_metadata_quorum.controller.administration import configs
 from odradek_metadata_quorum.controller.decision import Decision
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_protocol.metadata.snapshot import read_snapshot
@@ -16,6 +26,17 @@ from tests.sim.network import Network, Stream
 from tests.sim.scheduler import MS, Process, Scheduler
 
 TICK_US = 50 * MS
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "handle_register": registration.register,
+    "handle_report_log_ends": recovery.report_log_ends,
+    "handle_alter_partition": partitions.alter_partitions,
+    "handle_alter_configs": configs.alter_configs,
+    "handle_alter_reassignments": reassignment.alter_reassignments,
+    "handle_create_topics": topics.create_topics,
+    "handle_delete_topics": topics.delete_topics,
+    "handle_elect_leaders": leaders.elect_leaders,
+}
+"""The handlers by the names that the simulated wire calls them by."""
 CLUSTER_ID = "simulated"
 
 
@@ -134,10 +155,7 @@ class ControllerNode:
         if not self.core.is_active:
             send(None)
             return
-        handler = getattr(self.core, method)
-        takes_time = method in ("handle_register",)
-        decision = handler(request, self.now_ms()) if takes_time else handler(request)
-        self._answer(decision, send)
+        self._answer(self.core.decide(self.now_ms(), HANDLERS[method], request), send)
 
     # --- heartbeats ------------------------------------------------------------------------------
 
@@ -148,7 +166,7 @@ class ControllerNode:
             def send(response: HeartbeatResponse) -> None:
                 stream.send(self.process, response)
 
-            decision = self.core.handle_heartbeat(request, self.now_ms())
+            decision = self.core.heartbeat(self.now_ms(), request)
             if self.term is not None:
                 self._answer(decision, send)
             else:

@@ -15,8 +15,17 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
+from odradek_metadata_quorum.controller import (
+    Controller,
+    ControllerSettings,
+    Decision,
+    partitions,
+    producer_ids,
+    registration,
+    topics,
+)
 from odradek_metadata_quorum.controller import requests as rq
+from odradek_metadata_quorum.controller.administration import configs, quotas
 from odradek_metadata_quorum.controller.administration import configs as cf
 from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
 from odradek_protocol.identity import (
@@ -114,29 +123,31 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
             self._committed = asyncio.Event()
         return decision.response
 
+    def decide(self, handler: Callable[..., Any], *args: Any) -> Any:
+        """Run a handler and commit its records at once; returns its response."""
+        return self.commit(self.core.decide(_now_ms(), handler, *args))
+
     # --- ControllerService -----------------------------------------------------------------------
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        response = self.commit(
-            self.core.handle_register(
-                rq.RegisterRequest(
-                    cluster_id=request.cluster_id,
-                    broker_id=BrokerId(request.broker_id),
-                    incarnation_id=IncarnationId(request.incarnation_id),
-                    directory_ids=tuple(DirectoryId(one) for one in request.directory_ids),
-                    restart_class=RestartClass(request.restart_class),
-                    previous_broker_epoch=BrokerEpoch(request.previous_broker_epoch),
-                    endpoints=tuple(
-                        Endpoint(name=one.name, host=one.host, port=one.port)
-                        for one in request.listeners
-                    ),
-                    rack=request.rack or None,
-                    features=tuple(sorted(request.features.items())),
-                    feature_minima=tuple(sorted(request.feature_minima.items())),
-                    lost_partitions=frozenset(_partition(p) for p in request.lost_partitions),
+        response = self.decide(
+            registration.register,
+            rq.RegisterRequest(
+                cluster_id=request.cluster_id,
+                broker_id=BrokerId(request.broker_id),
+                incarnation_id=IncarnationId(request.incarnation_id),
+                directory_ids=tuple(DirectoryId(one) for one in request.directory_ids),
+                restart_class=RestartClass(request.restart_class),
+                previous_broker_epoch=BrokerEpoch(request.previous_broker_epoch),
+                endpoints=tuple(
+                    Endpoint(name=one.name, host=one.host, port=one.port)
+                    for one in request.listeners
                 ),
-                _now_ms(),
-            )
+                rack=request.rack or None,
+                features=tuple(sorted(request.features.items())),
+                feature_minima=tuple(sorted(request.feature_minima.items())),
+                lost_partitions=frozenset(_partition(p) for p in request.lost_partitions),
+            ),
         )
         return pb.RegisterResponse(
             error_code=response.outcome.error,
@@ -153,7 +164,8 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
             async for request in requests:
                 broker_id = BrokerId(request.broker_id)
                 answer = self.commit(
-                    self.core.handle_heartbeat(
+                    self.core.heartbeat(
+                        _now_ms(),
                         rq.HeartbeatRequest(
                             broker_id=broker_id,
                             broker_epoch=BrokerEpoch(request.broker_epoch),
@@ -168,7 +180,6 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
                                 _partition(p) for p in request.broken_partitions
                             ),
                         ),
-                        _now_ms(),
                     )
                 )
                 yield pb.HeartbeatResponse(
@@ -187,26 +198,24 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Any
     ) -> pb.AlterPartitionResponse:
-        response = self.commit(
-            self.core.handle_alter_partition(
-                rq.AlterPartitionRequest(
-                    broker_id=BrokerId(request.broker_id),
-                    broker_epoch=BrokerEpoch(request.broker_epoch),
-                    partitions=tuple(
-                        rq.AlterPartitionItem(
-                            partition=_partition(one.partition),
-                            leader_epoch=one.leader_epoch,
-                            partition_epoch=one.partition_epoch,
-                            isr=tuple(
-                                (BrokerId(r.broker_id), BrokerEpoch(r.broker_epoch))
-                                for r in one.isr
-                            ),
-                            recovering=one.is_recovering,
-                        )
-                        for one in request.partitions
-                    ),
-                )
-            )
+        response = self.decide(
+            partitions.alter_partitions,
+            rq.AlterPartitionRequest(
+                broker_id=BrokerId(request.broker_id),
+                broker_epoch=BrokerEpoch(request.broker_epoch),
+                partitions=tuple(
+                    rq.AlterPartitionItem(
+                        partition=_partition(one.partition),
+                        leader_epoch=one.leader_epoch,
+                        partition_epoch=one.partition_epoch,
+                        isr=tuple(
+                            (BrokerId(r.broker_id), BrokerEpoch(r.broker_epoch)) for r in one.isr
+                        ),
+                        recovering=one.is_recovering,
+                    )
+                    for one in request.partitions
+                ),
+            ),
         )
         return pb.AlterPartitionResponse(
             error_code=response.error,
@@ -234,13 +243,12 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Any
     ) -> pb.AllocateProducerIdsResponse:
-        response = self.commit(
-            self.core.handle_allocate_producer_ids(
-                rq.AllocateProducerIdsRequest(
-                    broker_id=BrokerId(request.broker_id),
-                    broker_epoch=BrokerEpoch(request.broker_epoch),
-                )
-            )
+        response = self.decide(
+            producer_ids.allocate_producer_ids,
+            rq.AllocateProducerIdsRequest(
+                broker_id=BrokerId(request.broker_id),
+                broker_epoch=BrokerEpoch(request.broker_epoch),
+            ),
         )
         return pb.AllocateProducerIdsResponse(
             error_code=response.error,
@@ -253,58 +261,56 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def CreateTopics(
         self, request: admin_pb.CreateTopicsRequest, context: Any
     ) -> admin_pb.CreateTopicsResponse:
-        results = self.commit(
-            self.core.handle_create_topics(
-                rq.CreateTopicsRequest(
-                    topics=tuple(
-                        rq.NewTopic(
-                            name=one.name,
-                            partition_count=one.partition_count,
-                            replication_factor=one.replication_factor,
-                            assignments=tuple(
-                                tuple(BrokerId(b) for b in a.broker_ids) for a in one.assignments
-                            ),
-                            configs=tuple(one.configs.items()),
-                        )
-                        for one in request.topics
-                    ),
-                    validate_only=request.validate_only,
-                )
-            )
+        results = self.decide(
+            topics.create_topics,
+            rq.CreateTopicsRequest(
+                topics=tuple(
+                    rq.NewTopic(
+                        name=one.name,
+                        partition_count=one.partition_count,
+                        replication_factor=one.replication_factor,
+                        assignments=tuple(
+                            tuple(BrokerId(b) for b in a.broker_ids) for a in one.assignments
+                        ),
+                        configs=tuple(one.configs.items()),
+                    )
+                    for one in request.topics
+                ),
+                validate_only=request.validate_only,
+            ),
         )
         return admin_pb.CreateTopicsResponse(topics=[_topic_result(one) for one in results])
 
     async def DeleteTopics(
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
-        results = self.commit(
-            self.core.handle_delete_topics(rq.DeleteTopicsRequest(names=tuple(request.names)))
+        results = self.decide(
+            topics.delete_topics, rq.DeleteTopicsRequest(names=tuple(request.names))
         )
         return admin_pb.DeleteTopicsResponse(topics=[_topic_result(one) for one in results])
 
     async def AlterConfigs(
         self, request: admin_pb.AlterConfigsRequest, context: Any
     ) -> admin_pb.AlterConfigsResponse:
-        outcomes = self.commit(
-            self.core.handle_alter_configs(
-                cf.AlterConfigsRequest(
-                    resources=tuple(
-                        cf.AlterConfigsResource(
-                            resource_type=ConfigResourceType(one.type),
-                            resource_name=one.name,
-                            operations=tuple(
-                                cf.ConfigOperation(
-                                    name=op.name,
-                                    operation=cf.AlterOperation(op.operation),
-                                    value=op.value,
-                                )
-                                for op in one.operations
-                            ),
-                        )
-                        for one in request.resources
+        outcomes = self.decide(
+            configs.alter_configs,
+            cf.AlterConfigsRequest(
+                resources=tuple(
+                    cf.AlterConfigsResource(
+                        resource_type=ConfigResourceType(one.type),
+                        resource_name=one.name,
+                        operations=tuple(
+                            cf.ConfigOperation(
+                                name=op.name,
+                                operation=cf.AlterOperation(op.operation),
+                                value=op.value,
+                            )
+                            for op in one.operations
+                        ),
                     )
+                    for one in request.resources
                 )
-            )
+            ),
         )
         return admin_pb.AlterConfigsResponse(
             resources=[
@@ -316,20 +322,19 @@ class MemoryController(pb_grpc.ControllerServiceServicer, admin_grpc.AdminServic
     async def AlterQuotas(
         self, request: admin_pb.AlterQuotasRequest, context: Any
     ) -> admin_pb.AlterQuotasResponse:
-        outcomes = self.commit(
-            self.core.handle_alter_quotas(
-                tuple(
-                    QuotaAlteration(
-                        entity=tuple(
-                            (part.type, part.name if part.HasField("name") else None)
-                            for part in one.entity
-                        ),
-                        key=one.key,
-                        value=one.value if one.HasField("value") else None,
-                    )
-                    for one in request.entries
+        outcomes = self.decide(
+            quotas.alter_quotas,
+            tuple(
+                QuotaAlteration(
+                    entity=tuple(
+                        (part.type, part.name if part.HasField("name") else None)
+                        for part in one.entity
+                    ),
+                    key=one.key,
+                    value=one.value if one.HasField("value") else None,
                 )
-            )
+                for one in request.entries
+            ),
         )
         return admin_pb.AlterQuotasResponse(
             results=[

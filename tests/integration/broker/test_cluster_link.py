@@ -23,6 +23,7 @@ from odradek_broker.cluster.heartbeat import (
 )
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.metadata_feed import MetadataFeed
+from odradek_metadata_quorum.controller import registration
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -293,7 +294,7 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
 async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryController) -> None:
     """Nothing else would ever end it: it would beat for ever and serve nobody."""
     epoch = await registered(controller)
-    outcome = controller.commit(controller.core.handle_unregister_broker(BrokerId(4)))
+    outcome = controller.decide(registration.unregister, BrokerId(4))
     assert outcome.is_good
     beating = _Beating(controller.port, epoch)
     beating.tick.start()

@@ -6,10 +6,19 @@ No mock: the production controller, its records, and a list for the Raft log.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
+from odradek_metadata_quorum.controller import (
+    Controller,
+    ControllerSettings,
+    Decision,
+    partitions,
+    registration,
+    topics,
+)
+from odradek_metadata_quorum.controller.administration import configs
 from odradek_metadata_quorum.controller.administration.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -27,6 +36,7 @@ from odradek_metadata_quorum.controller.requests import (
     RegisterResponse,
     TopicResult,
 )
+from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -42,6 +52,8 @@ from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType, MetadataRecord, RestartClass
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CLUSTER_ID = "test-cluster"
 
 
@@ -103,6 +115,18 @@ class Cluster:
                 self.replay()
         return decision.response
 
+    def decide(
+        self,
+        handler: Callable[Concatenate[Workspace, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a handler now and append its records; returns its response."""
+        decision = self.controller.decide(self.now_ms, handler, *args, **kwargs)
+        self.commit(decision)
+        return decision.response
+
     def replay(self, count: int | None = None) -> None:
         """Commit what was appended, or the first `count` of it."""
         end = len(self.log) if count is None else self.unreplayed + count
@@ -147,9 +171,7 @@ class Cluster:
                 **more,
             },
         )
-        response: RegisterResponse = self.commit(
-            self.controller.handle_register(request, self.now_ms)
-        )
+        response: RegisterResponse = self.decide(registration.register, request)
         if response.outcome.is_good:
             self.epochs[broker_id] = response.broker_epoch
         return response
@@ -176,9 +198,7 @@ class Cluster:
             image_offset=self.image.offset if image_offset is None else image_offset,
             **wishes,
         )
-        response: HeartbeatResponse = self.commit(
-            self.controller.handle_heartbeat(request, self.now_ms)
-        )
+        response: HeartbeatResponse = self.commit(self.controller.heartbeat(self.now_ms, request))
         return response
 
     def start(self, *broker_ids: int, racks: dict[int, str] | None = None) -> None:
@@ -235,9 +255,7 @@ class Cluster:
             assignments=tuple(tuple(map(BrokerId, brokers)) for brokers in assignments),
             configs=tuple((key.replace("_", "."), value) for key, value in configs.items()),
         )
-        (result,) = self.commit(
-            self.controller.handle_create_topics(CreateTopicsRequest(topics=(topic,)))
-        )
+        (result,) = self.decide(topics.create_topics, CreateTopicsRequest(topics=(topic,)))
         assert isinstance(result, TopicResult)
         return result
 
@@ -281,7 +299,7 @@ class Cluster:
                 ),
             ),
         )
-        response = self.commit(self.controller.handle_alter_partition(request))
+        response = self.decide(partitions.alter_partitions, request)
         if response.error is not ErrorCode.NONE:
             assert isinstance(response.error, ErrorCode)
             return response.error
@@ -302,9 +320,7 @@ class Cluster:
             resource_name=topic or "",
             operations=(ConfigOperation(name=name, value=value),),
         )
-        (outcome,) = self.commit(
-            self.controller.handle_alter_configs(AlterConfigsRequest(resources=(resource,)))
-        )
+        (outcome,) = self.decide(configs.alter_configs, AlterConfigsRequest(resources=(resource,)))
         return outcome
 
 

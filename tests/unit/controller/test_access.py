@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller.administration import access
+from odradek_metadata_quorum.controller.administration import access, credentials
 from odradek_metadata_quorum.controller.administration.access import AclEntry, find_acls
 from odradek_metadata_quorum.controller.administration.credentials import (
     ScramDeletion,
@@ -60,13 +60,11 @@ ANYTHING = AclEntry(
 def test_entries_are_added_once_found_and_deleted() -> None:
     found = cluster_with_topic()
     entries = (acl(), acl(principal="User:bob"), acl())
-    outcomes = found.commit(found.controller.handle_create_acls(entries))
+    outcomes = found.decide(access.create_acls, entries)
     assert all(outcome.is_good for outcome in outcomes)
     assert set(find_acls(found.image, ANYTHING)) == set(entries)
     assert len(found.image.acls) == 2
-    results = found.commit(
-        found.controller.handle_delete_acls((acl(principal="User:bob"), ANYTHING))
-    )
+    results = found.decide(access.delete_acls, (acl(principal="User:bob"), ANYTHING))
     assert [gone for _, gone in results] == [(acl(principal="User:bob"),), (acl(),)]
     assert not found.image.acls
 
@@ -74,9 +72,9 @@ def test_entries_are_added_once_found_and_deleted() -> None:
 def test_many_entries_are_deleted_by_their_names_without_a_look_at_all_of_them() -> None:
     found = cluster_with_topic()
     entries = tuple(acl(resource_name=f"topic-{number}") for number in range(5_000))
-    found.commit(found.controller.handle_create_acls(entries))
+    found.decide(access.create_acls, entries)
     with no_longer_than_a_lease():
-        results = found.commit(found.controller.handle_delete_acls(entries))
+        results = found.decide(access.delete_acls, entries)
     assert [gone for _, gone in results] == [(entry,) for entry in entries]
     assert not found.image.acls
 
@@ -86,12 +84,10 @@ def test_filters_that_look_at_all_entries_are_so_many_in_a_request(
 ) -> None:
     monkeypatch.setattr(access, "LOOKS_MAX", 5)
     found = cluster_with_topic()
-    found.commit(found.controller.handle_create_acls((acl(), acl(principal="User:bob"))))
+    found.decide(access.create_acls, (acl(), acl(principal="User:bob")))
     bobs = replace(ANYTHING, principal="User:bob")
     nobodys = acl(resource_name="", principal="User:nobody")
-    results = found.commit(
-        found.controller.handle_delete_acls((nobodys, nobodys, bobs, acl(), ANYTHING))
-    )
+    results = found.decide(access.delete_acls, (nobodys, nobodys, bobs, acl(), ANYTHING))
     assert [outcome.error for outcome, _ in results] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
@@ -114,7 +110,7 @@ def test_filters_that_look_at_all_entries_are_so_many_in_a_request(
 )
 def test_match_finds_what_applies_to_a_name(stored: dict[str, Any], finds: bool) -> None:
     found = cluster_with_topic()
-    found.commit(found.controller.handle_create_acls((acl(**stored),)))
+    found.decide(access.create_acls, (acl(**stored),))
     wanted = acl(pattern_type=2)
     assert bool(find_acls(found.image, wanted)) is finds
 
@@ -136,7 +132,7 @@ def test_match_finds_what_applies_to_a_name(stored: dict[str, Any], finds: bool)
 )
 def test_entries_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     found = cluster_with_topic()
-    (outcome,) = found.commit(found.controller.handle_create_acls((acl(**wrong),)))
+    (outcome,) = found.decide(access.create_acls, (acl(**wrong),))
     assert outcome.error is ErrorCode.INVALID_REQUEST
     assert outcome.message
     assert not found.image.acls
@@ -160,16 +156,16 @@ def upsertion(**values: Any) -> ScramUpsertion:
 
 def test_what_is_stored_checks_a_login_and_is_none() -> None:
     found = cluster_with_topic()
-    ((user, outcome),) = found.commit(found.controller.handle_alter_scram_users((upsertion(),), ()))
+    ((user, outcome),) = found.decide(credentials.alter_scram_users, (upsertion(),), ())
     assert (user, outcome.is_good) == ("alice", True)
     credential = found.image.scram["alice", ScramMechanism.SHA_256]
     client_key = hmac.digest(upsertion().salted_password, b"Client Key", "sha256")
     assert credential.stored_key == hashlib.sha256(client_key).digest()
     assert client_key not in (credential.stored_key, credential.server_key)
     deletion = ScramDeletion(user="alice", mechanism=1)
-    assert found.commit(found.controller.handle_alter_scram_users((), (deletion,)))[0][1].is_good
+    assert found.decide(credentials.alter_scram_users, (), (deletion,))[0][1].is_good
     assert not found.image.scram
-    ((_, again),) = found.commit(found.controller.handle_alter_scram_users((), (deletion,)))
+    ((_, again),) = found.decide(credentials.alter_scram_users, (), (deletion,))
     assert again.error is ErrorCode.RESOURCE_NOT_FOUND
 
 
@@ -187,9 +183,7 @@ def test_what_is_stored_checks_a_login_and_is_none() -> None:
 )
 def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -> None:
     found = cluster_with_topic()
-    ((_, outcome),) = found.commit(
-        found.controller.handle_alter_scram_users((upsertion(**wrong),), ())
-    )
+    ((_, outcome),) = found.decide(credentials.alter_scram_users, (upsertion(**wrong),), ())
     assert outcome.error is error
     assert not found.image.scram
 
@@ -197,7 +191,9 @@ def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -
 @pytest.mark.parametrize("salt", [b"s", b"salt", b"s" * 256])
 def test_salts_of_any_length_that_tools_send_are_taken(salt: bytes) -> None:
     found = cluster_with_topic()
-    change = found.controller.handle_alter_scram_users((upsertion(salt=salt),), ())
+    change = found.controller.decide(
+        found.now_ms, credentials.alter_scram_users, (upsertion(salt=salt),), ()
+    )
     ((_, outcome),) = found.commit(change)
     assert outcome.is_good
     assert found.image.scram["alice", ScramMechanism.SHA_256].salt == salt
@@ -207,7 +203,7 @@ def test_thousands_of_users_at_once_do_not_stop_the_controller() -> None:
     found = cluster_with_topic()
     given = tuple(upsertion(user=f"user-{number}") for number in range(6_000))
     with no_longer_than_a_lease():
-        outcomes = found.commit(found.controller.handle_alter_scram_users((*given, given[0]), ()))
+        outcomes = found.decide(credentials.alter_scram_users, (*given, given[0]), ())
     assert sum(outcome.is_good for _, outcome in outcomes) == len(given) - 1
     assert dict(outcomes)["user-0"].error is ErrorCode.DUPLICATE_RESOURCE
 
@@ -215,10 +211,10 @@ def test_thousands_of_users_at_once_do_not_stop_the_controller() -> None:
 def test_a_user_with_one_bad_change_is_not_changed_at_all() -> None:
     found = cluster_with_topic()
     results = dict(
-        found.commit(
-            found.controller.handle_alter_scram_users(
-                (upsertion(), upsertion(mechanism=2), upsertion(user="bob")), ()
-            )
+        found.decide(
+            credentials.alter_scram_users,
+            (upsertion(), upsertion(mechanism=2), upsertion(user="bob")),
+            (),
         )
     )
     assert results["alice"].error is ErrorCode.UNACCEPTABLE_CREDENTIAL

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek_metadata_quorum.controller import producer_ids
+from odradek_metadata_quorum.controller.administration import quotas
 from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
 from odradek_metadata_quorum.controller.requests import AllocateProducerIdsRequest
 from odradek_protocol.identity import BrokerEpoch, BrokerId
@@ -25,7 +27,7 @@ def test_quotas_are_set_and_removed() -> None:
         alteration = QuotaAlteration(
             **{"entity": entity, "key": "producer_byte_rate", "value": value, **more}
         )
-        (outcome,) = found.commit(found.controller.handle_alter_quotas((alteration,)))
+        (outcome,) = found.decide(quotas.alter_quotas, (alteration,))
         return outcome
 
     assert alter_quota(1024.0).is_good
@@ -68,12 +70,11 @@ def test_producer_ids_are_given_out_once_also_across_controllers() -> None:
     seen: set[int] = set()
     for turn in range(6):
         broker = turn % 3 + 1
-        block = found.commit(
-            found.controller.handle_allocate_producer_ids(
-                AllocateProducerIdsRequest(
-                    broker_id=BrokerId(broker), broker_epoch=found.epochs[broker]
-                )
-            )
+        block = found.decide(
+            producer_ids.allocate_producer_ids,
+            AllocateProducerIdsRequest(
+                broker_id=BrokerId(broker), broker_epoch=found.epochs[broker]
+            ),
         )
         ids = set(range(block.producer_id_start, block.producer_id_start + block.producer_id_count))
         assert len(ids) == 1000
@@ -82,5 +83,5 @@ def test_producer_ids_are_given_out_once_also_across_controllers() -> None:
         if turn == 2:
             found.fail_over()
     stale = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(0))
-    refused = found.commit(found.controller.handle_allocate_producer_ids(stale))
+    refused = found.decide(producer_ids.allocate_producer_ids, stale)
     assert refused.error is ErrorCode.STALE_BROKER_EPOCH

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek_metadata_quorum.controller import partitions, reassignment, topics
 from odradek_metadata_quorum.controller.requests import AlterPartitionResult, Reassignment
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -106,7 +107,7 @@ def test_a_deleted_topics_partition_is_unknown() -> None:
     found = cluster()
     state = found.state()
     found.commits_at_once = False
-    found.commit(found.controller.handle_delete_topics(DeleteTopicsRequest(names=("t",))))
+    found.decide(topics.delete_topics, DeleteTopicsRequest(names=("t",)))
     assert found.state() == state, "not committed yet"
     result = found.alter_partition((1, 2, 3))
     assert getattr(result, "error", None) is ErrorCode.UNKNOWN_TOPIC_ID
@@ -130,7 +131,7 @@ def test_too_many_proposals_in_one_request_are_refused() -> None:
     request = AlterPartitionRequest(
         broker_id=BrokerId(1), broker_epoch=found.epochs[1], partitions=(item,) * 501
     )
-    response = found.commit(found.controller.handle_alter_partition(request))
+    response = found.decide(partitions.alter_partitions, request)
     assert response.error is ErrorCode.INVALID_REQUEST
 
 
@@ -140,16 +141,15 @@ def test_too_many_proposals_in_one_request_are_refused() -> None:
 def reassign(
     found: Cluster, *replicas: int, cancel: bool = False, keep_replication_factor: bool = False
 ) -> ErrorCode:
-    (result,) = found.commit(
-        found.controller.handle_alter_reassignments(
-            (
-                Reassignment(
-                    partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
-                    replicas=None if cancel else tuple(map(BrokerId, replicas)),
-                ),
+    (result,) = found.decide(
+        reassignment.alter_reassignments,
+        (
+            Reassignment(
+                partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
+                replicas=None if cancel else tuple(map(BrokerId, replicas)),
             ),
-            keep_replication_factor=keep_replication_factor,
-        )
+        ),
+        keep_replication_factor=keep_replication_factor,
     )
     error = result.outcome.error
     assert isinstance(error, ErrorCode)

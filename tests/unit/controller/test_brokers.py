@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller import ControllerSettings, registration
 from odradek_metadata_quorum.controller.requests import RegisterRequest
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -41,8 +41,8 @@ def test_the_same_incarnation_gets_the_same_answer() -> None:
         features=OWN_MAXIMA,
     )
     found.commits_at_once = False
-    first = found.commit(found.controller.handle_register(request, 0))
-    assert found.commit(found.controller.handle_register(request, 0)) == first
+    first = found.decide(registration.register, request)
+    assert found.decide(registration.register, request) == first
     assert sum(len(records) for _, _, records in found.log[1:]) == 1
 
 
@@ -56,7 +56,7 @@ def test_another_clusters_broker_is_told_so() -> None:
         restart_class=RestartClass.POWER,
         features=OWN_MAXIMA,
     )
-    response = found.commit(found.controller.handle_register(request, 0))
+    response = found.decide(registration.register, request)
     assert response.outcome.error is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert "another" in response.outcome.message
     assert CLUSTER_ID in response.outcome.message

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek_metadata_quorum.controller import leaders, topics
 from odradek_metadata_quorum.controller.requests import DeleteTopicsRequest, ElectLeadersRequest
 from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_protocol.identity import MetadataOffset, PartitionIndex, TopicName, TopicPartition
@@ -66,9 +67,9 @@ def test_topics_are_told_by_name(found: Cluster, caplog: pytest.LogCaptureFixtur
     found.pass_ms(50, 2, 3)
     orders = TopicPartition(TopicName("orders"), PartitionIndex(0))
     election = ElectLeadersRequest(unclean=True, partitions=(orders,))
-    found.commit(found.controller.handle_elect_leaders(election))
+    found.decide(leaders.elect_leaders, election)
     assert told(caplog, "Elected a leader that may lack records") == [
         {"topic": "orders", "partition": 0, "leader": 2}
     ]
-    found.commit(found.controller.handle_delete_topics(DeleteTopicsRequest(names=("orders",))))
+    found.decide(topics.delete_topics, DeleteTopicsRequest(names=("orders",)))
     assert [one["topic"] for one in told(caplog, "Deleted a topic")] == ["orders"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek_metadata_quorum.controller.administration import configs
 from odradek_metadata_quorum.controller.administration.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -30,7 +31,7 @@ def alter(
         resource_type=resource_type, resource_name=name, operations=operations, **more
     )
     request = AlterConfigsRequest(resources=(resource,))
-    (outcome,) = found.commit(found.controller.handle_alter_configs(request))
+    (outcome,) = found.decide(configs.alter_configs, request)
     return outcome
 
 
@@ -127,9 +128,7 @@ def test_a_resource_is_changed_once_in_a_request() -> None:
         )
         for value in ("100", "200")
     )
-    outcomes = found.commit(
-        found.controller.handle_alter_configs(AlterConfigsRequest(resources=(one, other)))
-    )
+    outcomes = found.decide(configs.alter_configs, AlterConfigsRequest(resources=(one, other)))
     assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
     assert found.image.config_of(TOPIC, "t") == {}
 

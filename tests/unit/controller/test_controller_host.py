@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision
+from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision, topics
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic, TopicResult
 from odradek_metadata_quorum.quorum import QuorumSettings
 from odradek_metadata_quorum.quorum.errors import (
@@ -134,7 +134,7 @@ def prepare_broker(setup: Setup) -> None:
 
 async def create(setup: Setup, name: str, *, partitions: int = -1) -> TopicResult:
     request = CreateTopicsRequest(topics=(NewTopic(name=name, partition_count=partitions),))
-    (result,) = await setup.host.decide(lambda c, _: c.handle_create_topics(request))
+    (result,) = (await setup.host.decide(topics.create_topics, request)).response
     return result
 
 
@@ -166,6 +166,19 @@ async def test_a_refusal_that_rests_on_an_uncommitted_decision_waits_for_it() ->
         assert (await second).outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+async def test_a_decision_names_the_offset_at_which_its_response_is_true() -> None:
+    """A request that is repeated because its response was lost changes nothing, and names the same entry."""
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        request = CreateTopicsRequest(topics=(NewTopic(name="a"),))
+        first = asyncio.create_task(setup.host.decide(topics.create_topics, request))
+        again = asyncio.create_task(setup.host.decide(topics.create_topics, request))
+        await setup.log.commit()
+        assert (await again).response[0].outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert (await first).offset == (await again).offset == setup.log.offset
+
+
 async def test_answers_without_records_wait_for_a_majority() -> None:
     """An image, and a refusal; a change of its own needs no more than its commit."""
     async with running() as setup:
@@ -176,9 +189,8 @@ async def test_answers_without_records_wait_for_a_majority() -> None:
         await setup.log.commit()
         assert (await created).outcome.is_good
 
-        def image() -> asyncio.Task[MetadataImage]:
-            handler = lambda c, _: Decision(response=c.committed)  # noqa: E731
-            return asyncio.create_task(setup.host.decide(handler))
+        def image() -> asyncio.Task[Decision[MetadataImage]]:
+            return asyncio.create_task(setup.host.decide(lambda work: work.committed))
 
         asked: list[asyncio.Task[Any]] = [image(), asyncio.create_task(create(setup, "a"))]
         for _ in range(20):
@@ -186,7 +198,7 @@ async def test_answers_without_records_wait_for_a_majority() -> None:
         assert not any(task.done() for task in asked)
         confirmations.put_nowait(None)
         confirmations.put_nowait(None)
-        assert (await asked[0]).topic("a") is not None
+        assert (await asked[0]).response.topic("a") is not None
         assert (await asked[1]).outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
         confirmations.put_nowait(NotLeader("deposed", leader_id=3))
         with pytest.raises(NotActive, match="deposed"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek_metadata_quorum.controller import recovery
 from odradek_metadata_quorum.controller.requests import LogEnd, ReportLogEndsRequest
 from odradek_protocol.identity import BrokerId, DirectoryId, TopicIdPartition
 from odradek_protocol.metadata.records import RestartClass
@@ -92,16 +93,13 @@ class Story:
         partition = TopicIdPartition(state.topic_id, state.partition)
         asked = self.cluster.heartbeat(int(broker)).report_log_ends
         assert (partition in asked) == (how == "asked"), asked
-        self.cluster.commit(
-            self.cluster.controller.handle_report_log_ends(
-                ReportLogEndsRequest(
-                    broker_id=BrokerId(int(broker)),
-                    broker_epoch=self.cluster.epochs[int(broker)],
-                    partitions=(
-                        LogEnd(partition=partition, last_epoch=last_epoch, log_end=log_end),
-                    ),
-                )
-            )
+        self.cluster.decide(
+            recovery.report_log_ends,
+            ReportLogEndsRequest(
+                broker_id=BrokerId(int(broker)),
+                broker_epoch=self.cluster.epochs[int(broker)],
+                partitions=(LogEnd(partition=partition, last_epoch=last_epoch, log_end=log_end),),
+            ),
         )
         self._pass("250")
 

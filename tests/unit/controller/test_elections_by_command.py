@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek_metadata_quorum.controller import leaders, recovery
 from odradek_metadata_quorum.controller.recovery import CHECK_INTERVAL_MS
 from odradek_metadata_quorum.controller.requests import (
     ElectLeadersRequest,
@@ -32,9 +33,7 @@ def test_preferred_leaders_are_elected_by_command() -> None:
     found.beat(1)
 
     def elect(**request: Any) -> dict[str, ErrorCode]:
-        results = found.commit(
-            found.controller.handle_elect_leaders(ElectLeadersRequest(**request))
-        )
+        results = found.decide(leaders.elect_leaders, ElectLeadersRequest(**request))
         return {str(result.partition): result.outcome.error for result in results}
 
     named = (
@@ -62,11 +61,11 @@ def test_an_unclean_election_by_command_takes_a_live_replica() -> None:
     found.register(2, RestartClass.PROCESS)
     found.beat(2)
     request = ElectLeadersRequest(unclean=True)
-    (result,) = found.commit(found.controller.handle_elect_leaders(request))
+    (result,) = found.decide(leaders.elect_leaders, request)
     assert result.outcome.is_good
     state = found.state()
     assert (state.leader, state.isr, state.recovering) == (2, (2,), True)
-    assert found.commit(found.controller.handle_elect_leaders(request)) == ()
+    assert found.decide(leaders.elect_leaders, request) == ()
 
 
 def test_an_unclean_election_by_command_counts_no_log_end_of_an_earlier_life() -> None:
@@ -83,14 +82,13 @@ def test_an_unclean_election_by_command_counts_no_log_end_of_an_earlier_life() -
     def tell(broker_id: int, log_end: int) -> None:
         assert partition in found.heartbeat(broker_id).report_log_ends
         told = (LogEnd(partition=partition, last_epoch=0, log_end=log_end),)
-        found.commit(
-            found.controller.handle_report_log_ends(
-                ReportLogEndsRequest(
-                    broker_id=BrokerId(broker_id),
-                    broker_epoch=found.epochs[broker_id],
-                    partitions=told,
-                )
-            )
+        found.decide(
+            recovery.report_log_ends,
+            ReportLogEndsRequest(
+                broker_id=BrokerId(broker_id),
+                broker_epoch=found.epochs[broker_id],
+                partitions=told,
+            ),
         )
 
     tell(2, 100)
@@ -100,7 +98,7 @@ def test_an_unclean_election_by_command_counts_no_log_end_of_an_earlier_life() -
     request = ElectLeadersRequest(
         unclean=True, partitions=(TopicPartition(TopicName("t"), PartitionIndex(0)),)
     )
-    (result,) = found.commit(found.controller.handle_elect_leaders(request))
+    (result,) = found.decide(leaders.elect_leaders, request)
     assert result.outcome.is_good
     assert found.state().leader == 3
 

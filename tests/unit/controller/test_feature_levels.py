@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller import ControllerSettings, controllers, registration
+from odradek_metadata_quorum.controller.administration import features
 from odradek_metadata_quorum.controller.controllers import REGISTRATION_MS_MAX
 from odradek_metadata_quorum.controller.decision import Outcome
 from odradek_metadata_quorum.controller.requests import RegisterControllerRequest
@@ -41,9 +42,7 @@ def upgraded_cluster(*, brokers: tuple[int, ...] = (1, 2, 3)) -> Cluster:
 
 
 def raise_to(found: Cluster, level: int, name: str = "metadata.version", **more: Any) -> Outcome:
-    decision = found.controller.handle_update_feature(name, level, found.now_ms, **more)
-    outcome: Outcome = found.commit(decision)
-    return outcome
+    return found.decide(features.update_feature, name, level, **more)
 
 
 def register_controllers(found: Cluster, *nodes: int, features: Any = OWN_MAXIMA) -> None:
@@ -53,7 +52,7 @@ def register_controllers(found: Cluster, *nodes: int, features: Any = OWN_MAXIMA
             incarnation_id=IncarnationId(bytes([node]) * 16),
             features=features,
         )
-        outcome = found.commit(found.controller.handle_register_controller(request, found.now_ms))
+        outcome = found.decide(controllers.register_controller, request)
         assert outcome.is_good, outcome
 
 
@@ -96,7 +95,7 @@ def test_a_broker_that_is_fenced_or_gone_counts_until_it_is_unregistered() -> No
     register_controllers(found, *VOTERS)
     found.register(2, features=())
     assert "broker 2" in raise_to(found, 2).message
-    assert found.commit(found.controller.handle_unregister_broker(2)).is_good  # type: ignore[arg-type]
+    assert found.decide(registration.unregister, 2).is_good  # type: ignore[arg-type]
     assert raise_to(found, 2).is_good
 
 
@@ -137,7 +136,7 @@ def test_who_is_no_voter_does_not_register() -> None:
     request = RegisterControllerRequest(
         controller_id=ControllerId(4), incarnation_id=IncarnationId(bytes(16)), features=OWN_MAXIMA
     )
-    outcome = found.commit(found.controller.handle_register_controller(request, 0))
+    outcome = found.decide(controllers.register_controller, request)
     assert outcome.error is ErrorCode.INVALID_REGISTRATION
     assert "not a voter" in outcome.message
 

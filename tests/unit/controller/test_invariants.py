@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from odradek_metadata_quorum.controller import leaders, reassignment, recovery, topics
 from odradek_metadata_quorum.controller.requests import (
     DeleteTopicsRequest,
     ElectLeadersRequest,
@@ -118,9 +119,7 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(unclean=st.booleans())
     def elect(self, unclean: bool) -> None:
         cluster = self.cluster
-        cluster.commit(
-            cluster.controller.handle_elect_leaders(ElectLeadersRequest(unclean=unclean))
-        )
+        cluster.decide(leaders.elect_leaders, ElectLeadersRequest(unclean=unclean))
 
     @rule(minimum=st.sampled_from(["1", "2", "3"]))
     def set_minimum(self, minimum: str) -> None:
@@ -131,10 +130,9 @@ class ControllerMachine(RuleBasedStateMachine):
     def move(self, index: int, replicas: list[int], count: int) -> None:
         partition = TopicPartition(TopicName("t"), PartitionIndex(index))
         target = tuple(map(BrokerId, replicas[:count])) or None
-        self.cluster.commit(
-            self.cluster.controller.handle_alter_reassignments(
-                (Reassignment(partition=partition, replicas=target),)
-            )
+        self.cluster.decide(
+            reassignment.alter_reassignments,
+            (Reassignment(partition=partition, replicas=target),),
         )
 
     @rule(broker=brokers, last_epoch=st.integers(0, 5), log_end=st.integers(0, 100))
@@ -148,7 +146,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 for partition in asked
             ),
         )
-        self.cluster.commit(self.cluster.controller.handle_report_log_ends(request))
+        self.cluster.decide(recovery.report_log_ends, request)
 
     @rule(broker=brokers)
     def lose_directory(self, broker: int) -> None:
@@ -159,7 +157,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def delete(self, again: bool) -> None:
         cluster = self.cluster
         request = DeleteTopicsRequest(names=("t",))
-        cluster.commit(cluster.controller.handle_delete_topics(request))
+        cluster.decide(topics.delete_topics, request)
         cluster.create("t" if again else "u", partitions=4, replicas=2)
 
     @rule(at_once=st.booleans())

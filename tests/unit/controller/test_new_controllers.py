@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller import ControllerSettings, registration
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -68,7 +68,7 @@ def test_a_controller_that_lost_its_leadership_decides_nothing() -> None:
     assert not found.controller.is_active
     assert found.controller.tick(10_000) == []
     with pytest.raises(AssertionError, match="standby"):
-        found.controller.handle_unregister_broker(BrokerId(1))
+        found.controller.decide(found.now_ms, registration.unregister, BrokerId(1))
 
 
 def test_what_was_not_committed_is_forgotten_and_names_are_free_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek_metadata_quorum.controller import registration
 from odradek_metadata_quorum.controller.requests import AlterPartitionResult
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -230,11 +231,11 @@ def test_a_broker_that_stops_is_not_unfenced_again() -> None:
 
 def test_a_live_broker_cannot_be_forgotten_a_dead_one_can() -> None:
     found = cluster()
-    alive = found.commit(found.controller.handle_unregister_broker(BrokerId(2)))
+    alive = found.decide(registration.unregister, BrokerId(2))
     assert alive.error is ErrorCode.INVALID_REQUEST
     found.kill(2, 1, 3)
-    assert found.commit(found.controller.handle_unregister_broker(BrokerId(2))).is_good
+    assert found.decide(registration.unregister, BrokerId(2)).is_good
     assert BrokerId(2) not in found.image.brokers
-    again = found.commit(found.controller.handle_unregister_broker(BrokerId(2)))
+    again = found.decide(registration.unregister, BrokerId(2))
     assert again.error is ErrorCode.BROKER_ID_NOT_REGISTERED
     assert found.register(2).outcome.is_good

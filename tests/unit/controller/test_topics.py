@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_metadata_quorum.controller import ControllerSettings
+from odradek_metadata_quorum.controller import ControllerSettings, reassignment, topics
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.controller.placement import Candidate, PlacementError, place
 from odradek_metadata_quorum.controller.requests import (
@@ -97,7 +97,7 @@ def test_one_bad_topic_does_not_keep_the_others_back() -> None:
     request = CreateTopicsRequest(
         topics=(NewTopic(name="a"), NewTopic(name="b/"), NewTopic(name="c"), NewTopic(name="c"))
     )
-    results = found.commit(found.controller.handle_create_topics(request))
+    results = found.decide(topics.create_topics, request)
     assert [result.outcome.error for result in results] == [
         ErrorCode.NONE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -110,7 +110,7 @@ def test_one_bad_topic_does_not_keep_the_others_back() -> None:
 def test_validate_only_changes_nothing() -> None:
     found = cluster()
     request = CreateTopicsRequest(topics=(NewTopic(name="a"),), validate_only=True)
-    decision = found.controller.handle_create_topics(request)
+    decision = found.controller.decide(found.now_ms, topics.create_topics, request)
     assert decision.response[0].outcome.is_good
     assert not decision.records
 
@@ -129,9 +129,7 @@ def test_two_requests_in_flight_cannot_both_take_a_name() -> None:
 def test_a_name_that_comes_again_has_another_id() -> None:
     found = cluster()
     first = found.create().topic_id
-    (gone,) = found.commit(
-        found.controller.handle_delete_topics(DeleteTopicsRequest(topic_ids=(first,)))
-    )
+    (gone,) = found.decide(topics.delete_topics, DeleteTopicsRequest(topic_ids=(first,)))
     assert gone.name == "t"
     second = found.create().topic_id
     assert second != first
@@ -141,7 +139,7 @@ def test_a_name_that_comes_again_has_another_id() -> None:
 def test_deleting_what_is_not_there_says_so() -> None:
     found = cluster()
     request = DeleteTopicsRequest(names=("x",), topic_ids=(TopicId(b"x" * 16),))
-    by_name, by_id = found.commit(found.controller.handle_delete_topics(request))
+    by_name, by_id = found.decide(topics.delete_topics, request)
     assert by_name.outcome.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert by_id.outcome.error is ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -166,7 +164,7 @@ def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode
     found = cluster()
     found.create(partitions=2, replicas=2)
     request = CreatePartitionsRequest(topics=(wanted,))
-    (result,) = found.commit(found.controller.handle_create_partitions(request))
+    (result,) = found.decide(topics.create_partitions, request)
     assert result.outcome.error is error
 
 
@@ -176,9 +174,9 @@ def test_where_groups_lie_neither_goes_nor_grows(name: str) -> None:
     found = cluster()
     topic_id = found.create(name, partitions=2).topic_id
     more = CreatePartitionsRequest(topics=(NewPartitions(name=name, total_count=3),))
-    (grown,) = found.commit(found.controller.handle_create_partitions(more))
+    (grown,) = found.decide(topics.create_partitions, more)
     gone = DeleteTopicsRequest(names=(name,), topic_ids=(topic_id,))
-    results = found.commit(found.controller.handle_delete_topics(gone))
+    results = found.decide(topics.delete_topics, gone)
     for result in (grown, *results):
         assert result.outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert name in result.outcome.message
@@ -192,7 +190,7 @@ def test_added_partitions_leave_those_that_are_there_alone() -> None:
     found.create(partitions=2, replicas=2)
     before = [found.state(0), found.state(1)]
     request = CreatePartitionsRequest(topics=(NewPartitions(name="t", total_count=5),))
-    found.commit(found.controller.handle_create_partitions(request))
+    found.decide(topics.create_partitions, request)
     assert [found.state(0), found.state(1)] == before
     assert len(found.state(4).replicas) == 2
     leaders = Counter(found.state(i).leader for i in range(5))
@@ -206,10 +204,10 @@ def test_a_partition_that_moves_does_not_count_double_for_those_that_are_added()
         partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
         replicas=(BrokerId(3), BrokerId(4)),
     )
-    found.commit(found.controller.handle_alter_reassignments((move,)))
+    found.decide(reassignment.alter_reassignments, (move,))
     assert len(found.state(0).replicas) == 4
     request = CreatePartitionsRequest(topics=(NewPartitions(name="t", total_count=2),))
-    (result,) = found.commit(found.controller.handle_create_partitions(request))
+    (result,) = found.decide(topics.create_partitions, request)
     assert result.replication_factor == 2
     assert len(found.state(1).replicas) == 2
 
@@ -236,14 +234,12 @@ def test_many_topics_of_one_partition_spread_their_leaders() -> None:
 def test_thousands_of_topics_at_once_do_not_stop_the_controller() -> None:
     found = cluster(3)
     for part in range(3):
-        topics = tuple(
+        new_topics = tuple(
             NewTopic(name=f"topic_{part}_{number}", partition_count=1, replication_factor=3)
             for number in range(3_000)
         )
         began_s = time.process_time()
-        results = found.commit(
-            found.controller.handle_create_topics(CreateTopicsRequest(topics=topics))
-        )
+        results = found.decide(topics.create_topics, CreateTopicsRequest(topics=new_topics))
         assert time.process_time() - began_s < 2.0, "heartbeats wait meanwhile"
         assert all(result.outcome.is_good for result in results)
     leaders = Counter(state.leader for state in found.image.partitions())
@@ -253,9 +249,9 @@ def test_thousands_of_topics_at_once_do_not_stop_the_controller() -> None:
 def test_what_one_request_makes_collides_within_it() -> None:
     found = Cluster()
     found.start(1)
-    topics = (NewTopic(name="a.b", partition_count=1), NewTopic(name="a_b", partition_count=1))
-    request = CreateTopicsRequest(topics=topics)
-    results = found.commit(found.controller.handle_create_topics(request))
+    new_topics = (NewTopic(name="a.b", partition_count=1), NewTopic(name="a_b", partition_count=1))
+    request = CreateTopicsRequest(topics=new_topics)
+    results = found.decide(topics.create_topics, request)
     errors = [result.outcome.error for result in results]
     assert errors == [ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION]
 
@@ -265,9 +261,9 @@ def test_a_request_for_too_many_partitions_is_refused_as_a_whole() -> None:
     found = Cluster(settings=settings)
     found.start(1)
 
-    def create(*topics: NewTopic) -> list[ErrorCode]:
-        request = CreateTopicsRequest(topics=topics)
-        results = found.commit(found.controller.handle_create_topics(request))
+    def create(*new_topics: NewTopic) -> list[ErrorCode]:
+        request = CreateTopicsRequest(topics=new_topics)
+        results = found.decide(topics.create_topics, request)
         return [result.outcome.error for result in results]
 
     by_hand = NewTopic(name="c", assignments=((BrokerId(1),),) * 2)
@@ -277,9 +273,9 @@ def test_a_request_for_too_many_partitions_is_refused_as_a_whole() -> None:
     assert create(*many[:2]) == [ErrorCode.NONE] * 2, "num.partitions is 1"
 
     def grow(**counts: int) -> list[ErrorCode]:
-        topics = tuple(NewPartitions(name=name, total_count=n) for name, n in counts.items())
-        request = CreatePartitionsRequest(topics=topics)
-        results = found.commit(found.controller.handle_create_partitions(request))
+        new_topics = tuple(NewPartitions(name=name, total_count=n) for name, n in counts.items())
+        request = CreatePartitionsRequest(topics=new_topics)
+        results = found.decide(topics.create_partitions, request)
         return [result.outcome.error for result in results]
 
     assert grow(a=6, b=4) == [ErrorCode.POLICY_VIOLATION] * 2
@@ -292,13 +288,13 @@ def test_a_topic_has_no_more_partitions_than_its_longest_name_has_room_for() -> 
     )
     found.start(1)
     wide = CreateTopicsRequest(topics=(NewTopic(name="x" * 249, partition_count=100_001),))
-    (created,) = found.commit(found.controller.handle_create_topics(wide))
+    (created,) = found.decide(topics.create_topics, wide)
     assert created.outcome.error is ErrorCode.POLICY_VIOLATION
     assert "may have 100000 partitions" in created.outcome.message
     one = CreateTopicsRequest(topics=(NewTopic(name="x" * 249, partition_count=1),))
-    found.commit(found.controller.handle_create_topics(one))
+    found.decide(topics.create_topics, one)
     more = CreatePartitionsRequest(topics=(NewPartitions(name="x" * 249, total_count=100_001),))
-    (grown,) = found.commit(found.controller.handle_create_partitions(more))
+    (grown,) = found.decide(topics.create_partitions, more)
     assert grown.outcome.error is ErrorCode.POLICY_VIOLATION
     assert "may have 100000 partitions" in grown.outcome.message
 

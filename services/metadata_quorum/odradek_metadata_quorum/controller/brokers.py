@@ -25,7 +25,7 @@ from odradek_protocol.metadata.image import BrokerState, PartitionState
 from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChange
 
 
-def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> HeartbeatResponse:
+def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     """Take note of a heartbeat and do what it asks for: fence, unfence, let go.
 
     A broker that cannot write is, to its partitions, one that is about to stop: it leaves each ISR that stays at
@@ -36,7 +36,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
         return HeartbeatResponse(
             error=error, seq=request.seq, is_active=True, controller_epoch=work.epoch
         )
-    work.liveness.heartbeat(request.broker_id, now_ms=now_ms)
+    work.liveness.heartbeat(request.broker_id, now_ms=work.now_ms)
     memory = work.memory(request.broker_id)
     memory.image_offset = max(memory.image_offset, request.image_offset)
     broker = work.image.brokers[request.broker_id]
@@ -49,19 +49,17 @@ def heartbeat(work: Workspace, request: HeartbeatRequest, *, now_ms: int) -> Hea
     broker = work.image.brokers[request.broker_id]
     leaves = request.want_shutdown or request.cannot_write
     if not broker.fenced and leaves and not broker.in_shutdown:
-        _begin_shutdown(work, broker, now_ms)
+        _begin_shutdown(work, broker)
     elif broker.in_shutdown and not leaves:
         _end_shutdown(work, broker)
     elif not broker.fenced and request.want_fence:
         _fence(work, {request.broker_id: "it asked for it"})
-    elif broker.fenced and _may_unfence(work, broker, request, now_ms):
-        _unfence(work, broker, now_ms)
-    return _heartbeat_response(work, request, now_ms)
+    elif broker.fenced and _may_unfence(work, broker, request):
+        _unfence(work, broker)
+    return _heartbeat_response(work, request)
 
 
-def _heartbeat_response(
-    work: Workspace, request: HeartbeatRequest, now_ms: int
-) -> HeartbeatResponse:
+def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     broker = work.image.brokers[request.broker_id]
     committed = work.committed.brokers.get(request.broker_id)
     is_fenced = (
@@ -74,7 +72,7 @@ def _heartbeat_response(
         seq=request.seq,
         is_active=True,
         is_fenced=is_fenced,
-        may_shutdown=request.want_shutdown and _may_shutdown(work, broker, now_ms),
+        may_shutdown=request.want_shutdown and _may_shutdown(work, broker),
         controller_epoch=work.epoch,
         report_log_ends=wanted_log_ends(work, request.broker_id),
     )
@@ -144,29 +142,27 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
     work.settle_all(s for s in work.image.partitions() if not fenced.isdisjoint(s.replicas))
 
 
-def fence_dead(work: Workspace, fences: Iterable[Fence], *, now_ms: int) -> None:
+def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
     """Fence brokers whose stream broke or that were silent too long, and remember it."""
     reasons = {}
     for fence in fences:
         broker = work.image.brokers.get(fence.broker_id)
         if broker is None or broker.fenced:
             continue
-        note_fencing(work, fence.broker_id, now_ms)
+        note_fencing(work, fence.broker_id)
         reason = (
             "its connection broke"
             if fence.found is Connection.BROKEN
             else f"no heartbeat came for {work.settings.session_ms} ms"
         )
-        if delay_ms := unfence_delay_ms(work, fence.broker_id, now_ms):
+        if delay_ms := unfence_delay_ms(work, fence.broker_id):
             reason += f", once more: it is not taken back for {delay_ms} ms"
         reasons[fence.broker_id] = reason
     if reasons:
         _fence(work, reasons)
 
 
-def _may_unfence(
-    work: Workspace, broker: BrokerState, request: HeartbeatRequest, now_ms: int
-) -> bool:
+def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest) -> bool:
     """R23."""
     if request.want_fence or request.want_shutdown:
         return False
@@ -175,24 +171,24 @@ def _may_unfence(
     if {*broker.offline_directory_ids, *request.offline_directory_ids} >= {*broker.directory_ids}:
         return False
     fenced_at_ms = work.memory(broker.broker_id).fenced_at_ms
-    delay_ms = unfence_delay_ms(work, broker.broker_id, now_ms)
-    return not fenced_at_ms or now_ms >= fenced_at_ms[-1] + delay_ms
+    delay_ms = unfence_delay_ms(work, broker.broker_id)
+    return not fenced_at_ms or work.now_ms >= fenced_at_ms[-1] + delay_ms
 
 
-def _unfence(work: Workspace, broker: BrokerState, now_ms: int) -> None:
+def _unfence(work: Workspace, broker: BrokerState) -> None:
     """One that cannot write may lead what it has; its next heartbeat takes away what others can."""
     in_shutdown = False if broker.in_shutdown else None
     work.write(_registration_change(broker, fenced=False, in_shutdown=in_shutdown))
-    work.liveness.watch(broker.broker_id, now_ms=now_ms)
+    work.liveness.watch(broker.broker_id, now_ms=work.now_ms)
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
     work.settle_all(leaderless)
 
 
-def _begin_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> None:
+def _begin_shutdown(work: Workspace, broker: BrokerState) -> None:
     work.write(_registration_change(broker, in_shutdown=True))
     work.settle_all(work.partitions_of(broker.broker_id))
     memory = work.memory(broker.broker_id)
-    memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, now_ms
+    memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
 
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
@@ -203,7 +199,7 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
     work.settle_all(leaderless)
 
 
-def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
+def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     """Whether its leaderships have moved and the live brokers know, or have had time to."""
     if broker.fenced:
         return True
@@ -211,7 +207,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
         return False
     memory = work.memory(broker.broker_id)
     if memory.shutdown_offset is None:  # begun under another controller
-        memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, now_ms
+        memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
     if memory.judged_at != work.next_offset:  # no answer changes without a record
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
@@ -224,9 +220,9 @@ def _may_shutdown(work: Workspace, broker: BrokerState, now_ms: int) -> bool:
         work.is_repair_due = True
         return False
     if memory.is_missed:
-        memory.shutdown_since_ms = now_ms  # it waits for as long as it is configured to
+        memory.shutdown_since_ms = work.now_ms  # it waits for as long as it is configured to
         return False
-    if now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
+    if work.now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
         return True
     return work.committed.offset >= memory.shutdown_offset and all(
         work.memory(other.broker_id).image_offset >= memory.shutdown_offset
@@ -255,6 +251,6 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
     return any(standing_of(b) >= Standing.LIVE for b in {*state.replicas} - {*state.isr})
 
 
-def stale_life(known: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Whether a later life of the same broker is committed; a standby may tell that, too."""
-    return known is not None and 0 <= broker_epoch < known.broker_epoch
+def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
+    """Return whether a later registration of the broker is committed; a standby may say so, too."""
+    return broker is not None and 0 <= broker_epoch < broker.broker_epoch

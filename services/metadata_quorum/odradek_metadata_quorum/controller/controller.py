@@ -1,28 +1,30 @@
-"""The controller: what every member of the quorum replays, and what its active one decides.
+"""The controller: every member of the quorum replays the metadata, and the active member decides its changes.
 
     STANDBY  --became_active(epoch)-->  OPENING  --its first batch is replayed-->  ACTIVE
        ^                                   |                                         |
        +---------- resigned() -------------+-----------------------------------------+
 
 In every state `replay` applies committed records to the committed image, and heartbeats and broken
-streams are noted, so that a new active controller knows who was dead before its time (R24).
+streams are noted, so that a new active controller knows which brokers were silent before its time (R24).
 
 OPENING proposes one batch of its own (a NoOp; on a cluster's first start also the initial feature
-levels, the log's incarnation and the initial configs) and decides nothing until it comes back. When
-it does, everything older is in the committed image, the controller knows that it is the active one,
-and the offset of whatever it proposes next is one more.
+levels, the log's incarnation and the initial configs) and decides nothing until that batch is replayed.
+Then everything older is in the committed image, the controller knows that it is the active one,
+and the offset of each later proposal is one more than the last.
 
-ACTIVE decides. `handle_*` and `tick` give `Decision`s; the caller must
+ACTIVE decides. `decide`, `heartbeat` and `tick` return `Decision`s; the caller must
 
 1. propose the payloads of all decisions that have records, in the order in which they were made, in
    the epoch of `became_active`;
-2. answer a decision only when its records, and those of all decisions before it, are committed and
+2. respond to a decision only when its records, and those of all decisions before it, are committed and
    replayed here;
-3. call `resigned` as soon as the quorum says so, or any proposal fails: nothing that is undecided
-   then is ever answered with success.
+3. call `resigned` as soon as the quorum says so, or any proposal fails: no decision that is still
+   uncommitted then gets a successful response.
 
-How decisions see those before them that are not committed yet: workspace.py. If a handler fails, by
-a bug or because its batch is too large, what it had written is undone and nothing is proposed.
+A handler is a function of a `Workspace` and a request; it returns the response and adds records by
+`Workspace.write`. How decisions see those before them that are not committed yet: workspace.py. If a
+handler raises, because of a bug or because its batch is too large, its records are undone and nothing
+is proposed.
 
 No method waits, reads a clock or draws at random: `now_ms` is the caller's monotonic clock, `draws`
 the caller's source. The same calls give the same decisions.
@@ -33,53 +35,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
-from odradek_metadata_quorum.controller import (
-    brokers,
-    controllers,
-    leaders,
-    partitions,
-    producer_ids,
-    reassignment,
-    recovery,
-    registration,
-    topics,
-)
-from odradek_metadata_quorum.controller.administration import (
-    access,
-    configs,
-    credentials,
-    features,
-    quotas,
-)
+from odradek_metadata_quorum.controller import brokers, leaders, recovery
+from odradek_metadata_quorum.controller.administration import features
 from odradek_metadata_quorum.controller.decision import (
     BatchTooLarge,
     ControllerSettings,
     Decision,
     Draws,
-    Outcome,
 )
-from odradek_metadata_quorum.controller.liveness import Liveness
-from odradek_metadata_quorum.controller.requests import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    ElectLeadersRequest,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PartitionResult,
-    Reassignment,
-    RegisterControllerRequest,
-    RegisterRequest,
-    RegisterResponse,
-    ReportLogEndsRequest,
-    TopicResult,
-)
+from odradek_metadata_quorum.controller.liveness import Fence, Liveness
+from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerId, MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -97,6 +64,7 @@ from odradek_protocol.metadata.records import (
     NoOp,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -108,7 +76,7 @@ class _Opening:
 
 
 class Controller:
-    """One member's controller. See the module's text for its states and its caller's duties."""
+    """One member's controller. The module's docstring has its states and its caller's duties."""
 
     def __init__(self, settings: ControllerSettings, draws: Draws) -> None:
         self.settings = settings
@@ -123,11 +91,9 @@ class Controller:
         self._work: Workspace | None = None
         self._in_flight: deque[tuple[MetadataOffset, tuple[MetadataRecord, ...]]] = deque()
 
-    # --- state
-
     @property
     def is_active(self) -> bool:
-        """Whether `handle_*` may be called."""
+        """Whether `decide` may be called."""
         return self._work is not None
 
     @property
@@ -147,10 +113,13 @@ class Controller:
         """The working image while active, else the committed one."""
         return self.committed if self._work is None else self._work.image
 
-    # --- the quorum's side
+    def why_fenced(self, broker_id: BrokerId) -> str:
+        """Why this controller last fenced a broker while active, for people; empty if it has not."""
+        memory = None if self._work is None else self._work.memories.get(broker_id)
+        return "" if memory is None else memory.fenced_because
 
     def became_active(self, epoch: int, now_ms: int) -> list[Decision[None]]:
-        """This member leads the quorum in `epoch`, and all older entries are replayed here."""
+        """Begin to open: this member leads the quorum in `epoch`, and all older entries are replayed here."""
         assert self.epoch is None, f"active twice: {self.epoch}, {epoch}"
         records: list[MetadataRecord] = [NoOp()]
         metadata_version = self.committed.metadata_version
@@ -170,10 +139,11 @@ class Controller:
                 for name, value in self.settings.initial_configs
             ]
         self._opening = _Opening(epoch=epoch, now_ms=now_ms, records_left=len(records))
-        return [_decision(None, tuple(records), epoch, metadata_version)]
+        next_offset = MetadataOffset(self.committed.offset + 1)
+        return [_decision(None, tuple(records), epoch, metadata_version, next_offset)]
 
     def resigned(self) -> None:
-        """This member leads no longer: forget all that was decided and not committed."""
+        """Become a standby: forget all decisions that are not committed."""
         self._opening = self._work = None
         self._in_flight.clear()
         self._liveness.deactivate()
@@ -219,13 +189,11 @@ class Controller:
         unfenced = [b.broker_id for b in self.committed.brokers.values() if not b.fenced]
         self._liveness.activate(unfenced, now_ms=opening.now_ms)
 
-    # --- time
-
     def tick(self, now_ms: int) -> list[Decision[None]]:
-        """Judge what time has brought: deaths, unfinished repairs, elections, the balance.
+        """Decide what the passing of time requires: fencing, unfinished repairs, elections, the balance.
 
         Call it every 50 ms or so, after the heartbeats that wait were handed in, and at once again
-        while `is_repairing`. Standbys: nothing.
+        while `is_repairing`. A standby decides nothing.
         """
         work = self._work
         if work is None:
@@ -233,185 +201,52 @@ class Controller:
         decisions: list[Decision[None]] = []
         unfenced = [b.broker_id for b in work.image.brokers.values() if not b.fenced]
         self._liveness.keep_watching(unfenced, now_ms=now_ms)
-        fences = self._liveness.tick(now_ms=now_ms)
+        fences: list[Fence] = self._liveness.tick(now_ms=now_ms)
         if fences:
-            decisions.append(self._decide(lambda w: brokers.fence_dead(w, fences, now_ms=now_ms)))
-        decisions.append(self._decide(lambda w: recovery.pursue(w, now_ms=now_ms)))
-        decisions.append(self._decide(_repair))
-        decisions.append(self._decide(lambda w: leaders.rebalance(w, now_ms=now_ms)))
+            decisions.append(self.decide(now_ms, brokers.fence_dead, fences))
+        decisions.append(self.decide(now_ms, recovery.pursue))
+        decisions.append(self.decide(now_ms, _repair))
+        decisions.append(self.decide(now_ms, leaders.rebalance))
         return [decision for decision in decisions if decision.records]
 
-    # --- brokers
-
-    def handle_register(self, request: RegisterRequest, now_ms: int) -> Decision[RegisterResponse]:
-        """A broker's life begins."""
-        return self._decide(lambda work: registration.register(work, request, now_ms=now_ms))
-
-    def handle_heartbeat(
-        self, request: HeartbeatRequest, now_ms: int
-    ) -> Decision[HeartbeatResponse]:
-        """A heartbeat, at the active controller or a standby; a standby's renews no lease."""
+    def heartbeat(self, now_ms: int, request: HeartbeatRequest) -> Decision[HeartbeatResponse]:
+        """Note a heartbeat, at the active controller or a standby; a standby's response renews no lease."""
         if self._work is not None:
-            return self._decide(lambda work: brokers.heartbeat(work, request, now_ms=now_ms))
-        known = self.committed.brokers.get(request.broker_id)
-        if brokers.stale_life(known, request.broker_epoch):
+            return self.decide(now_ms, brokers.heartbeat, request)
+        broker = self.committed.brokers.get(request.broker_id)
+        if brokers.is_stale_epoch(broker, request.broker_epoch):
             return Decision(
                 response=HeartbeatResponse(error=ErrorCode.STALE_BROKER_EPOCH, seq=request.seq)
             )
-        if known is not None:  # strangers take no memory here
+        if broker is not None:  # an unregistered broker must not take memory here
             self._liveness.heartbeat(request.broker_id, now_ms=now_ms)
         return Decision(response=HeartbeatResponse(seq=request.seq))
 
     def stream_broken(self, broker_id: BrokerId, now_ms: int) -> None:
-        """The last open heartbeat stream of a broker ended; at every controller."""
+        """Note that the last open heartbeat stream of a broker ended, at every controller."""
         self._liveness.stream_broken(broker_id, now_ms=now_ms)
 
-    def handle_unregister_broker(self, broker_id: BrokerId) -> Decision[Outcome]:
-        """A broker will not come back."""
-        return self._decide(lambda work: registration.unregister(work, broker_id))
-
-    def handle_report_log_ends(self, request: ReportLogEndsRequest) -> Decision[ErrorCode]:
-        """A broker tells what it holds, because it was asked (R22)."""
-        return self._decide(lambda work: recovery.report_log_ends(work, request))
-
-    def handle_allocate_producer_ids(
-        self, request: AllocateProducerIdsRequest
-    ) -> Decision[AllocateProducerIdsResponse]:
-        """A broker wants producer ids."""
-        return self._decide(lambda work: producer_ids.allocate_producer_ids(work, request))
-
-    def why_fenced(self, broker_id: BrokerId) -> str:
-        """For people: why this controller, while active, fenced a broker last; empty: it did not."""
-        memory = None if self._work is None else self._work.memories.get(broker_id)
-        return "" if memory is None else memory.fenced_because
-
-    # --- controllers
-
-    def handle_register_controller(
-        self, request: RegisterControllerRequest, now_ms: int
-    ) -> Decision[Outcome]:
-        """A voter says which feature levels it supports."""
-        return self._decide(
-            lambda work: controllers.register_controller(work, request, now_ms=now_ms)
-        )
-
-    # --- partitions
-
-    def handle_alter_partition(
-        self, request: AlterPartitionRequest
-    ) -> Decision[AlterPartitionResponse]:
-        """A leader proposes in-sync replicas."""
-        return self._decide(lambda work: partitions.alter_partitions(work, request))
-
-    def handle_elect_leaders(
-        self, request: ElectLeadersRequest
-    ) -> Decision[tuple[PartitionResult, ...]]:
-        """Preferred or unclean elections by command."""
-        return self._decide(lambda work: leaders.elect_leaders(work, request))
-
-    def handle_alter_reassignments(
-        self, reassignments: tuple[Reassignment, ...], *, keep_replication_factor: bool = False
-    ) -> Decision[tuple[PartitionResult, ...]]:
-        """Partitions move to other brokers."""
-        return self._decide(
-            lambda work: reassignment.alter_reassignments(
-                work, reassignments, keep_replication_factor=keep_replication_factor
-            )
-        )
-
-    # --- topics
-
-    def handle_create_topics(
-        self, request: CreateTopicsRequest
-    ) -> Decision[tuple[TopicResult, ...]]:
-        """Topics to create."""
-        return self._decide(lambda work: topics.create_topics(work, request))
-
-    def handle_delete_topics(
-        self, request: DeleteTopicsRequest
-    ) -> Decision[tuple[TopicResult, ...]]:
-        """Topics to delete."""
-        return self._decide(lambda work: topics.delete_topics(work, request))
-
-    def handle_create_partitions(
-        self, request: CreatePartitionsRequest
-    ) -> Decision[tuple[TopicResult, ...]]:
-        """Partitions to add."""
-        return self._decide(lambda work: topics.create_partitions(work, request))
-
-    # --- administration
-
-    def handle_alter_configs(
-        self, request: configs.AlterConfigsRequest
-    ) -> Decision[tuple[Outcome, ...]]:
-        """Configs to change."""
-        return self._decide(lambda work: configs.alter_configs(work, request))
-
-    def handle_create_acls(
-        self, entries: tuple[access.AclEntry, ...]
-    ) -> Decision[tuple[Outcome, ...]]:
-        """Access control entries to add."""
-        return self._decide(lambda work: access.create_acls(work, entries))
-
-    def handle_delete_acls(
-        self, filters: tuple[access.AclEntry, ...]
-    ) -> Decision[tuple[tuple[Outcome, tuple[access.AclEntry, ...]], ...]]:
-        """Access control entries to delete."""
-        return self._decide(lambda work: access.delete_acls(work, filters))
-
-    def handle_alter_scram_users(
+    def decide(
         self,
-        upsertions: tuple[credentials.ScramUpsertion, ...],
-        deletions: tuple[credentials.ScramDeletion, ...],
-    ) -> Decision[tuple[tuple[str, Outcome], ...]]:
-        """SCRAM credentials to set and remove."""
-        return self._decide(lambda work: credentials.alter_scram_users(work, upsertions, deletions))
-
-    def handle_alter_quotas(
-        self, alterations: tuple[quotas.QuotaAlteration, ...], *, validate_only: bool = False
-    ) -> Decision[tuple[Outcome, ...]]:
-        """Quotas to set and remove."""
-        return self._decide(
-            lambda work: quotas.alter_quotas(work, alterations, validate_only=validate_only)
-        )
-
-    def handle_update_feature(
-        self,
-        name: str,
-        level: int,
         now_ms: int,
-        *,
-        allow_downgrade: bool = False,
-    ) -> Decision[Outcome]:
-        """A feature level to change."""
-        return self._decide(
-            lambda work: features.update_feature(
-                work,
-                name,
-                level,
-                now_ms=now_ms,
-                allow_downgrade=allow_downgrade,
-            )
-        )
+        handler: Callable[Concatenate[Workspace, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision[T]:
+        """Run a handler on the working image. Its records go in flight, or, if it raises, are undone.
 
-    def handle_describe_features(
-        self, now_ms: int
-    ) -> Decision[tuple[tuple[features.FeatureDescription, ...], MetadataOffset]]:
-        """All features of this program, and the metadata offset that they are read at."""
-        return self._decide(
-            lambda work: (features.describe_features(work, now_ms=now_ms), work.committed.offset)
-        )
-
-    def _decide(self, handler: Callable[[Workspace], T]) -> Decision[T]:
-        """Run a handler; its records go into flight, or, if it fails, are undone."""
+        Raises:
+            BatchTooLarge: its records do not fit into one entry of the quorum's log.
+        """
         work = self._work
         assert work is not None, "a standby decides nothing"
         offset = work.next_offset
+        work.now_ms = now_ms
         try:
-            response = handler(work)
-            decision = _decision(
-                response, tuple(work.written), work.epoch, work.image.metadata_version
-            )
+            response = handler(work, *args, **kwargs)
+            records, level = tuple(work.written), work.image.metadata_version
+            decision = _decision(response, records, work.epoch, level, offset)
             if len(decision.payload) > self.settings.batch_bytes_max:
                 raise BatchTooLarge(
                     f"this request needs {len(decision.payload)} bytes of metadata at once, at "
@@ -433,13 +268,17 @@ class Controller:
 
 
 def _decision(
-    response: T, records: tuple[MetadataRecord, ...], epoch: int, metadata_version: int
+    response: T,
+    records: tuple[MetadataRecord, ...],
+    epoch: int,
+    metadata_version: int,
+    next_offset: MetadataOffset,
 ) -> Decision[T]:
     if not records:
-        return Decision(response=response)
+        return Decision(response=response, offset=MetadataOffset(next_offset - 1))
     batch = MetadataBatch(controller_epoch=epoch, records=records)
     payload = encode_batch(batch, level=metadata_version)
-    return Decision(response=response, records=records, payload=payload)
+    return Decision(response=response, records=records, payload=payload, offset=next_offset)
 
 
 def _repair(work: Workspace) -> None:

@@ -21,9 +21,7 @@ from odradek_protocol.metadata.records import RegisterController
 REGISTRATION_MS_MAX: Final = 10_000
 
 
-def register_controller(
-    work: Workspace, request: RegisterControllerRequest, *, now_ms: int
-) -> Outcome:
+def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
     """Note what a voter supports; the same registration again writes nothing."""
     voters = work.settings.voters
     if request.controller_id not in voters:
@@ -33,7 +31,7 @@ def register_controller(
             f" are {', '.join(map(str, voters))}: correct its controller.quorum.voters",
         )
     work.controllers[request.controller_id] = ControllerMemory(
-        features=request.features, registered_at_ms=now_ms
+        features=request.features, registered_at_ms=work.now_ms
     )
     registration = RegisterController(
         controller_id=request.controller_id,
@@ -48,12 +46,10 @@ def register_controller(
     return GOOD
 
 
-def registered_features(
-    work: Workspace, controller_id: ControllerId, *, now_ms: int
-) -> FeatureLevels | None:
+def registered_features(work: Workspace, controller_id: ControllerId) -> FeatureLevels | None:
     """The highest levels that a voter supports; None when it has not registered."""
     memory = work.controllers.get(controller_id)
-    if memory is not None and now_ms - memory.registered_at_ms <= REGISTRATION_MS_MAX:
+    if memory is not None and work.now_ms - memory.registered_at_ms <= REGISTRATION_MS_MAX:
         return memory.features
     registered = work.image.controllers.get(controller_id)
     return None if registered is None else registered.features

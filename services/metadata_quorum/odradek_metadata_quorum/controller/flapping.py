@@ -14,23 +14,23 @@ from odradek_protocol.identity import BrokerId
 _FIRST_DELAY_MS: Final = 1_000
 
 
-def note_fencing(work: Workspace, broker_id: BrokerId, now_ms: int) -> None:
+def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
     """A broker is fenced now because it died, or seemed to."""
     memory = work.memory(broker_id)
-    since = now_ms - work.settings.flap_window_ms
-    memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], now_ms]
+    since = work.now_ms - work.settings.flap_window_ms
+    memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
 
 
-def unfence_delay_ms(work: Workspace, broker_id: BrokerId, now_ms: int) -> int:
+def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
     """0, 1, 2, 4 ... s for the first, second, third, fourth fencing within the window."""
-    since = now_ms - work.settings.flap_window_ms
+    since = work.now_ms - work.settings.flap_window_ms
     times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
     if times < 2:
         return 0
     return min(_FIRST_DELAY_MS << (times - 2), work.settings.flap_delay_ms_max)
 
 
-def is_calm(work: Workspace, broker_id: BrokerId, *, now_ms: int) -> bool:
+def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
     """Whether a broker has not flapped lately: only then it gets preferred leaderships back."""
-    since = now_ms - work.settings.flap_window_ms
+    since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

@@ -96,13 +96,13 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     return GOOD
 
 
-def rebalance(work: Workspace, *, now_ms: int) -> None:
+def rebalance(work: Workspace) -> None:
     """Elect preferred leaders where too many are elsewhere, if it is time to look."""
     interval_s = work.config("leader.imbalance.check.interval.seconds")
     assert isinstance(interval_s, int)
-    if now_ms < work.leaders_checked_at_ms + interval_s * 1000:
+    if work.now_ms < work.leaders_checked_at_ms + interval_s * 1000:
         return
-    work.leaders_checked_at_ms = now_ms
+    work.leaders_checked_at_ms = work.now_ms
     if not work.config("auto.leader.rebalance.enable"):
         return
     percentage = work.config("leader.imbalance.per.broker.percentage")
@@ -112,7 +112,7 @@ def rebalance(work: Workspace, *, now_ms: int) -> None:
     for state in work.image.partitions():
         preferred = state.replicas[0]
         preferred_counts[preferred] += 1
-        if state.leader != preferred and is_calm(work, preferred, now_ms=now_ms):
+        if state.leader != preferred and is_calm(work, preferred):
             change = elect_preferred(state, work.standing_in(state))
             if change is not None:
                 wanted.setdefault(preferred, []).append(change)
@@ -124,4 +124,4 @@ def rebalance(work: Workspace, *, now_ms: int) -> None:
     ]
     work.write(*changes[: work.settings.partitions_per_batch_max])
     if len(changes) > work.settings.partitions_per_batch_max:
-        work.leaders_checked_at_ms = now_ms - interval_s * 1000  # the rest with the next tick
+        work.leaders_checked_at_ms = work.now_ms - interval_s * 1000  # the rest with the next tick

@@ -36,12 +36,12 @@ LOG_ENDS_PER_HEARTBEAT_MAX = 200
 CHECK_INTERVAL_MS = 200  # looking at 10,000 partitions takes about 2 ms
 
 
-def pursue(work: Workspace, *, now_ms: int) -> None:
+def pursue(work: Workspace) -> None:
     """Look at all leaderless partitions: begin to ask, or elect who has the longest log."""
     checked_at_ms = work.leaderless_checked_at_ms
-    if checked_at_ms is not None and now_ms < checked_at_ms + CHECK_INTERVAL_MS:
+    if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
-    work.leaderless_checked_at_ms = now_ms
+    work.leaderless_checked_at_ms = work.now_ms
     leaderless = {
         (state.topic_id, state.partition): state
         for state in work.image.partitions()
@@ -51,13 +51,13 @@ def pursue(work: Workspace, *, now_ms: int) -> None:
         del work.inquiries[key]
     elected = 0
     for key, state in leaderless.items():
-        inquiry = work.inquiries.setdefault(key, Inquiry(leaderless_since_ms=now_ms))
+        inquiry = work.inquiries.setdefault(key, Inquiry(leaderless_since_ms=work.now_ms))
         if elected == work.settings.partitions_per_batch_max:
             break
         if clean_candidate_exists(state, work.standing_in(state)):
             work.is_repair_due = True
             continue
-        leader = _pursue_one(work, state, inquiry, now_ms)
+        leader = _pursue_one(work, state, inquiry)
         if leader is not None:
             work.write(elect_unclean(state, leader))
             del work.inquiries[key]
@@ -65,22 +65,20 @@ def pursue(work: Workspace, *, now_ms: int) -> None:
     work.log_ends_wanted = _log_ends_wanted(work)
 
 
-def _pursue_one(
-    work: Workspace, state: PartitionState, inquiry: Inquiry, now_ms: int
-) -> BrokerId | None:
+def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> BrokerId | None:
     """Who leads; None: nobody yet."""
     known_good = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
-        _ask(inquiry, now_ms)
+        _ask(work, inquiry)
         if known_good <= {*live_replicas(work, state)}:
-            return _longest(work, state, inquiry, now_ms, needed=known_good)
+            return _longest(work, state, inquiry, needed=known_good)
     if not is_unclean_allowed(work, state):
         return None
     wait_ms = work.config("unclean.recovery.wait.ms")
     assert isinstance(wait_ms, int)
-    if now_ms < inquiry.leaderless_since_ms + wait_ms:
+    if work.now_ms < inquiry.leaderless_since_ms + wait_ms:
         return None
-    return _longest(work, state, inquiry, now_ms, needed=set())
+    return _longest(work, state, inquiry, needed=set())
 
 
 def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
@@ -90,26 +88,25 @@ def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
     return definition.parse(resolve_topic_config(work.image, topic.name, definition)[0]) is True
 
 
-def _ask(inquiry: Inquiry, now_ms: int) -> None:
+def _ask(work: Workspace, inquiry: Inquiry) -> None:
     if inquiry.asked_at_ms is None:
-        inquiry.asked_at_ms = now_ms
+        inquiry.asked_at_ms = work.now_ms
 
 
 def _longest(
     work: Workspace,
     state: PartitionState,
     inquiry: Inquiry,
-    now_ms: int,
     *,
     needed: set[BrokerId],
 ) -> BrokerId | None:
-    _ask(inquiry, now_ms)
+    _ask(work, inquiry)
     assert inquiry.asked_at_ms is not None, inquiry
     live = live_replicas(work, state)
     told = {b: end for b in live if (end := log_end_told(work, inquiry, b)) is not None}
     if not needed <= told.keys() or not told:
         return None
-    is_over = now_ms >= inquiry.asked_at_ms + work.settings.report_wait_ms
+    is_over = work.now_ms >= inquiry.asked_at_ms + work.settings.report_wait_ms
     if len(told) < len(live) and not is_over:
         return None
     return max(told, key=lambda b: (told[b], -state.replicas.index(b)))

@@ -31,7 +31,7 @@ from odradek_protocol.metadata.records import (
 )
 
 
-def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> RegisterResponse:
+def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
     """Begin a life of a broker; the same incarnation gets the same answer again."""
     before = work.image.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == request.incarnation_id:
@@ -40,7 +40,7 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
     if refusal is not None:
         return RegisterResponse(outcome=refusal)
     restart_class = _proven_class(request, before)
-    if before is not None and not _fits_one_batch(work, request, before, restart_class, now_ms):
+    if before is not None and not _fits_one_batch(work, request, before, restart_class):
         return RegisterResponse(
             outcome=Outcome(
                 error=ErrorCode.REQUEST_TIMED_OUT,
@@ -65,7 +65,7 @@ def register(work: Workspace, request: RegisterRequest, *, now_ms: int) -> Regis
     memory.image_offset, memory.shutdown_offset = -1, None
     work.broken.pop(request.broker_id, None)
     if before is not None and not before.fenced:
-        note_fencing(work, request.broker_id, now_ms)
+        note_fencing(work, request.broker_id)
     work.liveness.unwatch(request.broker_id)
     return RegisterResponse(broker_epoch=work.image.brokers[request.broker_id].broker_epoch)
 
@@ -89,7 +89,6 @@ def _fits_one_batch(
     request: RegisterRequest,
     before: BrokerState,
     restart_class: RestartClass,
-    now_ms: int,
 ) -> bool:
     """Whether the registration can be decided now; if not, a part of what it needs is written.
 
@@ -112,7 +111,7 @@ def _fits_one_batch(
     if len(changes) <= changes_max:
         return True
     if not before.fenced:
-        note_fencing(work, before.broker_id, now_ms)
+        note_fencing(work, before.broker_id)
     changes.sort(key=lambda change: change.leader is None)  # elections first
     work.write(*changes[:changes_max])
     return False

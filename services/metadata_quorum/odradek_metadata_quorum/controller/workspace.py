@@ -86,6 +86,7 @@ class Workspace:
     image: MetadataImage
     epoch: int
     next_offset: MetadataOffset
+    now_ms: int = 0  # the caller's monotonic clock at the decision under way
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
     controllers: dict[ControllerId, ControllerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)

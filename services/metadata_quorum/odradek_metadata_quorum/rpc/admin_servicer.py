@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import grpc
 
-from odradek_metadata_quorum.controller import Controller, Decision
-from odradek_metadata_quorum.controller.administration.access import find_acls
+from odradek_metadata_quorum.controller import Decision, leaders, reassignment, registration, topics
+from odradek_metadata_quorum.controller.administration import (
+    access,
+    configs,
+    credentials,
+    features,
+    quotas,
+)
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.rpc import wire_admin as wire
 from odradek_metadata_quorum.rpc.config_descriptions import describe
 from odradek_metadata_quorum.rpc.controller_host import (
@@ -31,6 +38,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 
+P = ParamSpec("P")
 T = TypeVar("T")
 ITEMS_MAX: Final = 20_000  # of one request: the loop stands still while it is decided
 DESCRIBED_MAX: Final = 2_000  # resources whose configs one answer tells, some 5 KB each
@@ -59,27 +67,36 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.CreateTopicsResponse:
         """Answer once they are committed; brokers learn of them from the feed."""
         await self._bounded(context, len(request.topics))
-        wanted = wire.create_topics_request(request)
-        results = await self._decide(context, lambda c, _: c.handle_create_topics(wanted))
-        return pb.CreateTopicsResponse(topics=map(wire.topic_result, results))
+        decision = await self._decide(
+            context, topics.create_topics, wire.create_topics_request(request)
+        )
+        return pb.CreateTopicsResponse(
+            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
+        )
 
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
         """Answer once it is committed."""
         await self._bounded(context, len(request.names) + len(request.topic_ids))
-        wanted = wire.delete_topics_request(request)
-        results = await self._decide(context, lambda c, _: c.handle_delete_topics(wanted))
-        return pb.DeleteTopicsResponse(topics=map(wire.topic_result, results))
+        decision = await self._decide(
+            context, topics.delete_topics, wire.delete_topics_request(request)
+        )
+        return pb.DeleteTopicsResponse(
+            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
+        )
 
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
         """Answer once they are committed."""
         await self._bounded(context, len(request.topics))
-        wanted = wire.create_partitions_request(request)
-        results = await self._decide(context, lambda c, _: c.handle_create_partitions(wanted))
-        return pb.CreatePartitionsResponse(topics=map(wire.topic_result, results))
+        decision = await self._decide(
+            context, topics.create_partitions, wire.create_partitions_request(request)
+        )
+        return pb.CreatePartitionsResponse(
+            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
+        )
 
     async def ElectLeaders(
         self, request: pb.ElectLeadersRequest, context: Context
@@ -87,22 +104,26 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once the elections are committed."""
         await self._bounded(context, len(request.partitions))
         wanted = await self._parsed(context, lambda: wire.elect_leaders_request(request))
-        results = await self._decide(context, lambda c, _: c.handle_elect_leaders(wanted))
-        return pb.ElectLeadersResponse(partitions=map(wire.partition_result, results))
+        decision = await self._decide(context, leaders.elect_leaders, wanted)
+        return pb.ElectLeadersResponse(
+            partitions=map(wire.partition_result, decision.response),
+            metadata_offset=decision.offset,
+        )
 
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
         """Answer once the moves have begun."""
         await self._bounded(context, len(request.reassignments))
-        wanted = wire.reassignments(request)
-        keeps = request.keep_replication_factor
-        results = await self._decide(
+        decision = await self._decide(
             context,
-            lambda c, _: c.handle_alter_reassignments(wanted, keep_replication_factor=keeps),
+            reassignment.alter_reassignments,
+            wire.reassignments(request),
+            keep_replication_factor=request.keep_replication_factor,
         )
         return pb.AlterPartitionReassignmentsResponse(
-            partitions=map(wire.partition_result, results)
+            partitions=map(wire.partition_result, decision.response),
+            metadata_offset=decision.offset,
         )
 
     async def DeleteRecords(
@@ -132,7 +153,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are committed."""
         await self._bounded(context, len(request.resources))
         wanted = await self._parsed(context, lambda: wire.alter_configs_request(request))
-        outcomes = await self._decide(context, lambda c, _: c.handle_alter_configs(wanted))
+        decision = await self._decide(context, configs.alter_configs, wanted)
         return pb.AlterConfigsResponse(
             resources=[
                 pb.ConfigResourceResult(
@@ -141,32 +162,33 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
                     error_code=outcome.error,
                     error_message=outcome.message,
                 )
-                for resource, outcome in zip(request.resources, outcomes, strict=True)
-            ]
+                for resource, outcome in zip(request.resources, decision.response, strict=True)
+            ],
+            metadata_offset=decision.offset,
         )
 
     async def UpdateFeatures(
         self, request: pb.UpdateFeaturesRequest, context: Context
     ) -> pb.UpdateFeaturesResponse:
         """Answer once it is committed."""
-        outcome = await self._decide(
+        decision = await self._decide(
             context,
-            lambda c, now_ms: c.handle_update_feature(
-                request.name,
-                request.level,
-                now_ms,
-                allow_downgrade=request.allow_downgrade,
-            ),
+            features.update_feature,
+            request.name,
+            request.level,
+            allow_downgrade=request.allow_downgrade,
         )
-        return pb.UpdateFeaturesResponse(error_code=outcome.error, error_message=outcome.message)
+        return pb.UpdateFeaturesResponse(
+            error_code=decision.response.error,
+            error_message=decision.response.message,
+            metadata_offset=decision.offset,
+        )
 
     async def DescribeFeatures(
         self, request: pb.DescribeFeaturesRequest, context: Context
     ) -> pb.DescribeFeaturesResponse:
-        """Levels as decided before this call."""
-        described, offset = await self._decide(
-            context, lambda c, now_ms: c.handle_describe_features(now_ms)
-        )
+        """Return the levels as decided before this call."""
+        decision = await self._decide(context, features.describe_features)
         return pb.DescribeFeaturesResponse(
             features=[
                 pb.FeatureDescription(
@@ -177,9 +199,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
                     level_common=feature.level_common,
                     held_back_by=feature.held_back_by,
                 )
-                for feature in described
+                for feature in decision.response
             ],
-            metadata_offset=offset,
+            metadata_offset=decision.offset,
         )
 
     # --- access
@@ -190,8 +212,10 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are committed."""
         await self._bounded(context, len(request.entries))
         entries = tuple(map(wire.acl_entry, request.entries))
-        outcomes = await self._decide(context, lambda c, _: c.handle_create_acls(entries))
-        return pb.CreateAclsResponse(results=wire.item_results(outcomes))
+        decision = await self._decide(context, access.create_acls, entries)
+        return pb.CreateAclsResponse(
+            results=wire.item_results(decision.response), metadata_offset=decision.offset
+        )
 
     async def DeleteAcls(
         self, request: pb.DeleteAclsRequest, context: Context
@@ -199,16 +223,17 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are gone."""
         await self._bounded(context, len(request.filters))
         filters = tuple(map(wire.acl_entry, request.filters))
-        results = await self._decide(context, lambda c, _: c.handle_delete_acls(filters))
+        decision = await self._decide(context, access.delete_acls, filters)
         return pb.DeleteAclsResponse(
             results=[
                 pb.DeleteAclsResult(
                     error_code=outcome.error,
                     error_message=outcome.message,
-                    deleted=map(wire.acl_message, gone),
+                    deleted=map(wire.acl_message, deleted),
                 )
-                for outcome, gone in results
-            ]
+                for outcome, deleted in decision.response
+            ],
+            metadata_offset=decision.offset,
         )
 
     async def DescribeAcls(
@@ -216,8 +241,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.DescribeAclsResponse:
         """All entries that the filter finds."""
         image = await self._image(context)
-        found = find_acls(image, wire.acl_entry(request.filter))
-        return pb.DescribeAclsResponse(entries=map(wire.acl_message, found))
+        entries = access.find_acls(image, wire.acl_entry(request.filter))
+        return pb.DescribeAclsResponse(entries=map(wire.acl_message, entries))
 
     async def AlterScramUsers(
         self, request: pb.AlterScramUsersRequest, context: Context
@@ -225,16 +250,15 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
         upsertions, deletions = wire.scram_upsertions(request), wire.scram_deletions(request)
-        results = await self._decide(
-            context, lambda c, _: c.handle_alter_scram_users(upsertions, deletions)
-        )
+        decision = await self._decide(context, credentials.alter_scram_users, upsertions, deletions)
         return pb.AlterScramUsersResponse(
             results=[
                 pb.ScramUserResult(
                     name=user, error_code=outcome.error, error_message=outcome.message
                 )
-                for user, outcome in results
-            ]
+                for user, outcome in decision.response
+            ],
+            metadata_offset=decision.offset,
         )
 
     async def DescribeScramUsers(
@@ -250,11 +274,12 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are committed."""
         await self._bounded(context, len(request.entries))
         alterations = wire.quota_alterations(request)
-        outcomes = await self._decide(
-            context,
-            lambda c, _: c.handle_alter_quotas(alterations, validate_only=request.validate_only),
+        decision = await self._decide(
+            context, quotas.alter_quotas, alterations, validate_only=request.validate_only
         )
-        return pb.AlterQuotasResponse(results=wire.item_results(outcomes))
+        return pb.AlterQuotasResponse(
+            results=wire.item_results(decision.response), metadata_offset=decision.offset
+        )
 
     async def DescribeQuotas(
         self, request: pb.DescribeQuotasRequest, context: Context
@@ -275,10 +300,12 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
         """Answer once it is forgotten."""
-        outcome = await self._decide(
-            context, lambda c, _: c.handle_unregister_broker(BrokerId(request.broker_id))
+        decision = await self._decide(context, registration.unregister, BrokerId(request.broker_id))
+        return pb.UnregisterBrokerResponse(
+            error_code=decision.response.error,
+            error_message=decision.response.message,
+            metadata_offset=decision.offset,
         )
-        return pb.UnregisterBrokerResponse(error_code=outcome.error, error_message=outcome.message)
 
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
@@ -332,14 +359,19 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     async def _image(self, context: Context) -> MetadataImage:
         """The committed image: the newest when it was taken, as a majority confirmed since."""
-        return await self._decide(context, lambda c, _: Decision(response=c.committed))
+        return (await self._decide(context, lambda work: work.committed)).response
 
     async def _decide(
-        self, context: Context, handler: Callable[[Controller, int], Decision[T]]
-    ) -> T:
+        self,
+        context: Context,
+        handler: Callable[Concatenate[Workspace, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision[T]:
         await self._peers.require_member(context)
         try:
-            return await self._host.decide(handler)
+            return await self._host.decide(handler, *args, **kwargs)
         except NotActive as error:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"NOT_CONTROLLER: {error}")
         except (Overloaded, Unconfirmed) as error:

@@ -1,16 +1,16 @@
-"""Drives one controller on the event loop: turns requests into decisions, decisions into commits.
+"""Drives one controller on the event loop: requests become decisions, and decisions become commits.
 
-The rule that all else serves: a decision is answered after its records, and those of every decision
-before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the
-order of the decisions. A decision without records, an answer from the image or a refusal, is
-answered once a majority of the controllers has confirmed that no other one was elected before it
-(`confirm_leadership`): a deposed controller that does not know it yet answers nothing.
+The rule that everything here serves: a decision is responded to after its records, and those of every
+decision before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in
+the order of the decisions. A decision without records, such as a read of the image or a refusal, is
+responded to once a majority of the controllers has confirmed that no other one was elected before it
+(`confirm_leadership`): a deposed controller that does not know it yet responds to nothing.
 
-When leadership ends, whoever waits gets `NotActive`: the outcome of what was proposed is unknown to
-the caller, who asks again at the next active controller (all requests bear being done twice, or
-tell that they were).
+When leadership ends, every waiting request fails with `NotActive`: the outcome of what was proposed is
+unknown to the caller, who repeats the request at the next active controller (every request may be
+carried out twice, or its response says that it was done before).
 
-Heartbeats are decided at once and never wait for a commit: what they answer is committed by then
+Heartbeats are decided at once and never wait for a commit: what their response says is committed by then
 (`is_fenced`), or harmless if it is not.
 """
 
@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from odradek_metadata_quorum.controller import Controller, Decision
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
+from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.quorum.errors import (
     LeadershipUnconfirmed,
     NotLeader,
@@ -31,45 +32,46 @@ from odradek_metadata_quorum.quorum.errors import (
 from odradek_protocol.identity import BrokerId
 from odradek_runtime.logs import event_log
 
+P = ParamSpec("P")
 T = TypeVar("T")
-IN_FLIGHT_MAX: Final = 2_000  # decisions that wait for their commit; the quorum takes 10,000
-IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # their payloads; the quorum takes 64 MiB
+IN_FLIGHT_MAX: Final = 2_000  # uncommitted decisions; the quorum takes 10,000
+IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # payloads of uncommitted decisions; the quorum takes 64 MiB
 TICK_S: Final = 0.05
 OPENING_WAIT_S: Final = 1.0
 PROPOSAL_TIMEOUT_S: Final = 30.0
-CONFIRMATION_TIMEOUT_S: Final = 3.0  # a leader without a majority steps down before
+CONFIRMATION_TIMEOUT_S: Final = 3.0  # a leader without a majority steps down earlier
 _log = event_log(__name__)
 
 
 class NotActive(Exception):
-    """This controller is not the active one, or stopped being it before the commit."""
+    """This controller is not the active one, or was deposed before the commit."""
 
 
 class Overloaded(Exception):
-    """Too many decisions wait for their commit; ask again later."""
+    """Too many decisions wait for their commit; the caller may repeat the request later."""
 
 
 class Unconfirmed(Exception):
-    """Whether this controller is still the active one is not known; ask again, or another one."""
+    """No majority confirmed in time that this controller is still active; the caller may repeat the request."""
 
 
 class Proposer(Protocol):
-    """What the host needs of the quorum."""
+    """The part of the quorum that the host uses."""
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         """Commit an entry; see `Quorum.propose`."""
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Make sure that nobody else leads; see `Quorum.confirm_leadership`."""
+        """Make sure that no other controller leads; see `Quorum.confirm_leadership`."""
 
 
 class ControllerHost:
-    """The one owner of a controller on this loop."""
+    """Owns a controller on this event loop."""
 
     def __init__(
         self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
     ) -> None:
-        """`fail` is told of what must end the process: then the others elect another controller."""
+        """`fail` gets an error that must end the process; the other members then elect another controller."""
         self.controller = controller
         self._clock_ms = clock_ms
         self._fail = fail
@@ -84,7 +86,7 @@ class ControllerHost:
         self.batches_committed_total = 0
 
     def connect(self, quorum: Proposer) -> None:
-        """Tell where to propose; before `run`."""
+        """Set the quorum to propose to; called before `run`."""
         self._quorum = quorum
 
     async def run(self) -> None:
@@ -94,42 +96,44 @@ class ControllerHost:
             while True:
                 await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
-                    await asyncio.sleep(0)  # heartbeats that wait go first (R24)
+                    await asyncio.sleep(0)  # waiting heartbeats go first (R24)
                 for decision in self.controller.tick(self._clock_ms()):
                     self._submit(decision)
 
-    # --- the quorum's side
-
     def on_active(self, epoch: int) -> None:
-        """The quorum says that this member leads."""
+        """Open the controller: the quorum says that this member leads."""
         _log.info("Became the active controller", epoch=epoch)
         self._resigned.clear()
         for decision in self.controller.became_active(epoch, self._clock_ms()):
             self._submit(decision)
 
     def on_resigned(self, epoch: int) -> None:
-        """The quorum says that this member leads no longer."""
-        _log.info("Is no longer the active controller", epoch=epoch)
+        """Close the controller: the quorum says that this member no longer leads."""
+        _log.info("Stopped being the active controller", epoch=epoch)
         self._opened.clear()
         self._resigned.set()
         self.controller.resigned()
         self._tail = None
 
     def on_applied(self) -> None:
-        """An entry was replayed: the first one of an epoch opens the controller."""
+        """Note that an entry was replayed: the first one of an epoch opens the controller."""
         if self.controller.is_active:
             self._opened.set()
 
-    # --- requests
-
-    async def decide(self, handler: Callable[[Controller, int], Decision[T]]) -> T:
-        """Decide and wait for the commit.
+    async def decide(
+        self,
+        handler: Callable[Concatenate[Workspace, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision[T]:
+        """Run a handler of the controller and wait until its decision is committed.
 
         Raises:
-            NotActive: this member does not lead, or stopped to before the commit.
-            Overloaded: too much waits already.
+            NotActive: this member does not lead, or was deposed before the commit.
+            Overloaded: too many decisions wait already.
             BatchTooLarge: the request is too large for one batch; nothing was done.
-            Unconfirmed: nothing was to be done, and no majority confirmed the answer in time.
+            Unconfirmed: there was nothing to commit, and no majority confirmed the leadership in time.
         """
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
@@ -138,7 +142,7 @@ class ControllerHost:
             )
         epoch = self.controller.epoch
         assert epoch is not None, "active without an epoch"
-        decision = handler(self.controller, self._clock_ms())
+        decision = self.controller.decide(self._clock_ms(), handler, *args, **kwargs)
         self._submit(decision)
         tail = self._tail
         if tail is not None and not await asyncio.shield(tail):
@@ -147,23 +151,23 @@ class ControllerHost:
             await self._confirm(epoch)
         if not self.controller.is_active:
             raise NotActive("stopped being the active controller")
-        return decision.response
+        return decision
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Note a heartbeat, as the active controller or a standby; does not wait."""
-        decision = self.controller.handle_heartbeat(request, self._clock_ms())
+        decision = self.controller.heartbeat(self._clock_ms(), request)
         self._submit(decision)
         return decision.response
 
     def stream_opened(self, broker_id: BrokerId) -> None:
-        """A heartbeat stream of a broker is there."""
+        """Note that a broker opened a heartbeat stream."""
         self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
 
     def stream_ended(self, broker_id: BrokerId) -> None:
-        """A heartbeat stream of a broker is gone; the last one counts as a break."""
-        left = self._streams[broker_id] - 1
-        if left:
-            self._streams[broker_id] = left
+        """Note that a heartbeat stream of a broker ended; the end of its last one counts as a break."""
+        still_open = self._streams[broker_id] - 1
+        if still_open:
+            self._streams[broker_id] = still_open
             return
         del self._streams[broker_id]
         self.controller.stream_broken(broker_id, self._clock_ms())
@@ -197,20 +201,21 @@ class ControllerHost:
             self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
-        """Whether it was committed. Tasks start in the order of their creation."""
+        """Return whether the batch was committed. Tasks start in the order of their creation."""
         assert self._quorum is not None, "a proposal before connect"
         try:
             await self._quorum.propose(payload, epoch=epoch, timeout_s=PROPOSAL_TIMEOUT_S)
             self.batches_committed_total += 1
             return True
         except (NotLeader, OutcomeUnknown) as error:
-            _log.info("A proposal was not committed here", epoch=epoch, reason=str(error))
+            _log.info("Proposal was not committed here", epoch=epoch, reason=str(error))
             if isinstance(error, NotLeader) and self.controller.epoch == epoch:
-                # The log lacks a decision that later ones rest on, and nobody says we resigned.
+                # The log lacks a decision that later ones rest on, and the quorum has not deposed us.
                 self._fail(error)
             return False
         except QuorumError as error:
-            self._fail(error)  # as above: what is decided is not in the log
+            # The log lacks a decision that later ones rest on.
+            self._fail(error)
             return False
         finally:
             self._in_flight -= 1

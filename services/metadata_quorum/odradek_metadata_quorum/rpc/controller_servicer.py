@@ -8,8 +8,15 @@ from typing import Final, TypeVar
 import grpc
 import grpc.aio
 
-from odradek_metadata_quorum.controller import Controller, Decision
+from odradek_metadata_quorum.controller import (
+    controllers,
+    partitions,
+    producer_ids,
+    recovery,
+    registration,
+)
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import (
@@ -26,6 +33,7 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.logs import event_log
 
+Q = TypeVar("Q")
 T = TypeVar("T")
 PARTITIONS_MAX: Final = 10_000
 _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -50,8 +58,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         """Answer once the registration is committed."""
         await self._peers.require_registering_broker(context, request.broker_id)
-        wanted = wire.register_request(request)
-        response, error = await self._decide(lambda c, now_ms: c.handle_register(wanted, now_ms))
+        response, error = await self._decide(registration.register, wire.register_request(request))
         if response is None:
             return pb.RegisterResponse(
                 error_code=error, broker_epoch=-1, active_controller_id=self._active_id()
@@ -63,9 +70,8 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     ) -> pb.RegisterControllerResponse:
         """Answer once it is committed, or remembered."""
         await self._peers.require_controller(context, request.controller_id)
-        wanted = wire.register_controller_request(request)
         response, error = await self._decide(
-            lambda c, now_ms: c.handle_register_controller(wanted, now_ms)
+            controllers.register_controller, wire.register_controller_request(request)
         )
         if response is None:
             return pb.RegisterControllerResponse(error_code=error)
@@ -107,8 +113,9 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     ) -> pb.AlterPartitionResponse:
         """Answer once the changes are committed."""
         await self._peers.require_broker(context, request.broker_id)
-        wanted = wire.alter_partition_request(request)
-        response, error = await self._decide(lambda c, _: c.handle_alter_partition(wanted))
+        response, error = await self._decide(
+            partitions.alter_partitions, wire.alter_partition_request(request)
+        )
         if response is None:
             return pb.AlterPartitionResponse(error_code=error)
         return wire.alter_partition_response(response)
@@ -131,8 +138,9 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         await self._peers.require_broker(context, request.broker_id)
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        wanted = wire.report_log_ends_request(request)
-        response, error = await self._decide(lambda c, _: c.handle_report_log_ends(wanted))
+        response, error = await self._decide(
+            recovery.report_log_ends, wire.report_log_ends_request(request)
+        )
         return pb.ReportLogEndsResponse(error_code=error if response is None else response)
 
     async def AllocateProducerIds(
@@ -140,8 +148,9 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     ) -> pb.AllocateProducerIdsResponse:
         """Answer once the block is committed."""
         await self._peers.require_broker(context, request.broker_id)
-        wanted = wire.allocate_request(request)
-        response, error = await self._decide(lambda c, _: c.handle_allocate_producer_ids(wanted))
+        response, error = await self._decide(
+            producer_ids.allocate_producer_ids, wire.allocate_request(request)
+        )
         if response is None:
             return pb.AllocateProducerIdsResponse(error_code=error, producer_id_start=-1)
         return wire.allocate_response(response)
@@ -154,10 +163,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         return self._describe_quorum()
 
     async def _decide(
-        self, handler: Callable[[Controller, int], Decision[T]]
+        self, handler: Callable[[Workspace, Q], T], request: Q
     ) -> tuple[T | None, ErrorCode]:
         try:
-            return await self._host.decide(handler), ErrorCode.NONE
+            return (await self._host.decide(handler, request)).response, ErrorCode.NONE
         except NotActive:
             return None, ErrorCode.NOT_CONTROLLER
         except (Overloaded, Unconfirmed):

@@ -14,7 +14,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from odradek_metadata_quorum.controller.decision import BatchTooLarge, Outcome
+from odradek_metadata_quorum.controller import controllers
+from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
@@ -104,12 +105,10 @@ class OwnRegistration:
     async def _register_here(self, request: pb.RegisterControllerRequest) -> bool:
         wanted = wire.register_controller_request(request)
         try:
-            outcome: Outcome = await self._host.decide(
-                lambda controller, now_ms: controller.handle_register_controller(wanted, now_ms)
-            )
+            decision = await self._host.decide(controllers.register_controller, wanted)
         except (NotActive, Overloaded, BatchTooLarge):
             return False
-        return self._answered(outcome.error, outcome.message)
+        return self._answered(decision.response.error, decision.response.message)
 
     def _answered(self, error_code: int, message: str) -> bool:
         if error_code == ErrorCode.NOT_CONTROLLER:

@@ -35,12 +35,12 @@ class FeatureDescription:
     held_back_by: tuple[str, ...]  # members below level_max, for people
 
 
-def describe_features(work: Workspace, *, now_ms: int) -> tuple[FeatureDescription, ...]:
+def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:
     """All features of this program, by name."""
     described = []
     for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items()):
         common = highest
-        while common > lowest and _unable(work, name, common, now_ms=now_ms):
+        while common > lowest and _unable(work, name, common):
             common -= 1
         described.append(
             FeatureDescription(
@@ -49,7 +49,7 @@ def describe_features(work: Workspace, *, now_ms: int) -> tuple[FeatureDescripti
                 level_min=lowest,
                 level_max=highest,
                 level_common=common,
-                held_back_by=tuple(_unable(work, name, highest, now_ms=now_ms)) if highest else (),
+                held_back_by=tuple(_unable(work, name, highest)) if highest else (),
             )
         )
     return tuple(described)
@@ -60,8 +60,7 @@ def update_feature(
     name: str,
     level: int,
     *,
-    now_ms: int,
-    allow_downgrade: bool,
+    allow_downgrade: bool = False,
 ) -> Outcome:
     """Set a feature's level if every registered broker and every voter supports it."""
     if name not in SUPPORTED_FEATURES:
@@ -77,7 +76,7 @@ def update_feature(
         )
     if level < present and not allow_downgrade:
         return _failed(f"{name} is at level {present}; allow the downgrade to lower it to {level}")
-    if level > present and (unable := _unable(work, name, level, now_ms=now_ms)):
+    if level > present and (unable := _unable(work, name, level)):
         return _failed(
             f"{name} {level} is not supported by {', '.join(unable)}: upgrade them, or unregister"
             " brokers that will not come back"
@@ -95,11 +94,11 @@ def new_incarnation(draws: Draws) -> MetadataIncarnation:
     return MetadataIncarnation(incarnation_id=MetadataIncarnationId(draws.randbytes(16)))
 
 
-def _unable(work: Workspace, name: str, level: int, *, now_ms: int) -> list[str]:
+def _unable(work: Workspace, name: str, level: int) -> list[str]:
     """The members that do not support a level, with what they do support."""
     unable = []
     for controller_id in work.settings.voters:
-        features = registered_features(work, controller_id, now_ms=now_ms)
+        features = registered_features(work, controller_id)
         if features is None:
             unable.append(f"controller {controller_id} (it has not registered)")
         elif (highest := highest_supported(features, name)) < level:

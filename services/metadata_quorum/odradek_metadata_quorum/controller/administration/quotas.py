@@ -32,7 +32,7 @@ class QuotaAlteration:
 
 
 def alter_quotas(
-    work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool
+    work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool = False
 ) -> tuple[Outcome, ...]:
     """Set and remove; each for itself, in the order of the request."""
     outcomes = []
