@@ -39,7 +39,7 @@ def connected(found: Controllers, one: int, other: int) -> bool:
 
 def elections_tried(found: Controllers, node: int) -> int:
     """Each asks the others for their consent first."""
-    return found.processes[node]._quorum._voter.node._pre_vote.round
+    return found.processes[node]._quorum._voter.node.elections.pre_vote.round
 
 
 async def test_a_controller_that_lost_its_host_votes_again_once_it_has_caught_up(

@@ -178,7 +178,7 @@ class Chaos:
         world = self.world
         node_id = self.random.choice(world.voters)
         others = [world.nodes.get(peer_id) for peer_id in world.voters if peer_id != node_id]
-        if all(peer is not None and peer.raft.may_vote() for peer in others):
+        if all(peer is not None and peer.raft.may_vote for peer in others):
             self._count("wiped")
             world.wipe(node_id)
 

@@ -91,7 +91,7 @@ def check_opened(node: SimulatedNode) -> None:
     claimed = max(log.synced_index, node.raft.applied)
     _check_durable(node, claimed, votes.term, votes.vote, said="it opened")
     joined = json.loads(read_file(node.disk.after_power_cut(), IDENTITY_NAME))["joined"]
-    if node.raft.may_vote() and not joined:
+    if node.raft.may_vote and not joined:
         raise OracleError(f"node {node.node_id} votes, a power cut makes it join again")
 
 

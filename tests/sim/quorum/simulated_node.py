@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.node import RaftNode
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
 from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
@@ -264,6 +264,6 @@ class SimulatedNode:
     def died(self, reason: str) -> None:
         """The process ended itself."""
         self.dead = reason
-        self.raft.halted = True
+        self.raft.stop()
         self.world.deaths.append((self.node_id, reason))
         self.world.lost_connections(self.node_id)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
-from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.elections import LoopTurns, PreVote
+from odradek_metadata_quorum.quorum.raft.replication import Replication
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import World
 
@@ -150,7 +149,7 @@ def every_message_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_heartbeats_beside_entries(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_beat", lambda self: None)
+    patch.setattr(Replication, "_beat", lambda self: None)
 
 
 def every_long_turn_is_forgiven(patch: pytest.MonkeyPatch) -> None:

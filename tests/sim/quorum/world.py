@@ -16,9 +16,7 @@ import random
 from collections.abc import Callable
 
 from odradek_metadata_quorum.quorum.network.wire import Message, decode
-from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.engine import ENGINE_CLOCK
-from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
+from odradek_metadata_quorum.quorum.raft.shell import RaftLimits, RaftTimers
 from odradek_metadata_quorum.quorum.storage_format import (
     StorageIdentity,
     format_disk,
@@ -86,7 +84,6 @@ class World:
         self._sequence = 0
         self._lives = 0
         self._last_delivery: dict[tuple[int, int], float] = {}
-        ENGINE_CLOCK.read = lambda: self.now
         for node_id in self.voters:
             self.disks[node_id] = SimulatedDisk(self.random)
             format_disk(self.disks[node_id], self.identity(node_id), "sim")
@@ -239,7 +236,7 @@ class World:
         def same() -> bool:
             leader = self.leader()
             return leader is not None and all(
-                node.raft.applied == leader.raft._log.last_index for node in self.nodes.values()
+                node.raft.applied == leader.raft.log.last_index for node in self.nodes.values()
             )
 
         assert self.run_until(same, bound_s), self.describe()
@@ -256,7 +253,7 @@ class World:
             lines.append(
                 f"node {node_id}: dead={node.dead} leader={raft.is_leader} term={raft.term}"
                 f" commit={raft.commit_index} applied={raft.applied}"
-                f" log={raft._log.first_index}..{raft._log.last_index} may_vote={raft.may_vote()}"
+                f" log={raft.log.first_index}..{raft.log.last_index} may_vote={raft.may_vote}"
             )
         return "\n".join(lines)
 

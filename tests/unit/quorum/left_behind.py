@@ -39,5 +39,5 @@ def leader_left_behind(seed: int = 1) -> tuple[World, SimulatedNode]:
         world.commit(10)
     new = world.leader()
     assert new is not None
-    assert new.raft._log.first_index > old.raft._log.last_index
+    assert new.raft.log.first_index > old.raft.log.last_index
     return world, old

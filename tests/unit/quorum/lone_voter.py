@@ -108,7 +108,7 @@ class LoneVoter:
 
     def acknowledge(self, peer_id: int, term: int, index: int | None = None) -> None:
         """A follower acknowledges the log up to `index`, by default all of it."""
-        last = self.node.raft._log.last_index if index is None else index
+        last = self.node.raft.log.last_index if index is None else index
         self.receive(
             peer_id,
             wire.NEXT_NODE_IDX,

@@ -9,7 +9,7 @@ import pytest
 from odradek_metadata_quorum.quorum import (
     CorruptStorage,
 )
-from odradek_metadata_quorum.quorum.raft.replicating_engine import APPLY_BYTES_MAX
+from odradek_metadata_quorum.quorum.raft.replicated_state import APPLY_BYTES_MAX
 from tests.sim.quorum.oracle import Oracle
 from tests.unit.quorum.lone_voter import LoneVoter
 
@@ -37,8 +37,8 @@ def test_a_gap_between_state_and_log_ends_the_process() -> None:
     voter.append(2, 1, (1, 0), [1] * 50, commit=51)
     voter.world.run(0.5)
     raft = voter.node.raft
-    assert raft._log.first_index > 20
-    raft._SyncObj__raftLastApplied = raft._log.first_index - 5
+    assert raft.log.first_index > 20
+    raft.engine.applied = raft.log.first_index - 5
     voter.append(2, 1, (51, 1), [1], commit=52)
     voter.world.run(0.1)
     assert voter.node.dead is not None

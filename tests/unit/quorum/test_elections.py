@@ -94,7 +94,7 @@ def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
     voter.receive(3, wire.REQUEST_VOTE, term=2, last_log_index=9, last_log_term=1)
     voter.settle()
     assert [peer for peer, _ in voter.take_sent(wire.RESPONSE_VOTE)] == [3]
-    assert (raft.term, raft._SyncObj__votedForNodeId) == (2, 3)
+    assert (raft.term, raft.engine.vote) == (2, 3)
 
 
 def test_consent_of_an_earlier_round_counts_for_nothing() -> None:

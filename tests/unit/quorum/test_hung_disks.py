@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.raft.replicating_engine import ReplicatingEngine
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import LIMITS, TIMERS, World
 from tests.unit.quorum.lone_voter import LoneVoter
@@ -48,7 +47,7 @@ def test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window() -> None:
     assert len(world.oracle.acknowledged) > 900
     assert world.leader() is leader
     window_max = LIMITS.window_bytes_max
-    assert hung.raft._log.unsynced_bytes <= window_max + 11 * ENTRY_BYTES
+    assert hung.raft.log.unsynced_bytes <= window_max + 11 * ENTRY_BYTES
     assert hung.dead is None
     assert hung.raft.leader_id == leader.node_id  # it hears heartbeats all the time
     recover(hung)
@@ -67,9 +66,9 @@ def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
         target == follower.node_id and message["type"] == wire.APPEND_ENTRIES
     )
     propose_for_a_while(world, 4)
-    assert leader.raft._is_full(follower.node_id)
+    assert leader.raft.replication.is_full(follower.node_id)
     world.drop = lambda source, target, message: False
-    assert world.run_until(lambda: follower.raft.applied == leader.raft._log.last_index, PATIENCE_S)
+    assert world.run_until(lambda: follower.raft.applied == leader.raft.log.last_index, PATIENCE_S)
 
 
 def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_none() -> None:
@@ -82,10 +81,10 @@ def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_no
     for _ in range(500):
         voter.append(2, 1, (last, 1), [1], commit=2, text=b"y" * ENTRY_BYTES)
         last += 1
-    unsynced = voter.node.raft._log.unsynced_bytes
-    limit = ReplicatingEngine._unsynced_bytes_max(voter.node.raft)
+    unsynced = voter.node.raft.log.unsynced_bytes
+    limit = 4 * LIMITS.window_bytes_max
     assert limit / 2 < unsynced <= limit + 2 * ENTRY_BYTES
-    assert voter.node.raft._log.last_index < last
+    assert voter.node.raft.log.last_index < last
     voter.take_sent(wire.NEXT_NODE_IDX)
     voter.append(2, 1, (last, 1), [1], commit=2)
     assert voter.take_sent(wire.NEXT_NODE_IDX) == []  # no refusal that brings everything again
@@ -95,4 +94,4 @@ def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_no
     voter.settle()
     refusal = voter.take_sent(wire.NEXT_NODE_IDX)[-1][1]
     assert refusal["reset"]
-    assert refusal["next_node_idx"] == voter.node.raft._log.last_index + 1
+    assert refusal["next_node_idx"] == voter.node.raft.log.last_index + 1

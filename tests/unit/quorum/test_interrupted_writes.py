@@ -73,7 +73,7 @@ def receiving_a_snapshot() -> tuple[LoneVoter, SimulatedQueue]:
 
 def joining() -> tuple[LoneVoter, SimulatedQueue]:
     voter = LoneVoter(joined=False, voters=1)
-    voter.world.run_until(lambda: voter.node.raft._join_announced, 5.0)
+    voter.world.run_until(lambda: voter.node.raft.joining.announced, 5.0)
     return voter, voter.node.queue
 
 
@@ -133,7 +133,7 @@ def test_an_entry_repeated_after_a_kill_is_acknowledged_when_it_is_durable(
         acknowledged = [m for _, m in voter.take_sent(wire.NEXT_NODE_IDX) if m["success"]]
         assert acknowledged[-1]["next_node_idx"] == last + 1
         voter.world.power_cut(1)
-        assert voter.restart().raft._log.last_index == last
+        assert voter.restart().raft.log.last_index == last
 
 
 def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut() -> None:
@@ -143,14 +143,14 @@ def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_
             lambda seed=seed: appending(segment_bytes_max=500, seed=seed), calls
         )
         node = voter.restart()
-        last = node.raft._log.last_index
-        term = node.raft._log.term_at(last)
+        last = node.raft.log.last_index
+        term = node.raft.log.term_at(last)
         assert term is not None
         voter.append(2, 1, (last, term), [1] * 6, commit=1, text=b"z" * 100)
         voter.settle()
         assert node.disk.calls["create"] > 3
         voter.world.power_cut(1)
-        assert voter.restart().raft._log.last_index == last + 6
+        assert voter.restart().raft.log.last_index == last + 6
 
 
 def fail_next_sync(voter: LoneVoter, prefix: str) -> None:
@@ -178,7 +178,7 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(
     voter.world.kill(1)
     opened = voter.restart()
     check_opened(opened)
-    position = (opened.raft._log.last_index, opened.barrier.term, opened.barrier.vote)
+    position = (opened.raft.log.last_index, opened.barrier.term, opened.barrier.vote)
     voter.world.power_cut(1)
     again = voter.restart()
-    assert position == (again.raft._log.last_index, again.barrier.term, again.barrier.vote)
+    assert position == (again.raft.log.last_index, again.barrier.term, again.barrier.vote)

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.raft.joining import Joining
+from odradek_metadata_quorum.quorum.raft.joining import JoinRound
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 
 
-def joining() -> Joining:
-    return Joining(frozenset({2, 3}), round_number=7, genesis_index=1)
+def joining() -> JoinRound:
+    return JoinRound(frozenset({2, 3}), round_number=7, genesis_index=1)
 
 
 def test_all_voters_empty_is_a_new_cluster_even_if_one_moves_on_meanwhile() -> None:
     rules = joining()
-    rules.answer(2, 7, 0, 1)
+    rules.respond(2, 7, 0, 1)
     assert not rules.cluster_is_new
     assert rules.missing == [3]
-    rules.answer(2, 7, 4, 9)
-    rules.answer(3, 7, 0, 1)
+    rules.respond(2, 7, 4, 9)
+    rules.respond(3, 7, 0, 1)
     assert rules.cluster_is_new
 
 
 def test_a_single_used_voter_makes_it_an_old_cluster_with_a_floor() -> None:
     rules = joining()
-    rules.answer(2, 7, 0, 1)
-    rules.answer(3, 7, 4, 9)
+    rules.respond(2, 7, 0, 1)
+    rules.respond(3, 7, 4, 9)
     assert not rules.cluster_is_new
     assert rules.floor == 4
-    rules.answer(3, 7, 6, 9)
+    rules.respond(3, 7, 6, 9)
     assert rules.floor == 6
 
 
 def test_answers_to_another_life_or_of_strangers_do_not_count() -> None:
     rules = joining()
-    rules.answer(2, 6, 0, 1)
-    rules.answer(9, 7, 0, 1)
+    rules.respond(2, 6, 0, 1)
+    rules.respond(9, 7, 0, 1)
     assert rules.missing == [2, 3]
     assert rules.floor is None
 
@@ -62,7 +62,7 @@ def test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in() -> None:
     voter.append(2, 5, (1, 0), [5, 5, 5], commit=4)
     voter.world.run(0.2)
     raft = voter.node.raft
-    assert raft.may_vote()
+    assert raft.may_vote
     assert raft.term == 6
     voter.receive(3, wire.REQUEST_VOTE, term=6, last_log_index=9, last_log_term=5)
     voter.settle()
@@ -82,10 +82,10 @@ def test_catching_up_means_a_commit_of_the_leaders_own_term() -> None:
         )
     voter.append(2, 5, (1, 0), [3, 3, 3], commit=4)  # its commit index may be an old one
     voter.world.run(0.2)
-    assert not voter.node.raft.may_vote()
+    assert not voter.node.raft.may_vote
     voter.append(2, 5, (4, 3), [5], commit=5)
     voter.world.run(0.2)
-    assert voter.node.raft.may_vote()
+    assert voter.node.raft.may_vote
 
 
 def test_a_new_cluster_starts_only_when_every_voter_has_been_heard_of() -> None:
@@ -108,7 +108,7 @@ def test_a_wiped_voter_rejoins_and_the_cluster_then_survives_the_loss_of_another
         world.start(1)
         world.commit(5)
         world.converge()
-        assert world.run_until(lambda world=world: world.nodes[1].raft.may_vote(), 2.0)
+        assert world.run_until(lambda world=world: world.nodes[1].raft.may_vote, 2.0)
         world.kill(2)
         world.commit(5)
         world.converge()

@@ -14,14 +14,17 @@ import pytest
 
 from odradek_metadata_quorum.quorum.network import outbox, wire
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.raft.hardened_engine import HardenedEngine
-from odradek_metadata_quorum.quorum.raft.joining import Joining
-from odradek_metadata_quorum.quorum.raft.loop_turns import LoopTurns
-from odradek_metadata_quorum.quorum.raft.pre_vote import PreVote
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
+from odradek_metadata_quorum.quorum.raft.elections import Elections, LoopTurns, PreVote
+from odradek_metadata_quorum.quorum.raft.joining import JoinRound
+from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
 from odradek_metadata_quorum.quorum.raft.read_index import ReadIndex
+from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.quorum.raft.replication import Replication
+from odradek_metadata_quorum.quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.quorum.raft.snapshots import SnapshotReceiving
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 from tests.sim.quorum.chaos import Chaos
 from tests.unit.quorum import (
@@ -51,72 +54,75 @@ def volatile_vote(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_without_term(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HardenedEngine, "_is_answer_to_us", lambda self, message: self.is_leader)
+    patch.setattr(Replication, "_is_current", lambda self, message: self._engine.is_leader)
 
 
 def no_prefix_match(patch: pytest.MonkeyPatch) -> None:
     def skip_nothing(self: Any, message: dict[str, Any]) -> None:
         message["commit_index"] = self._proven_commit(message)
 
-    patch.setattr(HardenedEngine, "_skip_matching", skip_nothing)
+    patch.setattr(LogMatching, "_skip_matching", skip_nothing)
 
 
 def commit_index_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        HardenedEngine, "_proven_commit", staticmethod(lambda message: message["commit_index"])
+        LogMatching, "_proven_commit", staticmethod(lambda message: message["commit_index"])
     )
 
 
 def tail_thrown_away_on_snapshot_load(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        RaftNode,
+        ReplicatedState,
         "_keep_tail",
         lambda self, snapshot: self._log.reset(snapshot.offset, snapshot.epoch),
     )
-    load = RaftNode._load_snapshot
+    load = ReplicatedState.load
 
-    def load_and_reset(self: Any, barrier: WriteBarrier) -> tuple[int, int]:
-        offset, epoch = load(self, barrier)
-        if self._snapshots.current is not None:
-            barrier.log.reset(offset, epoch)
+    def load_and_reset(
+        machine: StateMachine, snapshots: SnapshotStore, log: WriteAheadLog
+    ) -> tuple[int, int]:
+        offset, epoch = load(machine, snapshots, log)
+        if snapshots.current is not None:
+            log.reset(offset, epoch)
         return offset, epoch
 
-    patch.setattr(RaftNode, "_load_snapshot", load_and_reset)
+    patch.setattr(ReplicatedState, "load", staticmethod(load_and_reset))
 
 
 def apply_errors_passed_over(patch: pytest.MonkeyPatch) -> None:
     def pass_over(self: Any, index: int, error: Exception) -> None:
-        self._SyncObj__raftLastApplied = index
+        self._engine.applied = index
 
-    patch.setattr(RaftNode, "_apply_failed", pass_over)
+    patch.setattr(ReplicatedState, "_apply_failed", pass_over)
 
 
 def votes_counted_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HardenedEngine, "_is_first_vote", lambda self, term, peer_id: True)
+    patch.setattr(Elections, "_is_first_vote", lambda self, term, peer_id: True)
 
 
 def votes_deduplicated_without_term(patch: pytest.MonkeyPatch) -> None:
     """The prototype's way: any vote marks the voter, until the next campaign of its own."""
-    to_engine = HardenedEngine._to_engine
 
-    def respond(self: Any, node: Any, message: dict[str, Any]) -> None:
-        if (0, node.id) not in self._votes:
-            self._votes.add((0, node.id))
-            to_engine(self, node, message)
+    def count(self: Any, peer_id: int, message: dict[str, Any]) -> None:
+        if (0, peer_id) not in self._votes:
+            self._votes.add((0, peer_id))
+            self._engine.receive(peer_id, message)
 
-    patch.setattr(HardenedEngine, "_on_response_vote", respond)
+    patch.setattr(Elections, "on_response_vote", count)
 
 
 def no_pre_vote(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HardenedEngine, "_SyncObj__connectedToAnyone", lambda self: self.may_vote())
+    patch.setattr(Elections, "may_campaign", lambda self: self.may_vote)
 
 
 def commit_index_from_snapshot_chunk(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_commit_of_chunk", staticmethod(lambda message: message["offset"]))
+    patch.setattr(
+        SnapshotReceiving, "_commit_of_chunk", staticmethod(lambda message: message["offset"])
+    )
 
 
 def stale_snapshot_replaces_newer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_is_stale", lambda self, snapshot: False)
+    patch.setattr(ReplicatedState, "is_stale", lambda self, snapshot: False)
     patch.setattr(SnapshotStore, "_is_newer", staticmethod(lambda snapshot, old: True))
 
 
@@ -125,15 +131,16 @@ def second_sync_passes(patch: pytest.MonkeyPatch) -> None:
 
 
 def empty_voter_votes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "may_vote", lambda self: True)
+    always = property(lambda self: True, lambda self, value: None)
+    patch.setattr(Elections, "may_vote", always, raising=False)
 
 
 def no_floor_for_a_wiped_voter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Joining, "floor", property(lambda self: 0))
+    patch.setattr(JoinRound, "floor", property(lambda self: 0))
 
 
 def own_stall_is_silence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HardenedEngine, "_forgive", lambda self, stall_s: None)
+    patch.setattr(Elections, "_forgive", lambda self, stall_s: None)
 
 
 def silence_judged_before_reading(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +157,7 @@ def no_candidate_stands_back(patch: pytest.MonkeyPatch) -> None:
 
 def vote_given_is_no_leader_heard(patch: pytest.MonkeyPatch) -> None:
     nothing = property(lambda self: False, lambda self, value: None)
-    patch.setattr(RaftNode, "_vote_leaves", nothing, raising=False)
+    patch.setattr(Elections, "_vote_leaves", nothing, raising=False)
 
 
 def unnamed(kind: str) -> Patch:
@@ -169,18 +176,18 @@ def unnamed(kind: str) -> Patch:
 
 
 def heartbeat_names_an_unsynced_entry(patch: pytest.MonkeyPatch) -> None:
-    def heartbeat(self: Any, node: Any) -> dict[str, Any]:
-        _, last_index, last_term = self._log.entries[-1]
+    def heartbeat(self: Any, peer_id: int) -> dict[str, Any]:
+        _, last_index, last_term = self._engine.log.entries[-1]
         return {
             "type": wire.APPEND_ENTRIES,
-            "term": self.term,
-            "commit_index": self.commit_index,
+            "term": self._engine.term,
+            "commit_index": self._engine.commit_index,
             "entries": [],
             "prevLogIdx": last_index,
             "prevLogTerm": last_term,
         }
 
-    patch.setattr(RaftNode, "_heartbeat", heartbeat)
+    patch.setattr(Replication, "_heartbeat", heartbeat)
     named_index = outbox._named_index
     patch.setattr(
         outbox,
@@ -198,7 +205,11 @@ def write_under_way_vouches_for_later_entries(patch: pytest.MonkeyPatch) -> None
 
 
 def leadership_confirmed_by_itself(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "confirm_leadership", lambda self, confirmed: confirmed(self.is_leader))
+    patch.setattr(
+        Elections,
+        "confirm_leadership",
+        lambda self, confirmed: confirmed(self._engine.is_leader),
+    )
 
 
 def any_answer_confirms(patch: pytest.MonkeyPatch) -> None:
@@ -210,7 +221,8 @@ def any_answer_confirms(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgetful_voter_confirms(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "may_vote", lambda self: True)
+    always = property(lambda self: True, lambda self, value: None)
+    patch.setattr(Elections, "may_vote", always, raising=False)
 
 
 DIRECTED: list[tuple[Patch, Callable[[], Any]]] = [

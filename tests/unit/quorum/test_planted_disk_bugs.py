@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from odradek_metadata_quorum.quorum.errors import QuorumError
-from odradek_metadata_quorum.quorum.raft import replicating_engine
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
-from odradek_metadata_quorum.quorum.raft.send_window import SendWindow
+from odradek_metadata_quorum.quorum.raft import replicated_state
+from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.quorum.raft.replication import Replication, SendWindow
 from odradek_metadata_quorum.quorum.storage import log_recovery, snapshot_store
 from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
@@ -124,11 +125,11 @@ def later_segment_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
 
 
 def unknown_entry_passed_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replicating_engine, "COMMAND_NO_OP", b"\2")
+    patch.setattr(replicated_state, "COMMAND_NO_OP", b"\2")
 
 
 def large_snapshot_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_may_store", staticmethod(lambda size, size_max: True))
+    patch.setattr(ReplicatedState, "_may_store", staticmethod(lambda size, size_max: True))
 
 
 def full_disk_is_the_disks_failure(patch: pytest.MonkeyPatch) -> None:
@@ -140,11 +141,11 @@ def window_ends_at_the_own_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def full_window_not_probed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_probe", lambda self, peer_ids: None)
+    patch.setattr(Replication, "_probe", lambda self, peer_ids: None)
 
 
 def follower_takes_all_it_is_sent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "_unsynced_bytes_max", lambda self: 1 << 60)
+    patch.setattr(LogMatching, "_unsynced_bytes_max", lambda self: 1 << 60)
 
 
 def _killed(begin: Callable[[], Any]) -> Callable[[], None]:

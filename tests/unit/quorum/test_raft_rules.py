@@ -37,7 +37,7 @@ def test_a_repeated_message_cuts_nothing_that_follows_it() -> None:
     voter.settle()
     voter.append(2, 1, (1, 0), [1] * 4, commit=1)
     voter.append(2, 1, (3, 1), [], commit=1)
-    assert voter.node.raft._log.last_index == 10
+    assert voter.node.raft.log.last_index == 10
     voter.settle()
     acknowledged = [m for _, m in voter.take_sent(wire.NEXT_NODE_IDX)]
     assert [m["next_node_idx"] for m in acknowledged] == [11, 6, 4]
@@ -85,7 +85,7 @@ def test_entries_that_got_lost_are_sent_again() -> None:
     for number in range(10):
         assert leader.propose(b"p%d" % number) is not None
         world.run(0.002)
-    last = leader.raft._log.last_index
+    last = leader.raft.log.last_index
     assert world.run_until(lambda: world.nodes[follower].raft.applied == last, 0.5)
     assert lost
 
@@ -103,7 +103,7 @@ def test_a_conflicting_tail_is_replaced_in_one_exchange_a_term() -> None:
     voter.append(3, 3, (10, 1), [3, 3], commit=12)
     voter.settle()
     raft = voter.node.raft
-    assert [raft._log.term_at(index) for index in (10, 11, 12, 13)] == [1, 3, 3, None]
+    assert [raft.log.term_at(index) for index in (10, 11, 12, 13)] == [1, 3, 3, None]
     assert raft.commit_index == 12
 
 
@@ -114,7 +114,7 @@ def test_a_restart_keeps_the_entries_behind_its_snapshot() -> None:
     assert voter.node.raft.snapshot is not None
     voter.world.power_cut(1)
     raft = voter.restart().raft
-    assert raft._log.last_index == 61
+    assert raft.log.last_index == 61
     assert raft.applied < 61
 
 
@@ -208,8 +208,8 @@ def test_large_entries_are_snapshotted_and_trimmed_by_their_bytes() -> None:
     world.converge()
     for node in world.nodes.values():
         assert node.raft.snapshot is not None, "after fewer entries than the interval"
-        assert node.raft._log.payload_bytes < 3 * world.limits.snapshot_entries_bytes_max
-        assert len(node.raft._log.entries) < world.limits.snapshot_entries_min
+        assert node.raft.log.payload_bytes < 3 * world.limits.snapshot_entries_bytes_max
+        assert len(node.raft.log.entries) < world.limits.snapshot_entries_min
 
 
 def test_what_a_wiped_follower_once_acknowledged_commits_nothing_more() -> None:

@@ -134,7 +134,7 @@ def test_an_installed_snapshot_acknowledges_its_own_index_and_keeps_the_tail() -
     assert [(r["offset"], r["installed"]) for _, r in replies if r["installed"]] == [(12, True)]
     raft = voter.node.raft
     assert (raft.commit_index, raft.applied) == (12, 12)
-    assert raft._log.last_index == 20, "entries behind the snapshot may have been acknowledged"
+    assert raft.log.last_index == 20, "entries behind the snapshot may have been acknowledged"
 
 
 def test_the_leader_counts_an_installed_snapshot_up_to_its_index() -> None:
@@ -158,7 +158,7 @@ def test_the_leader_counts_an_installed_snapshot_up_to_its_index() -> None:
 def test_a_vote_request_right_after_a_torn_install_meets_the_snapshot() -> None:
     """The crash comes between the snapshot's rename and the log's reset."""
     world, old = leader_left_behind()
-    last_log = (old.raft._log.last_index, old.raft._log.entries[-1][2])
+    last_log = (old.raft.log.last_index, old.raft.log.entries[-1][2])
     world.heal()
 
     def renamed() -> bool:

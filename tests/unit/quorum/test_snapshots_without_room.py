@@ -12,7 +12,7 @@ import pytest
 
 from odradek_metadata_quorum.quorum import QuorumSettings
 from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.state_machine import StateMachine
+from odradek_metadata_quorum.quorum.raft.shell import StateMachine
 from odradek_metadata_quorum.quorum.voter import Voter, VoterEvents
 from tests.sim.quorum.world import LIMITS, World
 
@@ -42,7 +42,7 @@ def test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs
     assert {size for size, _ in leader.snapshots_weighed} == {SNAPSHOT_BYTES}
     assert 3 <= len(leader.snapshots_weighed) <= 5  # once an interval, not once an entry
     assert leader.raft.snapshot is None
-    assert leader.raft._log.first_index == 1
+    assert leader.raft.log.first_index == 1
     back = world.start(away.node_id)
     world.converge()
     assert back.raft.applied > 120

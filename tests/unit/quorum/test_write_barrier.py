@@ -55,7 +55,7 @@ def test_an_entry_is_not_forgotten_when_the_power_goes_as_its_acknowledgement_le
             1.0,
         )
         voter.world.power_cut(1)
-        assert voter.restart().raft._log.last_index == 4
+        assert voter.restart().raft.log.last_index == 4
 
 
 def test_a_single_voter_applies_nothing_that_it_has_not_synced() -> None:

@@ -17,10 +17,10 @@ from odradek_metadata_quorum.quorum.errors import (
     StorageMismatch,
 )
 from odradek_metadata_quorum.quorum.quorum import Quorum
+from odradek_metadata_quorum.quorum.raft.shell import StateMachine
 from odradek_metadata_quorum.quorum.settings import QuorumSettings, QuorumTimers, QuorumTls
 from odradek_metadata_quorum.quorum.state_machine import (
     CommittedEntry,
-    StateMachine,
     StateSnapshot,
 )
 from odradek_metadata_quorum.quorum.status import (

@@ -16,10 +16,10 @@ from odradek_metadata_quorum.quorum.errors import (
     QuorumOverloaded,
 )
 from odradek_metadata_quorum.quorum.proposals import HeldProposal, PendingProposals
+from odradek_metadata_quorum.quorum.raft.shell import StateMachine
 from odradek_metadata_quorum.quorum.settings import QuorumSettings
 from odradek_metadata_quorum.quorum.state_machine import (
     CommittedEntry,
-    StateMachine,
     StateSnapshot,
 )
 from odradek_metadata_quorum.quorum.status import (
@@ -209,7 +209,7 @@ class Quorum:
     @property
     def role(self) -> QuorumRole:
         """What this node is at this moment."""
-        if not self._voter.node.may_vote():
+        if not self._voter.node.may_vote:
             return QuorumRole.JOINING
         if self._voter.node.is_leader:
             return QuorumRole.LEADER

@@ -19,11 +19,9 @@ from typing import Final, Protocol
 from odradek_metadata_quorum.quorum.network.outbox import Outbox
 from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.electing_engine import RaftTimers
-from odradek_metadata_quorum.quorum.raft.raft_node import RaftNode
-from odradek_metadata_quorum.quorum.raft.replicating_engine import RaftLimits
+from odradek_metadata_quorum.quorum.raft.node import RaftNode
+from odradek_metadata_quorum.quorum.raft.shell import RaftLimits, RaftTimers, StateMachine
 from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING, QuorumSettings
-from odradek_metadata_quorum.quorum.state_machine import StateMachine
 from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
 from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread, Fatal
 from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
@@ -110,7 +108,7 @@ class Voter:
     async def close(self) -> None:
         """Stop leading, stop everything. The node says nothing more."""
         self.node.resign()
-        self.node.halted = True
+        self.node.stop()
         self._supervisor.cancel()
         await asyncio.wait({self._supervisor})
         await self.network.close()
@@ -281,9 +279,9 @@ class Voter:
 
     async def _warn_while_joining(self) -> None:
         """An empty voter waits for all others; say so, or it looks like a hang."""
-        while not self.node.may_vote():
+        while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
-            if not self.node.may_vote():
+            if not self.node.may_vote:
                 _log.warning(
                     "This controller's directory is empty, so it must hear of every other voter"
                     " before it may vote",
@@ -298,8 +296,7 @@ class Voter:
             try:
                 call(*arguments)
             except Exception as error:
-                self.node.halted = True
-                self._fatal("a bug in the quorum", error)
+                self.node.halt("a bug in the quorum", error)
 
         return guarded
 
@@ -323,8 +320,7 @@ class Voter:
         try:
             self._step()
         except Exception as error:
-            self.node.halted = True
-            self._fatal("a bug in the quorum", error)
+            self.node.halt("a bug in the quorum", error)
 
     def _step(self) -> None:
         before = self.node.applied

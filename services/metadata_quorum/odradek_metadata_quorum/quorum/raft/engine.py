@@ -1,26 +1,43 @@
-"""pysyncobj with its teeth drawn: what must be true of the library before anything uses it.
+"""pysyncobj 0.3.17 behind typed names. No other file imports the library or uses its private names.
 
-`raft_node.py` overrides name-mangled private methods, so exactly the version it was written against
-is accepted. Then the module's globals are replaced: pickle by something that raises (no byte of
-socket or file is ever unpickled; the paths that would are unreachable, this proves it), the poller
-by nothing (asyncio polls), the journal factory by the identity (ours is passed in), and the clock
-by one that a simulator can set. One of its log lines is dropped: it warns of a truncation before
-`HardenedEngine` is asked whether there is anything to truncate, at every repeated message.
+The library keeps what it is good at: when to campaign, counting votes, the loop over next indexes and
+the commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak
+by hooks (`EngineHooks`); the objects beside this file (elections, log matching, replication, state,
+snapshots, joining) hold an `Engine` and fill those hooks. `RaftNode` puts them together.
+
+Overriding name-mangled private methods works with exactly one version, so every other one is refused.
+The library's module globals are replaced before anything uses it:
+
+- pickle raises: no byte of a socket or file is ever unpickled. The paths that would unpickle are
+  unreachable, and this proves it.
+- The poller does nothing, because asyncio polls.
+- The journal factory returns the journal that it is given, which is the durable log.
+- The clock is the engine's own, so that a simulator can set it.
+
+One of the library's log lines is dropped. It warns of a truncation before the engine has judged whether
+there is anything to truncate, and would appear for every repeated message.
 """
 
 from __future__ import annotations
 
+import _socket
 import logging
-import time
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+import math
+import socket
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol
 
-import pysyncobj.syncobj as _engine
+import pysyncobj.syncobj as _library
+from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.journal import Journal
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
 from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
 
 REQUIRED_VERSION: Final = "0.3.17"
@@ -33,14 +50,16 @@ if VERSION != REQUIRED_VERSION:
 
 COMMAND_REGULAR: Final = b"\x00"
 COMMAND_NO_OP: Final = b"\x01"
+# Above the largest command, because the library would pickle a command that it must cut in pieces.
+APPEND_BATCH_BYTES: Final = (1 << 20) + 4096
 
-FOLLOWER: Final[int] = _engine._RAFT_STATE.FOLLOWER
-CANDIDATE: Final[int] = _engine._RAFT_STATE.CANDIDATE
-LEADER: Final[int] = _engine._RAFT_STATE.LEADER
+_FOLLOWER: Final[int] = _library._RAFT_STATE.FOLLOWER
+_CANDIDATE: Final[int] = _library._RAFT_STATE.CANDIDATE
+_LEADER: Final[int] = _library._RAFT_STATE.LEADER
 
 
 class _NoPickle:
-    """Stands where the engine would look for pickle."""
+    """Stands where the library would look for pickle."""
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> NoReturn:
@@ -54,7 +73,7 @@ class _NoPickle:
 
 
 class _NullPoller:
-    """asyncio polls; the engine must not."""
+    """Stands where the library would poll sockets, which asyncio does."""
 
     def poll(self, timeout: float) -> None: ...
 
@@ -63,29 +82,20 @@ class _NullPoller:
     def unsubscribe(self, *_: object) -> None: ...
 
 
-class _Clock:
-    """The engine's only clock: seconds, monotonic. One a process; the last node built set it."""
-
-    def __init__(self) -> None:
-        self.read: Callable[[], float] = time.monotonic
-
-
-ENGINE_CLOCK: Final = _Clock()
-
-
 def _is_no_false_alarm(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-_engine.logger.addFilter(_is_no_false_alarm)
-_engine.pickle = _NoPickle()
-_engine.createPoller = lambda _kind: _NullPoller()
-_engine.createJournal = lambda journal: journal
-_engine.monotonicTime = lambda: ENGINE_CLOCK.read()
+# Importing the library replaces this function by one for Windows, on every system.
+socket.inet_ntop = _socket.inet_ntop
+_library.logger.addFilter(_is_no_false_alarm)
+_library.pickle = _NoPickle()
+_library.createPoller = lambda _kind: _NullPoller()
+_library.createJournal = lambda journal: journal
 
 
-class BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
-    """The engine's view of the durable log and vote: changes are noted, the barrier writes them."""
+class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
+    """The library's view of the durable log and vote: changes are noted, the barrier writes them."""
 
     def __init__(self, barrier: WriteBarrier) -> None:
         self._barrier = barrier
@@ -94,8 +104,8 @@ class BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     def add(self, command: bytes, idx: int, term: int) -> None:
         self._log.append(command, idx, term)
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:
-        self._log.truncate_from(self._log.first_index + entryFrom)
+    def deleteEntriesFrom(self, entryFrom: int) -> NoReturn:
+        raise AssertionError("the log is truncated by the hook")
 
     def clear(self) -> NoReturn:
         raise AssertionError("only a snapshot empties the log, by reset")
@@ -112,7 +122,7 @@ class BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     def _destroy(self) -> None: ...
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Volatile in Raft: it is learned from the leader again."""
+        """Do nothing: the commit index is volatile in Raft, a restarted voter learns it again."""
 
     def getRaftCommitIndex(self) -> int:
         return self._log.first_index
@@ -127,10 +137,10 @@ class BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         return self._barrier.vote
 
 
-class EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """What the engine believes to be its network: `send` is all it is asked for."""
+class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
+    """What the library takes for its network; it only ever sends."""
 
-    def __init__(self, send: Callable[[Any, dict[str, Any]], bool]) -> None:
+    def __init__(self, send: Callable[[Node, Message], None]) -> None:
         super().__init__(None, None, [])
         self._send = send
 
@@ -138,20 +148,307 @@ class EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no type
     def ready(self) -> bool:
         return True
 
-    def send(self, node: Any, message: dict[str, Any]) -> bool:
-        return self._send(node, message)
+    def send(self, node: Node, message: Message) -> bool:
+        self._send(node, message)
+        return True
 
     def destroy(self) -> None: ...
 
 
-__all__ = [
-    "CANDIDATE",
-    "COMMAND_NO_OP",
-    "COMMAND_REGULAR",
-    "ENGINE_CLOCK",
-    "FOLLOWER",
-    "LEADER",
-    "BarrierJournal",
-    "EngineTransport",
-    "Node",
-]
+class RespondToAppend(Protocol):
+    """Responds to append_entries. `next_index` of None stands for the end of the log."""
+
+    def __call__(
+        self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHooks:
+    """The decisions that the library does not make, or makes with rules that are too weak."""
+
+    # Send a message of the library; False ends this round of entries to the peer.
+    send: Callable[[int, Message], bool]
+    # Entries or heartbeats to all peers are due, by `Engine.send_appends`.
+    replicate: Callable[[], None]
+    # Return how long to wait for a leader from now on.
+    election_timeout_s: Callable[[], float]
+    # The election timer has ended: return whether to campaign in the next term now.
+    may_campaign: Callable[[], bool]
+    # Term and vote are about to change to these.
+    before_term: Callable[[int, int | None], None]
+    # This node was elected; its no-op is about to be appended.
+    before_leading: Callable[[], None]
+    # This node has just stopped leading.
+    lost_leadership: Callable[[], None]
+    # The leader's log differs from this index on.
+    truncate_from: Callable[[int], None]
+    respond_to_append: RespondToAppend
+    # Apply what is committed, where something is.
+    apply_committed: Callable[[], None]
+
+
+class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """One voter's term, role, commit index and progress of its peers, and its way to speak and to end."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Iterable[int],
+        barrier: WriteBarrier,
+        outbox: Outbox,
+        heartbeat_s: float,
+        clock: Callable[[], float],
+        fatal: Fatal,
+    ) -> None:
+        """`attach` must follow before any other call."""
+        self.node_id = node_id
+        self.peer_ids: Final = tuple(sorted(set(voters) - {node_id}))
+        self.barrier: Final = barrier
+        self.log: Final = barrier.log
+        self.outbox: Final = outbox
+        self.now_s: Final = clock
+        self.halted = False
+        self._fatal = fatal
+        self._nodes = {peer_id: Node(peer_id) for peer_id in self.peer_ids}
+        self._round_ended: set[Node] = set()
+        self._hooks: EngineHooks
+        _library.monotonicTime = clock
+        super().__init__(
+            Node(node_id),
+            list(self._nodes.values()),
+            conf=SyncObjConf(
+                autoTick=False,
+                journalFile=_BarrierJournal(barrier),
+                appendEntriesUseBatch=True,
+                appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
+                appendEntriesPeriod=heartbeat_s,
+                # Check-quorum of `Elections` replaces this rule, which judges before it reads.
+                leaderFallbackTimeout=math.inf,
+                commandsWaitLeader=False,
+                dynamicMembershipChange=False,
+                useFork=False,
+            ),
+            nodeClass=Node,
+            transport=_EngineTransport(self._send),
+        )
+        self._SyncObj__needLoadDumpFile = False
+
+    def attach(self, hooks: EngineHooks) -> None:
+        """Let these hooks decide from now on."""
+        self._hooks = hooks
+
+    # Driving the library.
+
+    def tick(self) -> None:
+        """Campaign, advance the commit index, apply and send heartbeats, where each is due."""
+        _library.monotonicTime = self.now_s
+        self._onTick(0.0)
+
+    def receive(self, peer_id: int, message: Message) -> None:
+        """Hand the library a message that has passed the rules of this package."""
+        _library.monotonicTime = self.now_s
+        self._SyncObj__onMessageReceived(self._nodes[peer_id], message)
+
+    def send_appends(self, skipped: Set[int]) -> None:
+        """Send entries, or a heartbeat where there are none, to the connected peers not in `skipped`."""
+        connected: set[Node] = self._SyncObj__connectedNodes
+        self._round_ended = {self._nodes[peer_id] for peer_id in skipped} & connected
+        connected -= self._round_ended
+        super()._SyncObj__sendAppendEntries()
+        connected |= self._round_ended
+
+    def tell(self, peer_id: int, message: Message) -> None:
+        """Send a message, behind the write barrier. A halted node says nothing."""
+        if not self.halted:
+            self.outbox.send(peer_id, message)
+
+    def halt(self, reason: str, error: BaseException | None = None) -> None:
+        """Send nothing any more and end the process: going on could lose or replace data."""
+        self.halted = True
+        self._fatal(reason, error)
+
+    # Term and role.
+
+    @property
+    def term(self) -> int:
+        """Raft's current term."""
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
+
+    @property
+    def vote(self) -> int | None:
+        """The candidate that this node voted for in its term."""
+        vote: int | None = self._SyncObj__votedForNodeId
+        return vote
+
+    def set_term(self, term: int, vote: int | None) -> None:
+        """Move to a term, with a vote in it; durable with the next write."""
+        self._SyncObj__setCurrentTerm(term, vote)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return bool(self._SyncObj__raftState == _LEADER)
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether this node campaigns."""
+        return bool(self._SyncObj__raftState == _CANDIDATE)
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader, as far as this node knows; None during an election."""
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else int(leader.id)
+
+    def forget_leader(self) -> None:
+        """No leader is known from now on."""
+        self._SyncObj__raftLeader = None
+
+    def step_down(self) -> None:
+        """Become a follower of no leader yet, in the same term."""
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def follow_term(self, term: int) -> None:
+        """Become a follower in a higher term, of no leader yet."""
+        self.set_term(term, None)
+        self.step_down()
+
+    @property
+    def election_deadline_s(self) -> float:
+        """When the election timer ends, by `now_s`; 0 ends it with the next tick."""
+        deadline_s: float = self._SyncObj__raftElectionDeadline
+        return deadline_s
+
+    @election_deadline_s.setter
+    def election_deadline_s(self, deadline_s: float) -> None:
+        self._SyncObj__raftElectionDeadline = deadline_s
+
+    # Commit index and state.
+
+    @property
+    def commit_index(self) -> int:
+        """The last entry known to be committed."""
+        index: int = self._SyncObj__raftCommitIndex
+        return index
+
+    @property
+    def applied(self) -> int:
+        """The last entry applied to the state machine."""
+        index: int = self._SyncObj__raftLastApplied
+        return index
+
+    @applied.setter
+    def applied(self, index: int) -> None:
+        self._SyncObj__raftLastApplied = index
+
+    def restored(self, index: int) -> None:
+        """A snapshot stands for everything up to `index`, which is thus applied and committed."""
+        self._SyncObj__raftLastApplied = index
+        self._SyncObj__raftCommitIndex = max(self.commit_index, index)
+
+    @property
+    def no_op_index(self) -> int:
+        """Index of the entry that this node appended when it was elected last."""
+        index: int = self._SyncObj__noopIDx
+        return index
+
+    # Peers.
+
+    def connect(self, peer_id: int) -> None:
+        """The network reaches a peer from now on."""
+        self._SyncObj__connectedNodes.add(self._nodes[peer_id])
+
+    def disconnect(self, peer_id: int) -> None:
+        """The network does not reach a peer any more."""
+        self._SyncObj__connectedNodes.discard(self._nodes[peer_id])
+
+    def is_connected(self, peer_id: int) -> bool:
+        """Whether the network reaches a peer."""
+        return self._nodes[peer_id] in self._SyncObj__connectedNodes
+
+    def match_index(self, peer_id: int) -> int:
+        """The last entry that a peer has acknowledged in this node's term; 0 if this node never led."""
+        index: int = self._SyncObj__raftMatchIndex.get(self._nodes[peer_id], 0)
+        return index
+
+    def set_match_index(self, peer_id: int, index: int) -> None:
+        """Correct what a peer is known to have."""
+        self._SyncObj__raftMatchIndex[self._nodes[peer_id]] = index
+
+    def next_index(self, peer_id: int) -> int:
+        """The entry to send to a peer next; 0 if this node never led."""
+        index: int = self._SyncObj__raftNextIndex.get(self._nodes[peer_id], 0)
+        return index
+
+    def set_next_index(self, peer_id: int, index: int) -> None:
+        """Correct where to go on sending to a peer."""
+        self._SyncObj__raftNextIndex[self._nodes[peer_id]] = index
+
+    def responded_s(self, peer_id: int) -> float | None:
+        """When a peer last responded to this leader, by `now_s`; None if this node never led."""
+        responded_s: float | None = self._SyncObj__lastResponseTime.get(self._nodes[peer_id])
+        return responded_s
+
+    def note_response(self, peer_id: int, responded_s: float) -> None:
+        """A peer responded to this leader."""
+        self._SyncObj__lastResponseTime[self._nodes[peer_id]] = responded_s
+
+    # Overrides of the library: each is a hook.
+
+    def _send(self, node: Node, message: Message) -> None:
+        if not self._hooks.send(node.id, message):
+            # The library stops a round of entries at a peer that is not connected.
+            self._round_ended.add(node)
+            self._SyncObj__connectedNodes.discard(node)
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        # The library asks once before there are hooks, for the deadline that `Elections` sets.
+        return self._hooks.election_timeout_s() if hasattr(self, "_hooks") else 0.0
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        # The library asks this exactly when its election timer has ended.
+        return self._hooks.may_campaign()
+
+    def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:
+        assert term >= self.term, (term, self.term)
+        self._hooks.before_term(term, vote)
+        super()._SyncObj__setCurrentTerm(term, vote)
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        self._hooks.before_leading()
+        super()._SyncObj__onBecomeLeader()
+
+    def _SyncObj__setState(self, state: int) -> None:
+        was_leader = self.is_leader
+        super()._SyncObj__setState(state)
+        if was_leader and state != _LEADER:
+            self._hooks.lost_leadership()
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        self._hooks.replicate()
+
+    def _SyncObj__deleteEntriesFrom(self, index: int) -> None:
+        self._hooks.truncate_from(index)
+
+    def _SyncObj__sendNextNodeIdx(
+        self,
+        node: Node,
+        reset: bool = False,
+        nextNodeIdx: int | None = None,
+        success: bool = False,
+    ) -> None:
+        self._hooks.respond_to_append(node.id, nextNodeIdx, reset=reset, success=success)
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        self._hooks.apply_committed()
+        return False
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Do nothing: `ReplicatedState` takes snapshots and trims the log."""
+
+    def _checkCommandsToApply(self) -> None:
+        """Do nothing: proposals are appended or refused at once, never queued or forwarded."""

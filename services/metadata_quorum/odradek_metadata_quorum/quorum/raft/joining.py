@@ -1,78 +1,190 @@
 """When a voter with an empty directory may begin to vote.
 
 An empty voter is either new, or was wiped: then it may have voted in some term *t*, and may have
-acknowledged entries that are committed only thanks to it. If it voted again in *t*, or for a
+acknowledged entries that are committed only because it did. If it voted again in *t*, or for a
 candidate that lacks those entries, a term could have two leaders, or a commit could be undone. It
 cannot tell which it is, so it finds out, and until then it stores and acknowledges entries but
 neither votes nor consents nor campaigns:
 
-- *The cluster is new*: every other voter answered that its term is 0 and its log is empty. Nobody
-  has ever voted or stored anything, this one included. All must answer, not a majority: with one of
+- *The cluster is new*: every other voter responded that its term is 0 and its log is empty. Nobody
+  has ever voted or stored anything, this one included. All must respond, not a majority: with one of
   three wiped, one never started and one down, a majority of empty voters would found a new cluster
   beside the old one's last copy.
-- *It has caught up*: every other voter told its term; a candidate raises its own term, durably,
-  before it asks for a vote, so the highest of these answers (the *floor*) is at or above every term
-  this voter may have voted in. After that, a leader showed it a commit index of its own term, and
+- *It has caught up*: every other voter reported its term; a candidate raises its own term, durably,
+  before it asks for a vote, so the highest of these terms (the *floor*) is at or above every term
+  this voter may have voted in. After that, a leader sent it a commit index of its own term, and
   this voter's log reaches there: what it had once helped to commit is in its log again. It then
   refuses every vote up to the floor.
 
 The price of asking all: a wiped voter does not vote while another one is gone for good. Of five
 voters with one dead and one wiped three are left that may vote: a majority, which bears no further
-loss until the dead one is replaced, or answers once more.
+loss until the dead one is replaced, or responds once more.
 
 This assumes that a minority of voters is wiped at a time; Raft has no answer beyond that.
-An acknowledgement of the former life cannot count after this: a new connection from a voter ends
+An acknowledgement from before the wipe cannot count after this: a new connection from a voter ends
 the old one before its first frame is read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.elections import Elections
+from odradek_metadata_quorum.quorum.raft.engine import Engine
+from odradek_metadata_quorum.quorum.raft.shell import RaftEvents
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX
+
+JOIN_QUERY_INTERVAL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _LogEnd:
     term: int
     last_index: int
 
 
-class Joining:
-    """One empty voter's way to its first vote; no clock, no network."""
+class JoinRound:
+    """What the other voters responded to one empty voter; no clock, no network."""
 
     def __init__(self, other_voters: frozenset[int], *, round_number: int, genesis_index: int):
         self._others = other_voters
         self._genesis_index = genesis_index
-        self._answers: dict[int, _Answer] = {}
-        self.round = round_number
+        self._responses: dict[int, _LogEnd] = {}
+        self.number = round_number
 
     @property
     def missing(self) -> list[int]:
-        """Voters that have not answered yet."""
-        return sorted(self._others - self._answers.keys())
+        """Voters that have not responded yet."""
+        return sorted(self._others - self._responses.keys())
 
-    def answer(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
-        """A voter tells its term and its log's end. The first answer of being empty is kept.
+    def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
+        """A voter reports its term and its log's end. The first report of being empty is kept.
 
         That a voter was empty after this one began to ask proves that nothing had ever happened,
-        whatever it does next; a term is the higher the later it is told, and then the safer.
+        whatever it does next. Of other terms the last one counts, which is the highest and safest.
         """
-        if round_number != self.round or peer_id not in self._others:
+        if round_number != self.number or peer_id not in self._others:
             return
-        before = self._answers.get(peer_id)
+        before = self._responses.get(peer_id)
         if before is None or not self._is_empty(before):
-            self._answers[peer_id] = _Answer(term, last_index)
+            self._responses[peer_id] = _LogEnd(term, last_index)
 
     @property
     def cluster_is_new(self) -> bool:
         """Whether every voter is as empty as this one."""
-        return not self.missing and all(map(self._is_empty, self._answers.values()))
+        return not self.missing and all(map(self._is_empty, self._responses.values()))
 
     @property
     def floor(self) -> int | None:
-        """No vote at or below this term; None until every voter has answered."""
+        """The highest term in which no vote may be given; None until every voter has responded."""
         if self.missing:
             return None
-        return max((answer.term for answer in self._answers.values()), default=0)
+        return max((response.term for response in self._responses.values()), default=0)
 
-    def _is_empty(self, answer: _Answer) -> bool:
-        return answer.term == 0 and answer.last_index == self._genesis_index
+    def _is_empty(self, log_end: _LogEnd) -> bool:
+        return log_end.term == 0 and log_end.last_index == self._genesis_index
+
+
+class Joining:
+    """One voter's way to its first vote, and its responses to voters that are on theirs."""
+
+    def __init__(
+        self, engine: Engine, elections: Elections, *, round_number: int, events: RaftEvents
+    ) -> None:
+        self._engine = engine
+        self._elections = elections
+        self._events = events
+        self._round = JoinRound(
+            frozenset(engine.peer_ids), round_number=round_number, genesis_index=GENESIS_INDEX
+        )
+        self._query_s = 0.0
+        self._needed: int | None = None  # joining waits until the barrier's `durable` is there
+        self.announced = False
+        self._rounds_seen: dict[int, int] = {}  # of the voters that were seen joining
+
+    @property
+    def missing(self) -> list[int]:
+        """Voters that this one must hear of before it may vote."""
+        return self._round.missing
+
+    def step(self) -> None:
+        """Ask, or announce that this voter has joined, where either is due."""
+        if self._elections.may_vote:
+            return
+        if self._needed is not None:
+            if self._engine.barrier.durable >= self._needed and not self.announced:
+                self.announced = True
+                self._events.joined()
+            return
+        if self._round.cluster_is_new and self._engine.term == 0:
+            self._join(0)
+            return
+        now_s = self._engine.now_s()
+        if now_s >= self._query_s:
+            self._query_s = now_s + JOIN_QUERY_INTERVAL_S
+            for peer_id in self._engine.peer_ids:
+                self._engine.tell(peer_id, {"type": wire.JOIN_QUERY, "round": self._round.number})
+
+    def peer_connected(self) -> None:
+        """Ask at once: a voter can be reached that may not have responded yet."""
+        self._query_s = 0.0
+
+    def on_join_query(self, peer_id: int, message: Message) -> None:
+        """An empty voter asks for this one's term and log end."""
+        engine = self._engine
+        if self._rounds_seen.get(peer_id) != message["round"]:
+            # It may have lost what it once acknowledged: that counts for no further commit.
+            self._rounds_seen[peer_id] = message["round"]
+            engine.set_match_index(peer_id, 0)
+        engine.tell(
+            peer_id,
+            {
+                "type": wire.JOIN_REPLY,
+                "round": message["round"],
+                "term": engine.term,
+                "last_log_index": engine.log.last_index,
+            },
+        )
+
+    def on_join_reply(self, peer_id: int, message: Message) -> None:
+        """A voter responded to this one's query."""
+        if not self._elections.may_vote:
+            self._round.respond(
+                peer_id, message["round"], message["term"], message["last_log_index"]
+            )
+
+    def after_append(self, leader_id: int, leader_commit: int) -> None:
+        """Join if the log now reaches the commit index that the leader of this term sent."""
+        engine = self._engine
+        if self._elections.may_vote or self._needed is not None or engine.halted:
+            return
+        floor = self._round.floor
+        caught_up = (
+            engine.leader_id == leader_id
+            and engine.commit_index >= leader_commit
+            and engine.log.term_at(leader_commit) == engine.term
+        )
+        if floor is not None and caught_up:
+            self._join(floor)
+
+    def _join(self, floor: int) -> None:
+        """Vote from here on, above `floor`; first that must be durable."""
+        engine = self._engine
+        if engine.term > 0 or floor > 0:
+            # Whatever it may have voted for in this term, it does not vote in it again.
+            if floor > engine.term:
+                engine.follow_term(floor)
+            if engine.vote is None:
+                engine.set_term(engine.term, engine.node_id)
+        self._needed = engine.barrier.noted
+        self._events.wake(0.0)
+
+    def confirm_joined(self) -> None:
+        """The vote's floor and the directory's `joined` are durable."""
+        self._elections.may_vote = True
+        if self._engine.term == 0:
+            self._elections.campaign_soon()
+        self._events.wake(0.0)

@@ -1,0 +1,396 @@
+"""Who leads: votes, consent before a vote, stickiness, check-quorum and reads that only a leader may answer.
+
+pysyncobj decides when to campaign and who has won. `Elections` stands between it and the messages, and
+adds these rules:
+
+- *Pre-vote* (Raft thesis 9.6): a voter asks first whether an election could be won, and disturbs
+  nobody if not. Votes are counted once per (term, voter), and a voter that may have forgotten a vote
+  gives none (`joining.py`).
+- *Stickiness*: a voter that hears a leader consents to no election. If the connection to its leader
+  broke, it does not wait as long as for a silent one: that process is gone, or will be heard again at
+  once. A majority that still hears the leader consents to no election anyway.
+- *A vote given counts as hearing a leader*, from when it leaves: the candidate's first heartbeat is a
+  write of this voter's disk and a round trip away. Until the vote has left, this voter does not campaign.
+- *A stall of this process is nobody else's silence* (`LoopTurns`).
+- *Check-quorum*: a leader without a majority's responses steps down.
+- *Read index* (Raft thesis 6.4): a leader responds to a read once a majority has confirmed it
+  (`read_index.py`).
+"""
+
+from __future__ import annotations
+
+import random
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.engine import Engine
+from odradek_metadata_quorum.quorum.raft.read_index import Confirmed, ReadIndex
+from odradek_metadata_quorum.quorum.raft.shell import RaftTimers
+
+
+class PreVote:
+    """One voter's rounds of asking for consent; no network, and times are the caller's.
+
+    A voter whose timer ends starts a *round*: it asks all others whether they would vote for it in the
+    next term, and raises its term only with a majority's consent. A voter consents only when it has
+    heard of no leader for a minimal election timeout and the log of the candidate is not behind its
+    own. An isolated voter thus comes back with the term it left with, and deposes nobody. While a round
+    is young its question is repeated, with the same number: a response may take longer than a timer.
+
+    `approved` is consent not yet used. It is void as soon as the ground it stood on moves: another
+    round, a vote given to another candidate, another term, a leader heard of.
+    """
+
+    def __init__(self, node_id: int, voter_count: int) -> None:
+        self._node_id = node_id
+        self._voter_count = voter_count
+        self._granted: set[int] = set()
+        self._running = False
+        self._started_s = 0.0
+        self.round = 0
+        self.approved = False
+
+    def is_running(self, *, since_s: float) -> bool:
+        """Whether a round that began after `since_s` still waits for consent."""
+        return self._running and self._started_s > since_s
+
+    def start(self, now_s: float) -> None:
+        """Begin the next round; a single voter has won it already."""
+        self.round += 1
+        self._started_s = now_s
+        self._granted = {self._node_id}
+        self._running = True
+        self.approved = False
+        self._count()
+
+    def grant(self, peer_id: int, round_number: int) -> bool:
+        """A peer consents; True when that makes the majority."""
+        if not self._running or round_number != self.round:
+            return False
+        self._granted.add(peer_id)
+        self._count()
+        return self.approved
+
+    def yields_to(self, other: tuple[int, int, int], *, own: tuple[int, int, int]) -> bool:
+        """Void this voter's round, if there is one, for that of a better candidate; True if it did.
+
+        Candidates are (last term, last index, node id). Two that ask at the same time would both
+        consent and then split the votes, again and again where responses take as long as timers.
+        """
+        if other <= own or not (self._running or self.approved):
+            return False
+        self.clear()
+        return True
+
+    def use(self) -> bool:
+        """Take the consent, if there is one, for one election."""
+        approved, self.approved = self.approved, False
+        return approved
+
+    def clear(self) -> None:
+        """Void round and consent."""
+        self._running = False
+        self.approved = False
+
+    def _count(self) -> None:
+        if len(self._granted) * 2 > self._voter_count:
+            self.approved = True
+            self._running = False
+
+
+class LoopTurns:
+    """How long the turns of this voter's loop are, and what it may conclude from silence; no clock.
+
+    A message that has come and is not read yet looks like silence. So silence is judged up to the last
+    moment at which everything that had come was read: now, while turns are short; after a *long* turn,
+    its beginning, until the next turn has read what came meanwhile.
+
+    The whole machine may have stood still, the others as well; then nobody was silent. The length of a
+    long turn is therefore forgiven, that is, added to all deadlines, but only where none was for
+    `forgiven_interval_s`. In a process that is slow all the time nearly every turn is long: if each was
+    forgiven, deadlines would recede nearly as fast as time passes.
+    """
+
+    def __init__(self, now_s: float, *, long_s: float, forgiven_interval_s: float) -> None:
+        self._long_s = long_s
+        self._forgiven_interval_s = forgiven_interval_s
+        self._stepped_s = now_s
+        self._read_s = now_s
+        self._forgiven_s: float | None = None
+
+    def step(self, now_s: float) -> float:
+        """A step begins. Return the seconds to add to all deadlines, which are 0 nearly always."""
+        began_s = self._stepped_s
+        if now_s <= began_s:
+            return 0.0
+        self._stepped_s = now_s
+        if now_s - began_s <= self._long_s:
+            self._read_s = now_s
+            return 0.0
+        self._read_s = began_s
+        if not self._may_forgive(began_s):
+            return 0.0
+        self._forgiven_s = now_s
+        return now_s - began_s
+
+    def read_until_s(self, now_s: float) -> float:
+        """Return the time up to which everything that came has been read."""
+        return self._stepped_s if now_s - self._stepped_s > self._long_s else self._read_s
+
+    def _may_forgive(self, began_s: float) -> bool:
+        forgiven_s = self._forgiven_s
+        return forgiven_s is None or began_s - forgiven_s >= self._forgiven_interval_s
+
+
+class Elections:
+    """One voter's timer, votes and leadership. `may_vote` is False while it may have forgotten votes."""
+
+    def __init__(
+        self, engine: Engine, *, timers: RaftTimers, randomness: random.Random, may_vote: bool
+    ) -> None:
+        voter_count = len(engine.peer_ids) + 1
+        self.may_vote = may_vote
+        self.pre_vote = PreVote(engine.node_id, voter_count)
+        self._engine = engine
+        self._timers = timers
+        self._random = randomness
+        self._is_lowest = not any(peer_id < engine.node_id for peer_id in engine.peer_ids)
+        self._read_index = ReadIndex(voter_count)
+        self._read_asked_s = 0.0
+        self._votes: set[tuple[int, int]] = set()
+        self._heard_s = engine.now_s()
+        self._turns = LoopTurns(
+            self._heard_s,
+            long_s=timers.tick_s + timers.heartbeat_s,
+            forgiven_interval_s=timers.election_max_s,
+        )
+        self._quorum_checked_s = 0.0
+        self._vote_leaves = False  # a vote of this term is given, and not on disk yet
+        self._lost_leader_s = 0.0  # when the connection to the leader broke
+        engine.election_deadline_s = self._heard_s + self._timeout_s(is_new_cluster=True)
+
+    # Time.
+
+    def begin_step(self) -> None:
+        """Forgive a stall of this process and, as leader, count who still responds."""
+        now_s = self._engine.now_s()
+        if stall_s := self._turns.step(now_s):
+            self._forgive(stall_s)
+        if self._engine.is_leader and now_s >= self._quorum_checked_s + self._timers.tick_s:
+            self._quorum_checked_s = now_s
+            self._check_quorum(now_s)
+
+    def _forgive(self, stall_s: float) -> None:
+        """Count time in which this process did not run as nobody's silence."""
+        engine = self._engine
+        self._heard_s += stall_s
+        engine.election_deadline_s += stall_s
+        for peer_id in engine.peer_ids:
+            responded_s = engine.responded_s(peer_id)
+            if responded_s is not None:
+                engine.note_response(peer_id, responded_s + stall_s)
+
+    def _check_quorum(self, now_s: float) -> None:
+        """Step down if no majority responded for `fallback_s`: another one may lead by now."""
+        engine = self._engine
+        since_s = self._turns.read_until_s(now_s) - self._timers.fallback_s
+        responding = 1
+        for peer_id in engine.peer_ids:
+            responded_s = engine.responded_s(peer_id)
+            responding += responded_s is not None and responded_s > since_s
+        if 2 * responding <= len(engine.peer_ids) + 1:
+            engine.step_down()
+
+    def election_timeout_s(self) -> float:
+        """Return how long to wait for a leader from now on."""
+        return self._timeout_s(is_new_cluster=self._engine.term == 0)
+
+    def _timeout_s(self, *, is_new_cluster: bool) -> float:
+        if is_new_cluster and self._is_lowest:
+            return self._timers.heartbeat_s  # one voter asks often, the others leave it to that one
+        return self._random.uniform(self._timers.election_min_s, self._timers.election_max_s)
+
+    def _restart_timer(self) -> None:
+        self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
+
+    def campaign_soon(self) -> None:
+        """End the timer with the next step where that is this voter's part; forget past leaders."""
+        self._heard_s = self._engine.now_s() - self._timers.election_min_s
+        if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
+            self._engine.election_deadline_s = 0.0
+
+    # Leaders.
+
+    def heard_leader(self) -> None:
+        """A message of the current leader arrived."""
+        self._heard_s = self._engine.now_s()
+        self.pre_vote.clear()
+
+    def hears_leader(self) -> bool:
+        """Whether there is a leader worth keeping."""
+        if self._engine.is_leader or self._vote_leaves:
+            return True
+        heard_s_ago = self._turns.read_until_s(self._engine.now_s()) - self._heard_s
+        return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        """Wait less for a leader whose connection broke than for a silent one."""
+        engine, timers = self._engine, self._timers
+        if peer_id != engine.leader_id:
+            return
+        self._lost_leader_s = engine.now_s()
+        patience_s = self._random.uniform(timers.lost_leader_min_s, timers.lost_leader_max_s)
+        engine.election_deadline_s = min(
+            engine.election_deadline_s, self._lost_leader_s + patience_s
+        )
+
+    def durable_moved(self) -> None:
+        """Notice a vote that is on disk now, and on its way: it counts as hearing a leader."""
+        if self._vote_leaves and self._engine.barrier.is_vote_durable:
+            self._vote_leaves = False
+            self._heard_s = self._engine.now_s()
+            self._restart_timer()
+
+    # Reads.
+
+    def confirm_leadership(self, confirmed: Confirmed) -> None:
+        """Call `confirmed(True)` once a majority has confirmed that nobody was elected before now.
+
+        Calls `confirmed(False)` when this node does not lead, or stops to before that. `step` must
+        follow, soon.
+        """
+        if self._engine.halted or not self._engine.is_leader:
+            confirmed(False)
+        else:
+            self._read_index.ask(confirmed)
+
+    def drive_reads(self) -> None:
+        """Begin the round that a read waits for; ask again where responses are late.
+
+        The question is a pre-vote for the term that this node leads already: nobody consents, and
+        everybody responds with the term it is in. So voters of all versions understand it.
+        """
+        reads = self._read_index
+        if reads.is_due:
+            self.pre_vote.round += 1
+            reads.begin(self.pre_vote.round)
+            self._read_asked_s = 0.0
+        if reads.round is None:
+            return
+        now_s = self._engine.now_s()
+        if now_s >= self._read_asked_s + self._timers.heartbeat_s:
+            self._read_asked_s = now_s
+            self._ask_all(self._engine.term, reads.round)
+
+    def lost_leadership(self) -> None:
+        """Refuse the reads that wait for a confirmation."""
+        self._read_index.end()
+
+    # Campaigns.
+
+    def may_campaign(self) -> bool:
+        """Return whether to raise the term now; asks for consent first."""
+        engine = self._engine
+        now_s = engine.now_s()
+        if self._turns.read_until_s(now_s) < engine.election_deadline_s:
+            return False  # a heartbeat may have come that is not read yet
+        if not self.may_vote or self._vote_leaves:
+            self._restart_timer()
+            return False
+        if not self.pre_vote.approved and not self.pre_vote.is_running(
+            since_s=now_s - self._timers.election_max_s
+        ):
+            self.pre_vote.start(now_s)
+        if self.pre_vote.use():
+            self._votes.clear()
+            return True
+        self._restart_timer()
+        engine.forget_leader()
+        self._ask_all(engine.term + 1, self.pre_vote.round)
+        return False
+
+    def _ask_all(self, term: int, round_number: int) -> None:
+        """Ask every voter for consent to lead `term`; each responds with the term it is in."""
+        _, last_index, last_term = self._engine.log.entries[-1]
+        for peer_id in self._engine.peer_ids:
+            self._engine.tell(
+                peer_id,
+                {
+                    "type": wire.PRE_VOTE,
+                    "term": term,
+                    "round": round_number,
+                    "last_log_index": last_index,
+                    "last_log_term": last_term,
+                },
+            )
+
+    def before_term(self, term: int, vote: int | None) -> None:
+        """Void consent that is not for this term, and hold back campaigns until a vote has left."""
+        if term > self._engine.term or vote not in (None, self._engine.node_id):
+            self.pre_vote.clear()
+        self._vote_leaves = vote is not None
+
+    # Messages.
+
+    def on_request_vote(self, peer_id: int, message: Message) -> None:
+        """A candidate asks for this node's vote."""
+        if self.may_vote:
+            self._engine.receive(peer_id, message)
+
+    def on_response_vote(self, peer_id: int, message: Message) -> None:
+        """A voter gave its vote to this node, in the message's term."""
+        if message["term"] > self._engine.term:
+            self._engine.follow_term(message["term"])
+        elif message["term"] == self._engine.term and self._is_first_vote(message["term"], peer_id):
+            self._engine.receive(peer_id, message)
+
+    def _is_first_vote(self, term: int, peer_id: int) -> bool:
+        if (term, peer_id) in self._votes:
+            return False
+        self._votes.add((term, peer_id))
+        return True
+
+    def on_pre_vote(self, peer_id: int, message: Message) -> None:
+        """A voter asks for consent to campaign, or a leader asks which term this node is in."""
+        engine = self._engine
+        if not self.may_vote and message["term"] <= engine.term:
+            return  # a leader asks, and this voter may have forgotten that it elected another one
+        _, last_index, last_term = engine.log.entries[-1]
+        log_end = (message["last_log_term"], message["last_log_index"])
+        granted = (
+            self.may_vote
+            and not self.hears_leader()
+            and message["term"] > engine.term
+            and log_end >= (last_term, last_index)
+        )
+        if granted and self.pre_vote.yields_to(
+            (*log_end, peer_id), own=(last_term, last_index, engine.node_id)
+        ):
+            self._restart_timer()
+        engine.tell(
+            peer_id,
+            {
+                "type": wire.PRE_VOTE_REPLY,
+                "term": engine.term,
+                "round": message["round"],
+                "granted": granted,
+            },
+        )
+
+    def on_pre_vote_reply(self, peer_id: int, message: Message) -> None:
+        """A voter's response to `_ask_all`."""
+        engine = self._engine
+        if message["term"] > engine.term:
+            engine.follow_term(message["term"])
+        elif engine.is_leader:
+            if message["term"] == engine.term:
+                self._read_index.agree(peer_id, message["round"])
+        elif message["granted"] and self.pre_vote.grant(peer_id, message["round"]):
+            engine.election_deadline_s = 0.0
+
+    def on_timeout_now(self, peer_id: int, message: Message) -> None:
+        """The leader hands over: campaign at once, without asking for consent."""
+        engine = self._engine
+        if message["term"] == engine.term and peer_id == engine.leader_id and self.may_vote:
+            self.pre_vote.approved = True
+            engine.election_deadline_s = 0.0

@@ -1,0 +1,135 @@
+"""How a follower's log comes to match the leader's: every message is judged by its term.
+
+pysyncobj appends the entries of append_entries. `LogMatching` stands in front of it and adds these rules:
+
+- *Every message carries its term*: a higher one makes this node follow, a lower one is dropped and its
+  sender is told the current term.
+- *Prefix match before truncation*: entries that are in the log already are skipped. Only a real conflict
+  truncates the log, and truncating at or below what is committed or applied ends the process.
+- *A message raises the commit index to the last entry whose prefix it proved*, no further:
+  `prevLogIdx + len(entries)`. What follows in this log may be of another leader.
+- *A slow disk bounds what is taken*: while more than a few windows of entries wait for it, no more are.
+"""
+
+from __future__ import annotations
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.elections import Elections
+from odradek_metadata_quorum.quorum.raft.engine import Engine
+
+
+class LogMatching:
+    """The follower's side of append_entries."""
+
+    def __init__(self, engine: Engine, elections: Elections, *, window_bytes_max: int) -> None:
+        self._engine = engine
+        self._elections = elections
+        self._window_bytes_max = window_bytes_max
+        self._matched_all = False  # this append_entries holds nothing new: no truncation
+
+    def on_append_entries(self, leader_id: int, message: Message) -> None:
+        """Append what is new, as far as the disk bears it."""
+        log = self._engine.log
+        if message["entries"] and log.unsynced_bytes > self._unsynced_bytes_max():
+            message["entries"] = []
+            if log.term_at(message["prevLogIdx"]) is None:
+                # A refusal would bring all of it again, at once. The next heartbeat asks again.
+                if self.hear_leader(leader_id, message["term"]):
+                    self.hear_heartbeat(leader_id, message["term"], commit_index=0)
+                return
+        if not self.hear_leader(leader_id, message["term"]):
+            return
+        if log.term_at(message["prevLogIdx"]) == message["prevLogTerm"]:
+            self._skip_matching(message)
+        try:
+            self._engine.receive(leader_id, message)
+        finally:
+            self._matched_all = False
+
+    def hear_leader(self, leader_id: int, term: int) -> bool:
+        """Judge a leader's message by its term; return whether it is the current leader's."""
+        engine = self._engine
+        if term < engine.term:
+            self._tell_next_index(leader_id, 0, reset=False, success=False)
+            return False
+        if term == engine.term and engine.is_leader:
+            engine.halt(f"voter {leader_id} claims to lead term {term}, which this node leads")
+            return False
+        self._elections.heard_leader()
+        return True
+
+    def hear_heartbeat(self, leader_id: int, term: int, *, commit_index: int) -> None:
+        """Take a message for a heartbeat that proves nothing about the log."""
+        self._engine.receive(
+            leader_id, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
+        )
+
+    def _unsynced_bytes_max(self) -> int:
+        return 4 * self._window_bytes_max
+
+    def _skip_matching(self, message: Message) -> None:
+        """Leave in the message what is new; clip its commit index to what it proves."""
+        entries = message["entries"]
+        term_at = self._engine.log.term_at
+        first = message["prevLogIdx"] + 1
+        count = 0
+        while count < len(entries) and term_at(first + count) == entries[count][2]:
+            count += 1
+        message["commit_index"] = self._proven_commit(message)
+        if count:
+            message["prevLogIdx"], message["prevLogTerm"] = entries[count - 1][1:]
+            message["entries"] = entries[count:]
+        self._matched_all = not message["entries"]
+
+    @staticmethod
+    def _proven_commit(message: Message) -> int:
+        proven: int = message["prevLogIdx"] + len(message["entries"])
+        return min(int(message["commit_index"]), proven)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entries from `index` on, which are of another leader and never were committed."""
+        if self._matched_all:
+            return
+        if index <= max(self._engine.commit_index, self._engine.applied):
+            self._engine.halt(f"entry {index} is committed and another leader replaces it")
+            return
+        self._engine.log.truncate_from(index)
+
+    def respond_to_append(
+        self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
+    ) -> None:
+        """Tell the leader where to go on; after a conflict that is before all of its term here."""
+        if next_index is None:
+            next_index = self._engine.log.last_index + 1
+        elif reset:
+            next_index = self._before_conflict(next_index)
+        self._tell_next_index(leader_id, next_index, reset=reset, success=success)
+
+    def _before_conflict(self, index: int) -> int:
+        """Skip all entries of the term of the one at `index`, which is not the leader's."""
+        log = self._engine.log
+        floor = max(self._engine.commit_index, log.first_index) + 1
+        if index < floor:
+            self._engine.halt(f"entry {index} is committed and the leader's is another")
+            return index
+        position = index - log.first_index
+        term = log.entries[position][2]
+        while index > floor and log.entries[position - 1][2] == term:
+            position -= 1
+            index -= 1
+        return index
+
+    def _tell_next_index(
+        self, leader_id: int, next_index: int, *, reset: bool, success: bool
+    ) -> None:
+        self._engine.tell(
+            leader_id,
+            {
+                "type": wire.NEXT_NODE_IDX,
+                "term": self._engine.term,
+                "next_node_idx": next_index,
+                "reset": reset,
+                "success": success,
+            },
+        )

@@ -1,0 +1,333 @@
+"""One voter: the engine and the objects that decide for it, put together. No I/O of its own.
+
+    receive(peer, message) ---+                       +--> outbox --(write barrier)--> network
+    propose(payload, epoch) --+--> step() -- engine --+--> barrier.start_write() -----> disk
+    a write became durable ---+                       +--> apply --> events.applied, active, ...
+
+`step` is the only place where the engine ticks; every caller of `receive` or `propose` makes sure that
+it follows soon (`events.wake`). Everything of one step leaves in one write and one message a peer.
+
+The states of an entry: *noted* in memory and in the log's buffer, *durable* when the barrier says so,
+*sent* then, *committed* when a majority acknowledged it in this term, *applied* in order.
+
+The states of a leadership: elected; *active* once the no-op of its term is committed and applied, and
+proposals are taken; ended by a higher term or by silence, when everything pending fails as unknown.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.quorum.network.outbox import Outbox
+from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.quorum.raft.elections import Elections
+from odradek_metadata_quorum.quorum.raft.engine import COMMAND_REGULAR, Engine, EngineHooks
+from odradek_metadata_quorum.quorum.raft.joining import Joining
+from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.quorum.raft.read_index import Confirmed
+from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.quorum.raft.replication import Replication
+from odradek_metadata_quorum.quorum.raft.shell import (
+    RaftEvents,
+    RaftLimits,
+    RaftTimers,
+    StateMachine,
+)
+from odradek_metadata_quorum.quorum.raft.snapshots import SnapshotReceiving, SnapshotSending
+from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue, Fatal
+from odradek_metadata_quorum.quorum.storage.log_recovery import Entry
+from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotId, SnapshotStore
+from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+
+
+class RaftNode:
+    """A voter as its shell sees it. Its parts are the engine's hooks (`EngineHooks`)."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Iterable[int],
+        joined: bool,
+        barrier: WriteBarrier,
+        outbox: Outbox,
+        queued_bytes: Callable[[int], int],
+        snapshots: SnapshotStore,
+        log_queue: DiskQueue,
+        snapshot_queue: DiskQueue,
+        state_machine: StateMachine,
+        timers: RaftTimers,
+        limits: RaftLimits,
+        clock: Callable[[], float],
+        randomness: random.Random,
+        events: RaftEvents,
+        fatal: Fatal,
+    ) -> None:
+        """Load snapshot and log at once. Raises `CorruptStorage`.
+
+        `joined` is what the directory's identity says; `queued_bytes(peer_id)` returns what the
+        network still holds for a peer.
+        """
+        loaded = ReplicatedState.load(state_machine, snapshots, barrier.log)
+        engine = self.engine = Engine(
+            node_id=node_id,
+            voters=voters,
+            barrier=barrier,
+            outbox=outbox,
+            heartbeat_s=timers.heartbeat_s,
+            clock=clock,
+            fatal=fatal,
+        )
+        self._events = events
+        self.log = barrier.log
+        self.active_epoch: int | None = None
+        self._led_term: int | None = None
+        self.elections = Elections(engine, timers=timers, randomness=randomness, may_vote=joined)
+        self.state = ReplicatedState(
+            engine,
+            state_machine=state_machine,
+            snapshots=snapshots,
+            log_queue=log_queue,
+            snapshot_queue=snapshot_queue,
+            limits=limits,
+            events=events,
+            loaded=loaded,
+        )
+        self.log_matching = LogMatching(
+            engine, self.elections, window_bytes_max=limits.window_bytes_max
+        )
+        self.snapshot_sending = SnapshotSending(
+            engine, snapshots, chunk_bytes=limits.snapshot_chunk_bytes
+        )
+        self.replication = Replication(
+            engine,
+            self.snapshot_sending,
+            queued_bytes=queued_bytes,
+            window_bytes_max=limits.window_bytes_max,
+            heartbeat_s=timers.heartbeat_s,
+            events=events,
+        )
+        snapshot_receiving = SnapshotReceiving(
+            engine,
+            self.log_matching,
+            self.state,
+            snapshots,
+            snapshot_queue,
+            bytes_max=limits.snapshot_bytes_max,
+            events=events,
+        )
+        if not engine.peer_ids:
+            self.elections.campaign_soon()
+        self.joining = Joining(
+            engine, self.elections, round_number=randomness.getrandbits(32), events=events
+        )
+        self._handlers = {
+            wire.APPEND_ENTRIES: self._on_append_entries,
+            wire.NEXT_NODE_IDX: self.replication.on_next_node_idx,
+            wire.REQUEST_VOTE: self.elections.on_request_vote,
+            wire.RESPONSE_VOTE: self.elections.on_response_vote,
+            wire.PRE_VOTE: self.elections.on_pre_vote,
+            wire.PRE_VOTE_REPLY: self.elections.on_pre_vote_reply,
+            wire.TIMEOUT_NOW: self.elections.on_timeout_now,
+            wire.INSTALL_SNAPSHOT: snapshot_receiving.on_install_snapshot,
+            wire.SNAPSHOT_REPLY: self.replication.on_snapshot_reply,
+            wire.JOIN_QUERY: self.joining.on_join_query,
+            wire.JOIN_REPLY: self.joining.on_join_reply,
+        }
+        engine.attach(
+            EngineHooks(
+                send=self.replication.send,
+                replicate=self.replication.replicate,
+                election_timeout_s=self.elections.election_timeout_s,
+                may_campaign=self.elections.may_campaign,
+                before_term=self.elections.before_term,
+                before_leading=self._before_leading,
+                lost_leadership=self._lost_leadership,
+                truncate_from=self.log_matching.truncate_from,
+                respond_to_append=self.log_matching.respond_to_append,
+                apply_committed=self._apply_committed,
+            )
+        )
+
+    # What the shell drives.
+
+    def step(self) -> None:
+        """Let the engine tick; send what is due; start the write of what was noted."""
+        engine = self.engine
+        if engine.halted:
+            return
+        self.elections.begin_step()
+        self.joining.step()
+        engine.tick()
+        if engine.halted:
+            return
+        if engine.is_leader:
+            self.elections.drive_reads()
+            self.replication.send_due()
+        engine.barrier.start_write()
+
+    def receive(self, peer_id: int, message: Message) -> None:
+        """Take a message of a voter. `step` must follow, soon."""
+        if peer_id not in self.engine.peer_ids or self.engine.halted:
+            return
+        handler = self._handlers.get(message["type"])
+        if handler is not None:
+            handler(peer_id, message)
+
+    def durable_moved(self) -> None:
+        """A write became durable: messages that waited for it leave."""
+        if not self.engine.halted:
+            self.engine.outbox.flush()
+            self.elections.durable_moved()
+            self._events.wake(0.0)
+
+    def peer_connected(self, peer_id: int) -> None:
+        """The network reaches a voter."""
+        self.engine.connect(peer_id)
+        self.joining.peer_connected()
+        self._events.wake(0.0)
+
+    def peer_disconnected(self, peer_id: int) -> None:
+        """The network lost a voter."""
+        self.engine.disconnect(peer_id)
+        self.elections.peer_disconnected(peer_id)
+        self.replication.peer_disconnected(peer_id)
+
+    def halt(self, reason: str, error: BaseException | None = None) -> None:
+        """Send nothing any more and end the process."""
+        self.engine.halt(reason, error)
+
+    def stop(self) -> None:
+        """Send nothing any more, without ending the process."""
+        self.engine.halted = True
+
+    # What the shell asks for.
+
+    def propose(self, payload: bytes, epoch: int) -> int | None:
+        """Append an entry in this very term; its index, or None if this node does not lead it."""
+        engine = self.engine
+        if engine.halted or not payload or self.active_epoch != epoch or engine.term != epoch:
+            return None
+        index = self.log.last_index + 1
+        self.log.append(COMMAND_REGULAR + payload, index, epoch)
+        return index
+
+    def confirm_leadership(self, confirmed: Confirmed) -> None:
+        """Call `confirmed` as `Elections.confirm_leadership` says. `step` must follow, soon."""
+        self.elections.confirm_leadership(confirmed)
+
+    def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
+        """Return applied entries from `from_index` on; None where they are trimmed."""
+        return self.state.entries(from_index, count_max)
+
+    def best_successor(self) -> int | None:
+        """The peer to hand leadership to: one that has the whole log; None while there is none."""
+        return self.replication.best_successor()
+
+    def hand_over(self, peer_id: int) -> None:
+        """Ask a peer to campaign at once."""
+        self.engine.tell(peer_id, {"type": wire.TIMEOUT_NOW, "term": self.term})
+
+    def resign(self) -> None:
+        """Stop leading."""
+        self.engine.step_down()
+
+    def confirm_joined(self) -> None:
+        """What `events.joined` asked for is durable."""
+        self.joining.confirm_joined()
+
+    # What the shell shows.
+
+    @property
+    def may_vote(self) -> bool:
+        """False while this voter may have forgotten votes."""
+        return self.elections.may_vote
+
+    @property
+    def node_id(self) -> int:
+        """This voter's id."""
+        return self.engine.node_id
+
+    @property
+    def term(self) -> int:
+        """Raft's current term."""
+        return self.engine.term
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return self.engine.is_leader
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether this node campaigns."""
+        return self.engine.is_candidate
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader, as far as this node knows; None during an election."""
+        return self.engine.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        """The last entry known to be committed."""
+        return self.engine.commit_index
+
+    @property
+    def applied(self) -> int:
+        """The last entry applied to the state machine."""
+        return self.engine.applied
+
+    @property
+    def snapshot(self) -> SnapshotId | None:
+        """The newest snapshot of this node."""
+        return self.state.snapshot
+
+    def is_connected(self, peer_id: int) -> bool:
+        """Whether the network reaches a voter."""
+        return self.engine.is_connected(peer_id)
+
+    def progress_of(self, peer_id: int) -> tuple[int, int, float]:
+        """Return a voter's match index, next index, and seconds since its last response; as leader."""
+        engine = self.engine
+        responded_s = engine.responded_s(peer_id)
+        silent_s = 0.0 if responded_s is None else engine.now_s() - responded_s
+        return engine.match_index(peer_id), engine.next_index(peer_id), silent_s
+
+    def is_sending_snapshot_to(self, peer_id: int) -> bool:
+        """Whether a snapshot is on its way to a voter."""
+        return self.snapshot_sending.is_sending_to(peer_id)
+
+    # The engine's hooks that concern more than one part.
+
+    def _on_append_entries(self, leader_id: int, message: Message) -> None:
+        leader_commit = message["commit_index"]
+        self.log_matching.on_append_entries(leader_id, message)
+        self.joining.after_append(leader_id, leader_commit)
+
+    def _apply_committed(self) -> None:
+        engine = self.engine
+        self.state.apply_committed()
+        if (
+            self.active_epoch is None
+            and engine.is_leader
+            and not engine.halted
+            and engine.applied >= engine.no_op_index
+        ):
+            self.active_epoch = self._led_term
+            assert self.active_epoch == engine.term, (self.active_epoch, engine.term)
+            self._events.active(engine.term)
+
+    def _before_leading(self) -> None:
+        self._led_term = self.engine.term
+        self.replication.before_leading()
+
+    def _lost_leadership(self) -> None:
+        epoch = self._led_term
+        assert epoch is not None
+        self.active_epoch = self._led_term = None
+        self.elections.lost_leadership()
+        self.snapshot_sending.end_all()
+        self._events.resigned(epoch)

@@ -1,0 +1,251 @@
+"""What committed entries and snapshots make of the state machine on this voter.
+
+- *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot be
+  applied, or a gap in front of it, ends the process: guessing would be divergence. The applied index is
+  never above the durable one: a single voter thus waits for its own disk, and a snapshot never holds
+  what this node's log does not.
+- *Taking snapshots*: every so many entries or bytes the state is captured on the loop, encoded and
+  written on the snapshots' disk queue; then the log is trimmed, but for what slow followers may still
+  need. A snapshot that is larger than other voters would take, or finds no room on the disk, is not kept:
+  the voter goes on, keeps its log, and tries again after as many entries.
+- *Installing the leader's snapshot*: it is decoded on the snapshots' thread and replaces the state on the
+  loop. If the log agrees with it, the entries behind it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from odradek_metadata_quorum.quorum.errors import CorruptStorage
+from odradek_metadata_quorum.quorum.raft.engine import COMMAND_NO_OP, COMMAND_REGULAR, Engine
+from odradek_metadata_quorum.quorum.raft.shell import RaftEvents, RaftLimits, StateMachine
+from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
+from odradek_metadata_quorum.quorum.storage.log_recovery import Entry
+from odradek_metadata_quorum.quorum.storage.snapshot_store import (
+    SnapshotId,
+    SnapshotNotWritten,
+    SnapshotStore,
+)
+from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX, WriteAheadLog
+
+APPLY_ENTRIES_MAX: Final = 1_000  # a step, so that the loop breathes between
+APPLY_BYTES_MAX: Final = 256 << 10  # a step, give or take an entry: some 50 ms of replaying
+
+
+class ReplicatedState:
+    """The state machine, the newest snapshot of it, and the log's beginning."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        state_machine: StateMachine,
+        snapshots: SnapshotStore,
+        log_queue: DiskQueue,
+        snapshot_queue: DiskQueue,
+        limits: RaftLimits,
+        events: RaftEvents,
+        loaded: tuple[int, int],
+    ) -> None:
+        """`loaded` is what `load` returned."""
+        self._engine = engine
+        self._log = engine.log
+        self._state_machine = state_machine
+        self._snapshots = snapshots
+        self._log_queue = log_queue
+        self._snapshot_queue = snapshot_queue
+        self._limits = limits
+        self._events = events
+        self._is_taking = False
+        self._tried_at = 0
+        self._bytes_since_snapshot = 0
+        offset, self._applied_term = loaded
+        self.snapshot = snapshots.current
+        engine.restored(offset)
+
+    @staticmethod
+    def load(
+        state_machine: StateMachine, snapshots: SnapshotStore, log: WriteAheadLog
+    ) -> tuple[int, int]:
+        """Restore the newest snapshot and make the log follow it; return the (index, term) of its end.
+
+        Runs before the engine reads the log: a node never votes on half of what its disk holds.
+        Raises `CorruptStorage`.
+        """
+        data = snapshots.read_current()
+        snapshot = snapshots.current
+        if data is None or snapshot is None:
+            if log.first_index != GENESIS_INDEX:
+                raise CorruptStorage(
+                    f"the log starts after entry {log.first_index}, but there is no snapshot"
+                )
+            return GENESIS_INDEX, 0
+        if snapshot.offset < log.first_index:
+            raise CorruptStorage(
+                f"the log starts after entry {log.first_index}, the snapshot ends at"
+                f" {snapshot.offset}"
+            )
+        state_machine.restore(snapshot.offset, snapshot.epoch, data)()
+        if log.term_at(snapshot.offset) != snapshot.epoch:
+            # The snapshot was installed, and the crash came before the log was reset: finish that.
+            log.reset(snapshot.offset, snapshot.epoch)
+        return snapshot.offset, snapshot.epoch
+
+    def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
+        """Return applied entries from `from_index` on; None where they are trimmed."""
+        first = self._log.first_index
+        if from_index <= first:
+            if first != GENESIS_INDEX:
+                return None
+            from_index = first + 1
+        start = from_index - first
+        return self._log.entries[start : min(start + count_max, self._engine.applied - first + 1)]
+
+    # Applying.
+
+    def apply_committed(self) -> None:
+        """Apply entries that are committed and durable, as many as one step bears."""
+        engine = self._engine
+        applied = engine.applied
+        end = min(engine.commit_index, self._log.synced_index, applied + APPLY_ENTRIES_MAX)
+        if end > applied:
+            self._apply(applied, end)
+
+    def _apply(self, applied: int, end: int) -> None:
+        engine, first = self._engine, self._log.first_index
+        if applied < first:
+            engine.halt(f"entry {applied + 1} is missing, the log starts after {first}")
+            return
+        applied_bytes = 0
+        for command, index, term in self._log.entries[applied + 1 - first : end + 1 - first]:
+            if index != applied + 1:
+                engine.halt(f"entry {applied + 1} is missing, the next one is {index}")
+                return
+            if command[:1] == COMMAND_REGULAR:
+                try:
+                    self._state_machine.apply(index, term, command[1:])
+                except Exception as error:
+                    self._apply_failed(index, error)
+                    return
+            elif command[:1] != COMMAND_NO_OP:
+                engine.halt(
+                    f"entry {index} is of kind {command[0]}, which a newer program wrote: start this"
+                    " controller with that program"
+                )
+                return
+            applied = engine.applied = index
+            self._applied_term = term
+            applied_bytes += len(command)
+            self._bytes_since_snapshot += len(command)
+            self._events.applied(index, term)
+            if applied_bytes >= APPLY_BYTES_MAX:
+                end = index
+                break
+        if applied != end:
+            engine.halt(f"entries up to {end} are committed, the log ends at {applied}")
+            return
+        if min(engine.commit_index, self._log.synced_index) > end:
+            self._events.wake(0.0)
+        self._take_snapshot_if_due()
+
+    def _apply_failed(self, index: int, error: Exception) -> None:
+        self._engine.halt(f"the state machine failed on entry {index}", error)
+
+    # Taking snapshots.
+
+    def _take_snapshot_if_due(self) -> None:
+        taken_at = self.snapshot.offset if self.snapshot is not None else GENESIS_INDEX
+        taken_at = max(taken_at, self._tried_at)
+        offset, epoch = self._engine.applied, self._applied_term
+        if self._is_taking or (
+            offset - taken_at < self._limits.snapshot_interval_entries
+            and self._bytes_since_snapshot < self._limits.snapshot_interval_bytes
+        ):
+            return
+        self._is_taking = True
+        self._bytes_since_snapshot = 0
+        self._tried_at = offset
+        encode = self._state_machine.snapshot()
+        size_max = self._limits.snapshot_bytes_max
+
+        def write() -> tuple[int, SnapshotId | OSError | None]:
+            data = encode()
+            if not self._may_store(len(data), size_max):
+                return len(data), None
+            try:
+                return len(data), self._snapshots.write(offset, epoch, data)
+            except SnapshotNotWritten as error:
+                return len(data), error
+
+        self._snapshot_queue.submit(write, self._snapshot_written)
+
+    @staticmethod
+    def _may_store(size: int, size_max: int) -> bool:
+        """Whether other voters would take a snapshot of this size; others heal nobody and are not kept."""
+        return size <= size_max
+
+    def _snapshot_written(self, written: tuple[int, SnapshotId | OSError | None]) -> None:
+        size, snapshot = written
+        self._is_taking = False
+        if self._engine.halted:
+            return
+        failure = snapshot if isinstance(snapshot, OSError) else None
+        self._events.snapshot_weighed(size, self._limits.snapshot_bytes_max, failure)
+        if snapshot is None or isinstance(snapshot, OSError):
+            return
+        if self.snapshot is None or snapshot.offset > self.snapshot.offset:
+            self.snapshot = snapshot
+        self._trim_behind(snapshot.offset)
+
+    def _trim_behind(self, offset: int) -> None:
+        """Trim the entries that a snapshot covers, but for those that slow followers may still need."""
+        first, entries = self._log.first_index, self._log.entries
+        index = max(first, offset - self._limits.snapshot_entries_min)
+        kept_bytes = sum(len(entry[0]) for entry in entries[index - first : offset - first])
+        while index < offset and kept_bytes > self._limits.snapshot_entries_bytes_max:
+            kept_bytes -= len(entries[index - first][0])
+            index += 1
+        if index > first:
+            self._log.trim_to(index)
+            self._log_queue.submit(lambda: self._log.remove_before(index), lambda _: None)
+
+    # Installing the leader's snapshot.
+
+    def is_stale(self, snapshot: SnapshotId) -> bool:
+        """Whether everything that a snapshot covers is applied already."""
+        return snapshot.offset <= self._engine.applied
+
+    def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
+        """On the snapshots' thread: return what replaces the state, or raises why it cannot."""
+        try:
+            return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
+        except Exception as error:
+            failure = error
+
+        def fail() -> None:
+            raise failure
+
+        return fail
+
+    def install(self, snapshot: SnapshotId, replace_state: Callable[[], None]) -> None:
+        """Make a snapshot that is whole, checked and durable the state of this node."""
+        engine = self._engine
+        try:
+            replace_state()
+        except Exception as error:
+            engine.halt(f"the state machine refused snapshot {snapshot.offset}", error)
+            return
+        if self._log.term_at(snapshot.offset) == snapshot.epoch:
+            self._keep_tail(snapshot)
+        else:
+            assert engine.commit_index <= snapshot.offset, (engine.commit_index, snapshot)
+            self._log.reset(snapshot.offset, snapshot.epoch)
+        self.snapshot = snapshot
+        engine.restored(snapshot.offset)
+        self._applied_term = snapshot.epoch
+        self._events.restored(snapshot.offset, snapshot.epoch)
+
+    def _keep_tail(self, snapshot: SnapshotId) -> None:
+        """Keep what follows the snapshot in the log: it may be acknowledged."""
+        self._trim_behind(snapshot.offset)

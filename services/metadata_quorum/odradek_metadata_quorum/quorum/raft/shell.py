@@ -1,0 +1,85 @@
+"""What a Raft node and its shell know of each other: timers, limits, events and the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftTimers:
+    """Raft's clocks in seconds; `QuorumTimers` has their defaults."""
+
+    election_min_s: float
+    election_max_s: float
+    lost_leader_min_s: float
+    lost_leader_max_s: float
+    heartbeat_s: float
+    fallback_s: float
+    tick_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftLimits:
+    """Counts and bytes; `QuorumSettings` has their defaults."""
+
+    snapshot_interval_entries: int
+    snapshot_interval_bytes: int
+    snapshot_entries_min: int
+    snapshot_entries_bytes_max: int
+    snapshot_chunk_bytes: int
+    snapshot_bytes_max: int
+    window_bytes_max: int  # sent to one follower and not acknowledged: no more entries follow
+
+
+class RaftEvents(Protocol):
+    """What a node reports to its shell. All calls come from within `step` or `receive`."""
+
+    def wake(self, delay_s: float) -> None:
+        """Call `step` after `delay_s`, or earlier."""
+
+    def applied(self, offset: int, epoch: int) -> None:
+        """The entry is applied."""
+
+    def restored(self, offset: int, epoch: int) -> None:
+        """A snapshot replaced the state."""
+
+    def active(self, epoch: int) -> None:
+        """This node leads, and has applied everything before its term."""
+
+    def resigned(self, epoch: int) -> None:
+        """This node does not lead any more; also called if it never became active."""
+
+    def joined(self) -> None:
+        """This node may vote from now on; make that durable, then call `confirm_joined`."""
+
+    def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
+        """A snapshot was taken here. It is stored unless it is too large or `failure` says why not."""
+
+    def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
+        """The leader sends a snapshot above this node's limit; called for each chunk."""
+
+    def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
+        """The leader's snapshot does not fit on this node's disk; the leader sends it again."""
+
+
+class StateMachine(Protocol):
+    """Replays committed entries. Every method but `restore` runs on the event loop and must not wait.
+
+    The same entries give the same state on every node, so nothing here may read the clock, draw
+    random numbers or touch a file. An exception is a bug that would make this node diverge: the
+    process ends with status 70.
+    """
+
+    def apply(self, offset: int, epoch: int, payload: bytes) -> None:
+        """Replay one committed entry. Offsets rise by one, except over the no-ops of new leaders."""
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Capture the state, cheaply; the returned callable encodes it on another thread."""
+
+    def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
+        """Decode a snapshot that covers every entry up to `offset`, included, on any thread.
+
+        Decoding changes nothing; the returned callable replaces the whole state, cheaply, on the loop.
+        """
