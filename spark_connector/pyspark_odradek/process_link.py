@@ -17,8 +17,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from odradek.cluster.cluster import Cluster
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import Cluster, connect
 from odradek.errors import OdradekError
 from pyspark_odradek.connection_options import ConnectionOptions
 

@@ -9,8 +9,7 @@ from typing import Any
 from odradek import SaslCredentials, TlsOptions
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek.client import Client
-from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek.embedded.child_process import ChildProcess
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 from tests.e2e.token_issuer import TokenIssuer
 
 GATEWAYS = "User:CN=gateway-1;User:CN=gateway-2"

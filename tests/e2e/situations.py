@@ -16,8 +16,7 @@ from pathlib import Path
 import grpc
 
 from odradek import Client
-from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import ClusterPlan, EmbeddedCluster, free_ports
 from odradek.errors import OdradekError
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb

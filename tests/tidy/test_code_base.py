@@ -19,6 +19,7 @@ PACKAGES = (
     "services/broker/odradek_broker",
     "services/gateway/odradek_gateway",
     "clients/python/odradek",
+    "clients/python/odradek_demo",
     "spark_connector/pyspark_odradek",
 )
 LINES_MAX = 600

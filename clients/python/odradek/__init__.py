@@ -40,6 +40,9 @@ if TYPE_CHECKING:
         ConfigSource,
         ConfigValue,
         FeatureDescription,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
         ListenerDescription,
         LogDirDescription,
         NewTopic,
@@ -49,16 +52,13 @@ if TYPE_CHECKING:
         TopicOutcome,
         Voter,
     )
-    from odradek.admin.group_admin import GroupDescription, GroupListing, GroupMember
     from odradek.client import Client
     from odradek.cluster.cluster import LinkState
     from odradek.consumer.consumer import Consumer
     from odradek.consumer.consumer_record import ConsumerRecord
-    from odradek.consumer.group_options import GroupOptions
-    from odradek.consumer.options import ConsumerOptions
+    from odradek.consumer.options import ConsumerOptions, GroupOptions
     from odradek.errors import OdradekError
-    from odradek.offsets import OffsetAndTimestamp
-    from odradek.partitions import TopicPartition
+    from odradek.partitions import OffsetAndTimestamp, TopicPartition
     from odradek.producer.delivery import DeliveryFuture, RecordMetadata
     from odradek.producer.options import ProducerOptions
     from odradek.producer.producer import Producer
@@ -87,16 +87,16 @@ _HOMES: Final = {
     "ConsumerRecord": "odradek.consumer.consumer_record",
     "DeliveryFuture": "odradek.producer.delivery",
     "FeatureDescription": "odradek.admin.descriptions",
-    "GroupDescription": "odradek.admin.group_admin",
-    "GroupListing": "odradek.admin.group_admin",
-    "GroupMember": "odradek.admin.group_admin",
-    "GroupOptions": "odradek.consumer.group_options",
+    "GroupDescription": "odradek.admin.descriptions",
+    "GroupListing": "odradek.admin.descriptions",
+    "GroupMember": "odradek.admin.descriptions",
+    "GroupOptions": "odradek.consumer.options",
     "LinkState": "odradek.cluster.cluster",
     "ListenerDescription": "odradek.admin.descriptions",
     "LogDirDescription": "odradek.admin.descriptions",
     "NewTopic": "odradek.admin.descriptions",
     "OdradekError": "odradek.errors",
-    "OffsetAndTimestamp": "odradek.offsets",
+    "OffsetAndTimestamp": "odradek.partitions",
     "PartitionOutcome": "odradek.admin.descriptions",
     "PatternType": "odradek.admin.access",
     "Producer": "odradek.producer.producer",

@@ -7,15 +7,14 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from odradek.cluster.cluster import Cluster, LinkState
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import Cluster, LinkState, connect
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
     from odradek.admin.admin import Admin
     from odradek.consumer.consumer import Consumer, ConsumerArguments
-    from odradek.consumer.group_options import GroupOptions
+    from odradek.consumer.options import GroupOptions
     from odradek.producer.producer import Producer, ProducerArguments
 
 CONNECT_S_MAX = 30.0

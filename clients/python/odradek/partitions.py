@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+LARGEST_TIMESTAMP: Final = -3
 
 
 class TopicPartition(NamedTuple):
@@ -30,3 +34,11 @@ def as_partition(partition: PartitionLike) -> TopicPartition:
 def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
     """Each of them under its own name, in order."""
     return [as_partition(partition) for partition in partitions]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset that was looked up. All are -1 where there is no such record."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int

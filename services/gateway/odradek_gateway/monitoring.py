@@ -32,8 +32,7 @@ from odradek import errors
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Broker
 from odradek.errors import OdradekError
-from odradek.offsets import EARLIEST, LATEST
-from odradek.partitions import TopicPartition
+from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import errors_of
 from odradek_gateway.rest.requests import Cluster

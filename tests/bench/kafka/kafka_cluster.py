@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 
 STOP_S_MAX: Final = 30.0
 _JVM: Final = (

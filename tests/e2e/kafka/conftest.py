@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek.embedded.child_process import ChildProcess
-from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 from tests.e2e.kafka import scenarios
 from tests.e2e.kafka.lines import releases
 

@@ -13,8 +13,7 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from odradek.embedded.child_process import ChildProcess
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded import ChildProcess, EmbeddedCluster
 from tests.e2e.kafka.test_java_tools import Tools, jars
 from tests.e2e.kafka.test_kcat import kcat
 from tests.e2e.kafka.test_three_brokers import create, leader_of, read_all

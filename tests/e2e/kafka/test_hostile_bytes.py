@@ -18,7 +18,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from odradek.embedded import ClusterPlan, EmbeddedCluster
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX
 from odradek_protocol.primitives.fields import write_compact_array_count

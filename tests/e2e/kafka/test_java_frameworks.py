@@ -17,8 +17,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import ClusterPlan, EmbeddedCluster, free_ports
 from tests.e2e.kafka.access import make_topic
 from tests.e2e.kafka.test_java_tools import Tools, jars
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded import EmbeddedCluster
 from tests.e2e.kafka.access import (
     MECHANISMS,
     PASSWORD,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded import EmbeddedCluster
 from tests.tools import need
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(600)]

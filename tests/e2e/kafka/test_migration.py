@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin
 
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded import EmbeddedCluster
 from tests.e2e.kafka.rolling_members import Ledger, Load, MemberThread, until_read, until_shared
 
 pytestmark = pytest.mark.timeout(300)

@@ -11,8 +11,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin
 
-from odradek.embedded.child_process import ChildProcess
-from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 from tests.e2e.kafka.access import produce
 
 pytestmark = pytest.mark.timeout(180)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import admin
 
-from odradek.embedded.embedded_cluster import ClusterPlan, EmbeddedCluster
+from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 MEMBERS = 8

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin
 
-from odradek.embedded.embedded_cluster import EmbeddedCluster
+from odradek.embedded import EmbeddedCluster
 
 TIMEOUT_S = 30.0
 

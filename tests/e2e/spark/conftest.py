@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odradek.demo.flights import read_flights
 from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek_demo.flights import read_flights
 from tests.e2e.spark.flight_facts import Flight, scheduled
 from tests.e2e.spark.ftp_site import serve_ftp
 from tests.e2e.spark.pipeline_cases import Scene

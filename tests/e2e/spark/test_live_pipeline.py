@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from odradek.demo.live_pipeline import LivePipeline
+from odradek_demo.live_pipeline import LivePipeline
 from tests.e2e.spark.flight_facts import Flight, delays
 from tests.e2e.spark.short_jvm import SHORT_JVM
 from tests.e2e.spark.topics import Output, Topics

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek.embedded.child_process import ChildProcess
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 from tests.e2e.spark.topics import Output, Topics
 
 RECORDS = 2_000

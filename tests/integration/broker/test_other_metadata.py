@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from odradek import Client
-from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek.embedded.child_process import ChildProcess
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster
 
 WAIT_S = 30.0
 RECORDS = 100

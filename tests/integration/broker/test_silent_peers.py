@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_runtime.grpc_endpoints import internal_channel, new_server
 from odradek_runtime.listeners import ListenerAddress
 from tests.integration.broker.flaky_link import FlakyLink

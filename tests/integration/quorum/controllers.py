@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_metadata_quorum.process import QuorumProcess
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_protocol.metadata.codec import decode_batch

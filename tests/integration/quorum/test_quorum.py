@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_metadata_quorum.quorum import (
     CommittedEntry,
     NotLeader,

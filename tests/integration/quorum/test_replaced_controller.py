@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_metadata_quorum.quorum import QuorumRole, format_storage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from tests.integration.quorum.controllers import (

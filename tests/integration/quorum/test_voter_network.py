@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_metadata_quorum.quorum import (
     InsecureListener,
     Quorum,

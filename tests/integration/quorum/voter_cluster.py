@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from odradek.embedded.free_ports import free_ports
+from odradek.embedded import free_ports
 from odradek_metadata_quorum.quorum import format_storage
 from tests.integration.quorum.certificates import CertificateAuthority
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from odradek.embedded.free_ports import free_ports, hold_if_all_free
+from odradek.embedded import free_ports, hold_if_all_free
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 

@@ -13,9 +13,13 @@ from odradek.errors import (
 )
 from odradek.producer.accumulator import Accumulator, AccumulatorLimits
 from odradek.producer.delivery import DeliveryFuture
-from odradek.producer.partition_queue import BATCH_BYTES_MIN, PRODUCER_EPOCH_MAX, PartitionQueue
+from odradek.producer.partition_queue import (
+    BATCH_BYTES_MIN,
+    PRODUCER_EPOCH_MAX,
+    PartitionQueue,
+    ProducerBatch,
+)
 from odradek.producer.partitioner import TopicLanes
-from odradek.producer.producer_batch import ProducerBatch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.attributes import Compression
 from odradek_protocol.records.batch_header import read_header

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from odradek.embedded import free_ports as module
-from odradek.embedded.free_ports import free_ports
+from odradek import embedded
+from odradek.embedded import free_ports
 
-_ASK = "from odradek.embedded.free_ports import free_ports; print(*free_ports(70)); input()"
+_ASK = "from odradek.embedded import free_ports; print(*free_ports(70)); input()"
 
 
 def test_ports_are_distinct_also_beyond_one_block() -> None:
@@ -20,7 +20,7 @@ def test_ports_are_distinct_also_beyond_one_block() -> None:
 
 def test_a_port_that_is_taken_is_left_out() -> None:
     [port] = free_ports(1)
-    everything_else = len(module._ports) - 1
+    everything_else = len(embedded._ports) - 1
     with socket.create_server(("127.0.0.1", port)):
         assert port not in free_ports(everything_else)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek import TopicPartition
-from odradek.cli.cluster.group import _known_ends
+from odradek.cli.group import _known_ends
 from odradek.testing import MemoryCluster
 
 

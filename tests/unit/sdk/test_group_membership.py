@@ -10,7 +10,7 @@ import pytest
 
 from odradek import TopicPartition
 from odradek.consumer.group_membership import GroupMembership
-from odradek.consumer.group_options import GroupOptions
+from odradek.consumer.options import GroupOptions
 from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
 from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -436,7 +436,7 @@ async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silence, raising=False)
-    monkeypatch.setattr("odradek.transports.grpc_stream.RESOLVE_S_MAX", 0.1)
+    monkeypatch.setattr("odradek.transports.grpc_transport.RESOLVE_S_MAX", 0.1)
     began_s = time.monotonic()
     with pytest.raises(BrokerUnreachable) as caught:
         await ask(transport, "127.0.0.1:1")

@@ -19,7 +19,7 @@ from odradek.admin.descriptions import (
     TopicDescription,
     Voter,
 )
-from odradek.cli.cluster.health import NAMED_MAX, examine
+from odradek.cli.cluster import NAMED_MAX, examine
 from odradek.errors import AuthorizationFailed, BrokerUnreachable, OdradekError
 
 

@@ -134,7 +134,7 @@ class Member:
 
 @pytest.fixture
 def groups(cluster: MemoryCluster, topic: str) -> MemoryGroups:
-    return MemoryGroups(cluster, session_s=10)
+    return MemoryGroups(cluster.topics, cluster.alive, session_s=10)
 
 
 def committed(groups: MemoryGroups) -> list[int]:
@@ -261,4 +261,4 @@ def test_a_coordinator_that_frees_too_early_is_found(
     cluster: MemoryCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryMember, "held", property(lambda member: member.assigned))
-    assert any(owned_twice(MemoryGroups(cluster), seed) for seed in range(10))
+    assert any(owned_twice(MemoryGroups(cluster.topics, cluster.alive), seed) for seed in range(10))

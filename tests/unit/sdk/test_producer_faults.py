@@ -225,7 +225,7 @@ async def test_a_callback_that_raises_is_reported_and_harms_nothing(
 
 
 async def test_a_producer_stands_on_its_own(cluster: MemoryCluster) -> None:
-    from odradek.cluster.connect import connect
+    from odradek.cluster.cluster import connect
 
     cluster.create_topic("t")
     link = connect(cluster.bootstrap, transport=cluster.transport())

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import odradek
-from odradek.admin import access, descriptions, group_admin
+from odradek.admin import access, descriptions
 from odradek.consumer.consumer import ConsumerArguments
 from odradek.consumer.options import ConsumerOptions
 from odradek.producer.options import ProducerOptions
@@ -89,7 +89,7 @@ def test_modules_are_attributes_of_the_package(name: str) -> None:
 def test_what_signatures_of_the_admin_name_is_public() -> None:
     defined = {
         name
-        for module in (access, descriptions, group_admin)
+        for module in (access, descriptions)
         for name, value in vars(module).items()
         if isinstance(value, type) and value.__module__ == module.__name__
     }

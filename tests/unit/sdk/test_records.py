@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from odradek.cli.records.consume import _json_line
-from odradek.cli.records.input_lines import lines_of
+from odradek.cli.consume import _json_line
+from odradek.cli.produce import lines_of
 from odradek.consumer.consumer_record import DeserializedRecord
 from odradek.errors import RecordTooLarge
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.cluster import cluster as cluster_module
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import connect
 from odradek.errors import (
     BrokersUnavailable,
     BrokerUnreachable,

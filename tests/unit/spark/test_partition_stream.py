@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from odradek.client import Client
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import connect
 from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode

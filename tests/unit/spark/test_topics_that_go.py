@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from odradek.cluster import cluster as cluster_module
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import connect
 from odradek.errors import UnknownTopic
 from odradek.testing import MemoryCluster
 from odradek.transports.methods import LIST_OFFSETS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.demo.live_pipeline import LivePipeline
+from odradek_demo.live_pipeline import LivePipeline
 from pyspark_odradek.spark_session import SparkUnavailable, missing, session
 
 JavaHome = Callable[[str], None]

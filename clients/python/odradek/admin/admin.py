@@ -1,43 +1,83 @@
-"""The admin as programs see it: the cluster itself; topics, groups and access by inheritance."""
+"""`Admin`: topics, configs, partitions, groups, access and the cluster itself, as programs administer them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
-from odradek.admin.access_admin import AccessAdmin
-from odradek.admin.admin_calls import check
-from odradek.admin.descriptions import (
-    BrokerDescription,
-    ClusterDescription,
-    FeatureDescription,
-    ListenerDescription,
-    LogDirDescription,
-    QuorumDescription,
-    Voter,
+from odradek.admin.access import (
+    Acl,
+    AclFilter,
+    Quota,
+    ScramMechanism,
+    ScramUser,
+    salted_password,
 )
-from odradek.admin.group_admin import GroupAdmin
-from odradek.admin.topic_admin import TopicAdmin
-from odradek.cluster.cluster import Cluster
-from odradek.cluster.connect import connect
+from odradek.admin.admin_calls import AdminCalls, check
+from odradek.admin.descriptions import (
+    ClusterDescription,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigValue,
+    FeatureDescription,
+    GroupDescription,
+    GroupListing,
+    LogDirDescription,
+    NewTopic,
+    PartitionOutcome,
+    QuorumDescription,
+    TopicDescription,
+    TopicOutcome,
+)
+from odradek.admin.wire import (
+    acl_entry,
+    acl_of,
+    cluster_description,
+    config_value,
+    feature_description,
+    group_description,
+    group_error,
+    log_dir_descriptions,
+    partition_message,
+    partition_outcome,
+    quorum_description,
+    quota_of,
+    topic_description,
+    topic_outcome,
+)
+from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
-from odradek.errors import error_of
-from odradek.partitions import TopicPartition
+from odradek.cluster.offset_lookup import look_up_offsets
+from odradek.errors import OdradekError, error_code
+from odradek.partitions import (
+    ByPartition,
+    OffsetAndTimestamp,
+    PartitionLike,
+    TopicPartition,
+    as_partition,
+    as_partitions,
+)
 from odradek.transports import methods
 from odradek.transports.security import SaslCredentials, TlsOptions
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
-from odradek_protocol.rpc.v1 import broker_service_pb2
+from odradek_protocol.rpc.v1 import broker_service_pb2, group_service_pb2
 
 TIMEOUT_S: Final = 30.0
+SCRAM_ITERATIONS: Final = 8192
+_LEADER_POLL_S: Final = 0.02
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
-class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
-    """Administers a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
+class Admin:
+    """The administrator's view of a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
 
-    Each call goes to any broker, which passes it on to the active controller, and is repeated until
-    `timeout_s` is up while none answers. Calls about one thing raise what went wrong; calls about several tell
-    it per item.
+    Each call goes to any broker, which forwards it to the active controller where needed. A call is repeated
+    until `timeout_s` has passed while no broker responds or the controller is changing. A call about one
+    thing raises its error; a call about several returns an outcome per item, each with its own error.
     """
 
     def __init__(
@@ -49,11 +89,12 @@ class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
         cluster: Cluster | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(
-            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster,
-            timeout_s,
+        self._cluster = (
+            connect(bootstrap, tls, credentials=credentials) if cluster is None else cluster
         )
         self._owns_cluster = cluster is None
+        self._timeout_s = timeout_s
+        self._calls = AdminCalls(self._cluster, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,134 +108,480 @@ class Admin(TopicAdmin, GroupAdmin, AccessAdmin):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections, if they are its own."""
+        """Close the connections, unless they belong to a `Client`."""
         if self._owns_cluster:
             await self._cluster.close()
 
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignments: Sequence[Sequence[int]] = (),
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicOutcome:
+        """Create a topic, and wait until its partitions have leaders.
+
+        Raises:
+            TopicExists, InvalidTopic, InvalidConfig, AuthorizationFailed: the message says why.
+        """
+        new = NewTopic(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=assignments,
+            configs=configs or {},
+        )
+        (outcome,) = await self.create_topics([new], validate_only=validate_only)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicOutcome]:
+        """Create topics independently of each other; the outcomes are in the order of `topics`."""
+        request = pb.CreateTopicsRequest(
+            validate_only=validate_only, timeout_ms=self._calls.timeout_ms
+        )
+        for new in topics:
+            item = request.topics.add(
+                name=new.name,
+                partition_count=new.partitions,
+                replication_factor=new.replication_factor,
+                configs=dict(new.configs),
+            )
+            for replicas in new.assignments:
+                item.assignments.add(broker_ids=replicas)
+        response = await self._calls.send(methods.CREATE_TOPICS, request)
+        outcomes = [topic_outcome(result) for result in response.topics]
+        if not validate_only:
+            await self._wait_for_leaders([o.name for o in outcomes if o.error is None])
+        return outcomes
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Raises UnknownTopic."""
+        (outcome,) = await self.delete_topics([name])
+        if outcome.error is not None:
+            raise outcome.error
+
+    async def delete_topics(
+        self, names: Iterable[str] = (), *, topic_ids: Iterable[bytes] = ()
+    ) -> list[TopicOutcome]:
+        """Delete topics independently of each other; the outcomes are in order, names first, then ids."""
+        request = pb.DeleteTopicsRequest(
+            names=list(names), topic_ids=list(topic_ids), timeout_ms=self._calls.timeout_ms
+        )
+        response = await self._calls.send(methods.DELETE_TOPICS, request)
+        return [topic_outcome(result) for result in response.topics]
+
+    async def add_partitions(
+        self,
+        name: str,
+        total: int,
+        *,
+        assignments: Sequence[Sequence[int]] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Raise the number of partitions to `total`. New records of a key may go to another partition than old ones."""
+        request = pb.CreatePartitionsRequest(
+            validate_only=validate_only, timeout_ms=self._calls.timeout_ms
+        )
+        item = request.topics.add(name=name, total_count=total)
+        for replicas in assignments:
+            item.assignments.add(broker_ids=replicas)
+        response = await self._calls.send(methods.CREATE_PARTITIONS, request)
+        outcome = topic_outcome(response.topics[0])
+        if outcome.error is not None:
+            raise outcome.error
+        if not validate_only:
+            await self._wait_for_leaders([name], partitions=total)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """The topics that the caller may describe, sorted by name."""
+        response = await self._calls.send(
+            methods.METADATA, broker_service_pb2.MetadataRequest(all_topics=True)
+        )
+        described = [
+            topic_description(response, t.name) for t in response.topics if not t.error_code
+        ]
+        return sorted(
+            (t for t in described if include_internal or not t.is_internal), key=lambda t: t.name
+        )
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic with the leaders and replicas of its partitions. Raises UnknownTopic."""
+        response = await self._calls.send(
+            methods.METADATA, broker_service_pb2.MetadataRequest(topics=[name])
+        )
+        return topic_description(response, name)
+
+    async def describe_configs(
+        self,
+        resource: ConfigResource,
+        names: Iterable[str] = (),
+        *,
+        include_documentation: bool = False,
+    ) -> dict[str, ConfigValue]:
+        """The configs of a topic, broker or group by name; without `names`, all of them."""
+        request = pb.DescribeConfigsRequest(include_documentation=include_documentation)
+        request.resources.add(
+            type=cast("pb.ConfigResourceType", int(resource.type)),
+            name=resource.name,
+            config_names=list(names),
+        )
+        response = await self._calls.send(methods.DESCRIBE_CONFIGS, request)
+        result = response.resources[0]
+        check(result.error_code, str(resource), result.error_message)
+        return {entry.name: config_value(entry) for entry in result.entries}
+
+    async def describe_topic_configs(self, topic: str) -> dict[str, ConfigValue]:
+        """All configs of a topic by name."""
+        return await self.describe_configs(
+            ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
+        )
+
+    async def alter_configs(
+        self,
+        resource: ConfigResource,
+        *,
+        set: Mapping[str, str] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        replaces_all: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Change configs of one topic, broker or group, all or none of them.
+
+        `append` and `subtract` change configs that are lists (KIP-339). With `replaces_all`, configs that
+        are not in `set` return to their defaults.
+
+        Raises:
+            InvalidConfig: a name or value is not allowed; the message says what is.
+        """
+        request = pb.AlterConfigsRequest(validate_only=validate_only)
+        item = request.resources.add(
+            type=cast("pb.ConfigResourceType", int(resource.type)),
+            name=resource.name,
+            replaces_all=replaces_all,
+        )
+        for operation, values in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract)):
+            for name, value in (values or {}).items():
+                item.operations.add(name=name, operation=operation, value=value)
+        for name in delete:
+            item.operations.add(name=name, operation=_DELETE)
+        response = await self._calls.send(methods.ALTER_CONFIGS, request)
+        result = response.resources[0]
+        check(result.error_code, str(resource), result.error_message)
+
+    async def alter_topic_configs(
+        self, topic: str, *, set: Mapping[str, str] | None = None, delete: Iterable[str] = ()
+    ) -> None:
+        """Set configs of a topic, or delete them, which restores their defaults."""
+        resource = ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
+        await self.alter_configs(resource, set=set, delete=delete)
+
+    async def elect_leaders(
+        self, partitions: Iterable[PartitionLike] = (), *, unclean: bool = False
+    ) -> list[PartitionOutcome]:
+        """Elect the preferred replica of each partition; without `partitions`, of all partitions.
+
+        With `unclean`, elect any live replica even if it is not in sync, which can lose records. A
+        partition that needs no election counts as a success.
+        """
+        request = pb.ElectLeadersRequest(
+            election_type=int(unclean),
+            partitions=[partition_message(p) for p in partitions],
+            timeout_ms=self._calls.timeout_ms,
+        )
+        response = await self._calls.send(methods.ELECT_LEADERS, request)
+        check(response.error_code, "electing leaders")
+        return [partition_outcome(r, ErrorCode.ELECTION_NOT_NEEDED) for r in response.partitions]
+
+    async def reassign_partitions(
+        self, replicas: ByPartition[Sequence[int] | None]
+    ) -> list[PartitionOutcome]:
+        """Start to move partitions to these brokers, the preferred leader first; None cancels a move."""
+        request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
+        for partition, broker_ids in replicas.items():
+            request.reassignments.add(
+                partition=partition_message(partition), replicas=broker_ids or ()
+            )
+        response = await self._calls.send(methods.ALTER_PARTITION_REASSIGNMENTS, request)
+        check(response.error_code, "reassigning partitions")
+        return [partition_outcome(result) for result in response.partitions]
+
+    async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
+        """Delete the records before these offsets; -1 deletes all committed records."""
+        request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
+        for partition, offset in before.items():
+            request.partitions.add(partition=partition_message(partition), offset=offset)
+        response = await self._calls.send(methods.DELETE_RECORDS, request)
+        return [partition_outcome(result) for result in response.partitions]
+
+    async def list_offsets(
+        self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Look up offsets by timestamp: -1 is the latest, -2 the earliest, -3 the one of the largest timestamp."""
+        return await look_up_offsets(
+            self._cluster,
+            {as_partition(p): at for p, at in timestamps_ms.items()},
+            read_committed=read_committed,
+            timeout_s=self._timeout_s,
+        )
+
+    async def list_groups(self) -> list[GroupListing]:
+        """All groups of the cluster, sorted by name."""
+        response = await self._calls.send(
+            methods.LIST_GROUPS, group_service_pb2.ListGroupsRequest()
+        )
+        check(response.error_code, "listing groups")
+        return sorted(
+            (
+                GroupListing(
+                    group=listed.group_id,
+                    state=listed.state,
+                    type=listed.group_type,
+                    protocol_type=listed.protocol_type,
+                )
+                for listed in response.groups
+            ),
+            key=lambda listing: listing.group,
+        )
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """One group. Raises OdradekError if no group has that name."""
+        request = group_service_pb2.DescribeGroupsRequest(group_ids=[group])
+        response = await self._calls.send(methods.DESCRIBE_GROUPS, request)
+        (description,) = response.groups
+        check(description.error_code, f"group {group!r}")
+        return group_description(description)
+
+    async def group_offsets(
+        self, group: str, partitions: Iterable[PartitionLike] = ()
+    ) -> dict[TopicPartition, int]:
+        """The committed offsets of a group; without `partitions`, all of them."""
+        names = as_partitions(partitions)
+        request = group_service_pb2.FetchOffsetsRequest(
+            group_id=group, partitions=[partition_message(name) for name in names], member_epoch=-1
+        )
+        response = await self._calls.send(methods.GROUP_FETCH, request)
+        check(response.error_code, f"offsets of group {group!r}")
+        return {
+            TopicPartition(
+                committed.partition.topic, committed.partition.partition
+            ): committed.offset
+            for committed in response.offsets
+            if committed.offset >= 0
+        }
+
+    async def alter_group_offsets(self, group: str, offsets: ByPartition[int]) -> None:
+        """Commit offsets for a group without members: its next member starts there.
+
+        Raises:
+            GroupInUse: the group has members; stop them first.
+        """
+        request = group_service_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
+        for name, offset in offsets.items():
+            request.offsets.add(
+                partition=partition_message(as_partition(name)), offset=offset, leader_epoch=-1
+            )
+        response = await self._calls.send(methods.GROUP_COMMIT, request)
+        if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise group_error(ErrorCode.NON_EMPTY_GROUP, group)
+        check(response.error_code, f"group {group!r}")
+        for result in response.offsets:
+            partition = result.partition
+            check(result.error_code, f"{partition.topic}-{partition.partition}")
+
+    async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
+        """Delete groups without members, with their committed offsets. Maps each group to its error, or None."""
+        outcomes: dict[str, OdradekError | None] = {}
+        for group in groups:
+            response = await self._calls.send(
+                methods.DELETE_GROUPS, group_service_pb2.DeleteGroupsRequest(group_ids=[group])
+            )
+            for result in response.groups:
+                code = result.error_code
+                outcomes[group] = group_error(code, group) if code else None
+        return outcomes
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
+        """Delete committed offsets of topics that no member of the group subscribes to."""
+        request = group_service_pb2.DeleteOffsetsRequest(
+            group_id=group,
+            partitions=[partition_message(name) for name in as_partitions(partitions)],
+        )
+        response = await self._calls.send(methods.DELETE_OFFSETS, request)
+        check(response.error_code, f"group {group!r}")
+        for result in response.offsets:
+            partition = result.partition
+            check(result.error_code, f"{partition.topic}-{partition.partition}")
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add access control entries. Raises the error of the first entry that was refused."""
+        entries = [acl_entry(acl) for acl in acls]
+        response = await self._calls.send(
+            methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
+        )
+        for entry, result in zip(entries, response.results, strict=True):
+            subject = f"ACL of {entry.principal} on {entry.resource_name!r}"
+            check(result.error_code, subject, result.error_message)
+
+    async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the entries that match any of the filters, and return them."""
+        request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
+        response = await self._calls.send(methods.DELETE_ACLS, request)
+        deleted = []
+        for result in response.results:
+            check(result.error_code, "deleting ACLs", result.error_message)
+            deleted += [acl_of(entry) for entry in result.deleted]
+        return deleted
+
+    async def describe_acls(self, acl_filter: AclFilter | None = None) -> list[Acl]:
+        """The entries that match the filter; without one, all entries."""
+        request = pb.DescribeAclsRequest(filter=acl_entry(acl_filter or AclFilter()))
+        response = await self._calls.send(methods.DESCRIBE_ACLS, request)
+        check(response.error_code, "describing ACLs")
+        return [acl_of(entry) for entry in response.entries]
+
+    async def set_scram_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512,
+        iterations: int = SCRAM_ITERATIONS,
+    ) -> None:
+        """Create a SCRAM user, or change its password. Only a salted hash of the password is sent."""
+        salt, salted = await asyncio.to_thread(salted_password, mechanism, password, iterations)
+        request = pb.AlterScramUsersRequest()
+        request.upsertions.add(
+            name=user,
+            mechanism=mechanism,
+            iterations=iterations,
+            salt=salt,
+            salted_password=salted,
+        )
+        await self._alter_scram(request)
+
+    async def delete_scram_user(
+        self, user: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    ) -> None:
+        """Delete the credentials of a user for one mechanism."""
+        request = pb.AlterScramUsersRequest()
+        request.deletions.add(name=user, mechanism=mechanism)
+        await self._alter_scram(request)
+
+    async def describe_scram_users(self, names: Sequence[str] = ()) -> list[ScramUser]:
+        """The SCRAM users with these names; without names, all of them."""
+        request = pb.DescribeScramUsersRequest(names=names)
+        response = await self._calls.send(methods.DESCRIBE_SCRAM_USERS, request)
+        check(response.error_code, "describing SCRAM users")
+        users = []
+        for user in response.users:
+            check(user.error_code, f"user {user.name!r}", user.error_message)
+            iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
+            users.append(ScramUser(name=user.name, iterations=iterations))
+        return users
+
+    async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
+        """Set or remove quotas. Raises the error of the first quota that was refused."""
+        quotas = list(quotas)
+        request = pb.AlterQuotasRequest(validate_only=validate_only)
+        for quota in quotas:
+            entry = request.entries.add(key=quota.key, value=quota.value)
+            for kind, name in quota.entity.items():
+                entry.entity.add(type=kind, name=name)
+        response = await self._calls.send(methods.ALTER_QUOTAS, request)
+        for quota, result in zip(quotas, response.results, strict=True):
+            subject = f"quota {quota.key} of {dict(quota.entity)}"
+            check(result.error_code, subject, result.error_message)
+
+    async def describe_quotas(self) -> list[Quota]:
+        """All quotas of the cluster."""
+        response = await self._calls.send(methods.DESCRIBE_QUOTAS, pb.DescribeQuotasRequest())
+        check(response.error_code, "describing quotas")
+        return [quota_of(entry) for entry in response.entries]
+
     async def list_brokers(self) -> list[Broker]:
-        """The live brokers and where they listen, by id."""
-        response = await self._call(methods.METADATA, broker_service_pb2.MetadataRequest())
+        """The live brokers with their addresses, sorted by id."""
+        response = await self._calls.send(methods.METADATA, broker_service_pb2.MetadataRequest())
         cache = MetadataCache()
         cache.apply(response)
         return [cache.brokers[broker_id] for broker_id in sorted(cache.brokers)]
 
-    # --- configs ----------------------------------------------------------------------------------
-
     async def describe_cluster(self) -> ClusterDescription:
-        """The cluster, its brokers fenced or not, its active controller."""
-        response = await self._call(methods.DESCRIBE_CLUSTER, pb.DescribeClusterRequest())
+        """The cluster with its active controller and all registered brokers, fenced ones included."""
+        response = await self._calls.send(methods.DESCRIBE_CLUSTER, pb.DescribeClusterRequest())
         check(response.error_code, "describing the cluster")
-        return ClusterDescription(
-            cluster_id=response.cluster_id,
-            active_controller_id=response.active_controller_id,
-            controller_epoch=response.controller_epoch,
-            controller_endpoints=tuple(response.controller_endpoints),
-            brokers=tuple(_broker(b) for b in response.brokers),
-        )
+        return cluster_description(response)
 
     async def describe_quorum(self) -> QuorumDescription:
-        """The metadata quorum: its leader and term, and how far each member is."""
-        answer = await self._call(methods.DESCRIBE_QUORUM, pb.DescribeMetadataQuorumRequest())
-        told = answer.quorum
-        check(told.error_code, "describing the metadata quorum")
-        return QuorumDescription(
-            leader_id=told.leader_id,
-            term=told.term,
-            commit_offset=told.commit_offset,
-            answered_by=told.answered_by,
-            voters=tuple(
-                Voter(
-                    controller_id=voter.controller_id,
-                    endpoint=voter.endpoint,
-                    log_end=voter.log_end if voter.log_end >= 0 else None,
-                    heard_ms_ago=voter.last_heard_ms if voter.last_heard_ms >= 0 else None,
-                )
-                for voter in told.voters
-            ),
+        """The metadata quorum: its leader, its term and the progress of each voter."""
+        response = await self._calls.send(
+            methods.DESCRIBE_QUORUM, pb.DescribeMetadataQuorumRequest()
         )
+        check(response.quorum.error_code, "describing the metadata quorum")
+        return quorum_description(response.quorum)
 
     async def describe_log_dirs(
         self, broker_ids: Sequence[int] = (), *, include_partitions: bool = False
     ) -> list[LogDirDescription]:
-        """The data directories of these brokers, or of all; a broker that does not respond is an entry too."""
-        response = await self._call(
+        """The data directories of these brokers, or of all. The entry of a silent broker holds the error."""
+        response = await self._calls.send(
             methods.DESCRIBE_LOG_DIRS,
             pb.DescribeLogDirsRequest(
                 broker_ids=broker_ids,
                 include_partitions=include_partitions,
-                timeout_ms=self._timeout_ms // 2,
+                timeout_ms=self._calls.timeout_ms // 2,
             ),
         )
-        return [described for broker in response.brokers for described in _log_dirs(broker)]
+        return [
+            described for broker in response.brokers for described in log_dir_descriptions(broker)
+        ]
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back."""
-        response = await self._call(
+        """Remove the registration of a broker that will not return."""
+        response = await self._calls.send(
             methods.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=broker_id)
         )
         check(response.error_code, f"broker {broker_id}", response.error_message)
 
     async def describe_features(self) -> list[FeatureDescription]:
-        """The feature levels in use, and what the cluster's members support, by name."""
-        response = await self._call(methods.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
-        return [
-            FeatureDescription(
-                name=feature.name,
-                level=feature.level,
-                level_min=feature.level_min,
-                level_max=feature.level_max,
-                level_common=feature.level_common,
-                held_back_by=tuple(feature.held_back_by),
-            )
-            for feature in response.features
-        ]
+        """The features of the cluster: the levels in use and those that its members support."""
+        response = await self._calls.send(methods.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
+        return [feature_description(feature) for feature in response.features]
 
     async def update_feature(self, name: str, level: int, *, allow_downgrade: bool = False) -> None:
-        """Raise, or lower, a feature level."""
-        response = await self._call(
+        """Set the level of a feature; a lower level than before needs `allow_downgrade`."""
+        response = await self._calls.send(
             methods.UPDATE_FEATURES,
             pb.UpdateFeaturesRequest(name=name, level=level, allow_downgrade=allow_downgrade),
         )
         check(response.error_code, f"feature {name!r}", response.error_message)
 
-    # --- inside -----------------------------------------------------------------------------------
-
-
-def _log_dirs(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
-    if broker.error_code:
-        error = error_of(broker.error_code, f"broker {broker.broker_id}", broker.error_message)
-        return [LogDirDescription(broker_id=broker.broker_id, error=error)]
-    return [
-        LogDirDescription(
-            broker_id=broker.broker_id,
-            path=directory.path,
-            offline_reason=directory.offline_reason,
-            full_reason=directory.full_reason,
-            stray_count=directory.stray_count,
-            stray_bytes=directory.stray_bytes,
-            total_bytes=directory.total_bytes if directory.total_bytes >= 0 else None,
-            usable_bytes=directory.usable_bytes if directory.usable_bytes >= 0 else None,
-            partition_bytes={
-                TopicPartition(log.partition.topic, log.partition.partition): log.size_bytes
-                for log in directory.partitions
-            },
-        )
-        for directory in broker.log_dirs
-    ]
-
-
-def _broker(told: pb.ClusterBroker) -> BrokerDescription:
-    return BrokerDescription(
-        broker_id=told.broker_id,
-        broker_epoch=told.broker_epoch,
-        listeners=tuple(
-            ListenerDescription(
-                name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol
+    async def _wait_for_leaders(self, names: list[str], *, partitions: int = 1) -> None:
+        """Wait until a broker's metadata has a leader for each partition. Returns at the deadline without an error."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while names and time.monotonic() < deadline_s:
+            response = await self._calls.send(
+                methods.METADATA, broker_service_pb2.MetadataRequest(topics=names)
             )
-            for x in told.listeners
-        ),
-        rack=told.rack,
-        is_fenced=told.is_fenced,
-        is_in_shutdown=told.is_in_shutdown,
-        leader_count=told.leader_count,
-    )
+            names = [
+                topic.name
+                for topic in response.topics
+                if topic.error_code
+                or len(topic.partitions) < partitions
+                or any(p.leader_id < 0 for p in topic.partitions)
+            ]
+            if names:
+                await asyncio.sleep(_LEADER_POLL_S)
+
+    async def _alter_scram(self, request: pb.AlterScramUsersRequest) -> None:
+        response = await self._calls.send(methods.ALTER_SCRAM_USERS, request)
+        for result in response.results:
+            check(result.error_code, f"user {result.name!r}", result.error_message)

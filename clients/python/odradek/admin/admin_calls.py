@@ -1,4 +1,4 @@
-"""How an admin's calls are made, whatever they are about."""
+"""How the admin calls a cluster: any broker, again while the controller or a coordinator is changing."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _UNSETTLED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""The controller is moving: the call was not carried out, or may be repeated."""
+"""The controller or a coordinator is changing: the call was not carried out, or is safe to repeat."""
 
 
 class AdminCalls:
-    """A cluster, and how long a call to it may take."""
+    """Sends admin requests to a cluster; each may take up to `timeout_s`."""
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
         self._cluster = cluster
         self._timeout_s = timeout_s
 
     @property
-    def _timeout_ms(self) -> int:
-        """How long the cluster may take: a tenth less than we wait, so that it can say what timed out."""
+    def timeout_ms(self) -> int:
+        """The time that the cluster may take: a tenth less than the call, so that it can report what timed out."""
         return int(self._timeout_s * 900)
 
-    async def _call(self, method: Method[Any, R], request: Any) -> R:
-        """One call to whichever broker answers; again while controller or coordinator is moving."""
+    async def send(self, method: Method[Any, R], request: Any) -> R:
+        """Send a request to any broker, and again while the response says that a controller or coordinator moves."""
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff(first_ms=20, most_ms=500)
         attempts = 0
         while True:
-            left_s = max(0.01, deadline_s - time.monotonic())
+            remaining_s = max(0.01, deadline_s - time.monotonic())
             response = await self._cluster.call_any(
-                method, request, timeout_s=left_s, attempt_s=left_s
+                method, request, timeout_s=remaining_s, attempt_s=remaining_s
             )
             attempts += 1
             pause_s = backoff.after(attempts, random.random()) / 1000
@@ -60,13 +60,13 @@ class AdminCalls:
 
 
 def check(code: int, subject: str, message: str = "") -> None:
-    """Raise what a code other than NONE says about the subject."""
+    """Raise the error that a code other than NONE means for the subject."""
     if code != ErrorCode.NONE:
         raise error_of(code, subject, message)
 
 
 def _is_unsettled(response: Any) -> bool:
-    """Whether the whole answer, or every item of it, says that controller or coordinator is moving."""
+    """Whether the response, or every item in it, says that the controller or coordinator is moving."""
     if getattr(response, "error_code", 0):
         return error_code(response.error_code) in _UNSETTLED
     codes: list[int] = []

@@ -1,4 +1,4 @@
-"""What the admin takes and tells: topics, configs, partitions, the cluster."""
+"""Values that the admin takes and returns: topics, configs, partitions, groups, brokers, the cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,28 @@ from enum import IntEnum
 from odradek.cluster.metadata_cache import Broker, Partition
 from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
+
+__all__ = [
+    "Broker",
+    "BrokerDescription",
+    "ClusterDescription",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ConfigSource",
+    "ConfigValue",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "ListenerDescription",
+    "LogDirDescription",
+    "NewTopic",
+    "Partition",
+    "PartitionOutcome",
+    "QuorumDescription",
+    "TopicDescription",
+    "TopicOutcome",
+    "Voter",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,21 +215,36 @@ class QuorumDescription:
     voters: tuple[Voter, ...]
 
 
-__all__ = [
-    "Broker",
-    "BrokerDescription",
-    "ClusterDescription",
-    "ConfigResource",
-    "ConfigResourceType",
-    "ConfigSource",
-    "ConfigValue",
-    "ListenerDescription",
-    "LogDirDescription",
-    "NewTopic",
-    "Partition",
-    "PartitionOutcome",
-    "QuorumDescription",
-    "TopicDescription",
-    "TopicOutcome",
-    "Voter",
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group in a list; `type` is classic or consumer (KIP-848)."""
+
+    group: str
+    state: str
+    type: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member and what it owns; of classic groups the assignment is not known to the coordinator."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group, its members, and the broker that coordinates it."""
+
+    group: str
+    state: str
+    type: str
+    protocol: str
+    epoch: int
+    coordinator_id: int
+    members: tuple[GroupMember, ...]

@@ -1,1 +1,1 @@
-"""The command line `odradek`. Its modules import what they need when a command runs: start-up stays short."""
+"""The command line `odradek`. Modules import what a command needs when it runs, so that start-up stays short."""

@@ -8,12 +8,23 @@ from typing import Annotated
 
 import typer
 
-from odradek.cli import connection
-from odradek.cli.access import acl, tls, user
-from odradek.cli.cluster import cluster, feature, group, quorum, topic
-from odradek.cli.output import fail
-from odradek.cli.processes import demo, dev, services, storage
-from odradek.cli.records import bench, consume, produce
+from odradek.cli import (
+    access,
+    bench,
+    cluster,
+    connection,
+    consume,
+    group,
+    processes,
+    produce,
+    quorum,
+    storage,
+    topic,
+)
+from odradek.cli.output import one_line_errors
+
+QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
+"""`odradek quorum` with one of these runs a controller; otherwise it is a group of commands about the quorum."""
 
 # gRPC's own log lines stand between a command's words; what they say is in our errors. Read when grpc is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -70,39 +81,26 @@ def _options(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
-app.add_typer(feature.app, name="feature")
-app.add_typer(quorum.app, name="quorum")
+app.add_typer(quorum.feature_app, name="feature")
+app.add_typer(quorum.quorum_app, name="quorum")
 app.add_typer(storage.app, name="storage")
-app.add_typer(tls.app, name="tls")
-app.add_typer(user.app, name="user")
-app.add_typer(acl.app, name="acl")
+app.add_typer(access.tls_app, name="tls")
+app.add_typer(access.user_app, name="user")
+app.add_typer(access.acl_app, name="acl")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("dev")(dev.dev)
-app.command("demo")(demo.demo)
+app.command("dev")(processes.dev)
 app.command("bench")(bench.bench)
-services.add_commands(app)
+processes.add_commands(app)
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr and a status, never a trace."""
+    """Run the command that the arguments name."""
     words = sys.argv[1:]
-    try:
-        if (
-            words[:1] == ["quorum"]
-            and words[1:]
-            and words[1] in ("--config", "--set", "--insecure")
-        ):
-            services.run_module("odradek_metadata_quorum", "server", words[1:])
+    with one_line_errors():
+        if words[:1] == ["quorum"] and words[1:2] and words[1] in QUORUM_PROCESS_OPTIONS:
+            processes.run_module("odradek_metadata_quorum", "server", words[1:])
         app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OSError as error:
-        fail(f"{error.strerror}: {error.filename}" if error.filename else str(error) or repr(error))
-    except Exception as error:
-        if type(error).__module__.startswith("odradek"):
-            fail(error)
-        raise
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -24,6 +26,7 @@ __all__ = [
     "OutputFormat",
     "console",
     "fail",
+    "one_line_errors",
     "print_facts",
     "print_rows",
 ]
@@ -31,7 +34,8 @@ __all__ = [
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_UNHEALTHY = 3
-EXIT_TERMINATED = 128 + 15  # as shells tell of SIGTERM
+EXIT_INTERRUPTED = 128 + 2  # what shells report for SIGINT
+EXIT_TERMINATED = 128 + 15  # and for SIGTERM
 
 
 class OutputFormat(StrEnum):
@@ -53,6 +57,21 @@ Bootstrap = Annotated[
 Output = Annotated[
     OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")
 ]
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print an error of Odradek or of the system as one line on stderr and exit; other errors keep their trace."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        fail(f"{error.strerror}: {error.filename}" if error.filename else str(error) or repr(error))
+    except Exception as error:
+        if type(error).__module__.startswith("odradek"):
+            fail(error)
+        raise
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
@@ -148,3 +167,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return str(value)
+
+
+ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+r"""By the letter after the backslash; any other letter stands for itself."""
+
+
+def unescaped(text: str) -> str:
+    r"""The text with each `\t`, `\n`, `\0`, ... replaced by its character."""
+    return re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)

@@ -1,1 +1,1 @@
-"""SDK: cluster."""
+"""The link of a client to its cluster: connections, metadata, offset look-ups, retries."""

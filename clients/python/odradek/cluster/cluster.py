@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
+from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
 from odradek.errors import (
     AdvertisedNameUnresolvable,
@@ -39,6 +40,7 @@ from odradek.errors import (
 )
 from odradek.partitions import TopicPartition
 from odradek.transports.methods import METADATA, WATCH_METADATA
+from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Method, Stream, Transport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -446,3 +448,20 @@ class Cluster:
 def _turned(endpoints: list[str], turns: int) -> list[str]:
     first = turns % max(len(endpoints), 1)
     return endpoints[first:] + endpoints[:first]
+
+
+def connect(
+    bootstrap: str | Sequence[str] | None,
+    tls: TlsOptions | None = None,
+    *,
+    credentials: SaslCredentials | None = None,
+    transport: Transport | None = None,
+    on_state: Callable[[LinkState], None] | None = None,
+) -> Cluster:
+    """A link over gRPC, or over `transport`. Nothing is dialled yet."""
+    endpoints = parse_bootstrap(bootstrap)
+    if transport is None:
+        from odradek.transports.grpc_transport import GrpcTransport
+
+        transport = GrpcTransport(tls, credentials=credentials)
+    return Cluster(endpoints, transport, on_state=on_state)

@@ -1,7 +1,1 @@
-"""SDK: the consumer. Cores without input or output: fetch_planner, fetched_chunk."""
-
-from odradek.consumer.consumer import Consumer
-from odradek.consumer.consumer_record import ConsumerRecord
-from odradek.consumer.options import ConsumerOptions
-
-__all__ = ["Consumer", "ConsumerOptions", "ConsumerRecord"]
+"""The consumer of the SDK. `fetch_planner` and `fetched_chunk` decide without input or output."""

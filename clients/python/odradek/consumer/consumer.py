@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypedDict, Unpack
 
-from odradek.cluster.cluster import Cluster
-from odradek.cluster.connect import connect
-from odradek.cluster.metadata_cache import Change
+from odradek.cluster.cluster import Cluster, connect
+from odradek.cluster.metadata_cache import Change, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
-from odradek.consumer.assignment_source import AssignmentSource, FixedPartitions, WholeTopics
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.consumer.group_membership import GroupMembership
-from odradek.consumer.group_options import GroupOptions
-from odradek.consumer.options import ConsumerOptions, Deserializer, IsolationLevel
+from odradek.consumer.options import ConsumerOptions, Deserializer, GroupOptions, IsolationLevel
 from odradek.consumer.read_ahead import ReadAhead
 from odradek.errors import ClientClosed, InvalidRequest, NotAssigned, RequestTimedOut
-from odradek.offsets import EARLIEST, LATEST, OffsetAndTimestamp
 from odradek.partitions import (
+    EARLIEST,
+    LATEST,
     ByPartition,
+    OffsetAndTimestamp,
     PartitionLike,
     TopicPartition,
     as_partition,
@@ -32,6 +31,7 @@ from odradek_protocol.records.columns import ALL_COLUMNS, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 RECORDS_MAX = 5_000
 ARROW_BYTES_MAX = 16 * 1024 * 1024
@@ -490,3 +490,49 @@ def _deadline_s(timeout_ms: int | None) -> float | None:
     if timeout_ms is None:
         return None
     return asyncio.get_running_loop().time() + timeout_ms / 1000
+
+
+class AssignmentSource(Protocol):
+    """Tells the present assignment; asked again whenever the metadata changed."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics whose metadata it needs."""
+
+    def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
+        """What to read now, as far as the metadata is known."""
+
+
+class FixedPartitions:
+    """Exactly these."""
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self._partitions = list(dict.fromkeys(partitions))
+        self.topics = frozenset(p.topic for p in self._partitions)
+
+    def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
+        """They never change."""
+        return self._partitions
+
+
+class WholeTopics:
+    """All partitions of these topics, those to come included."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        names = list(topics)
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidRequest(
+                    f"{name!r} is no topic's name",
+                    hint="name topics one by one: 'orders', 'payments'",
+                )
+        self.topics = frozenset(names)
+
+    def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
+        """All that are known."""
+        return [
+            TopicPartition(name, partition.partition)
+            for name in sorted(self.topics)
+            if (topic := cache.topic(name)) is not None
+            for partition in topic.partitions
+        ]

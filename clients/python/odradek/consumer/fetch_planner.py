@@ -28,16 +28,15 @@ from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from odradek.cluster.backoff import Backoff
-from odradek.consumer.fetched_chunk import FetchedChunk
-from odradek.consumer.partition_progress import (
+from odradek.consumer.fetched_chunk import (
     UNKNOWN,
     FetchAdd,
+    FetchedChunk,
     PartitionProgress,
     StreamChange,
 )
 from odradek.errors import LogTruncated, OdradekError, OffsetOutOfRange, error_of
-from odradek.offsets import EARLIEST, LATEST
-from odradek.partitions import TopicPartition
+from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek.transports.fetch_decoding import FetchedPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 

@@ -29,8 +29,7 @@ from odradek.errors import (
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.producer.partition_queue import PartitionQueue
-from odradek.producer.producer_batch import ProducerBatch
+from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 Headers = list[tuple[str, bytes | None]] | tuple[tuple[str, bytes | None], ...]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from odradek.errors import OdradekError
-from odradek.producer.producer_batch import ProducerBatch
+from odradek.producer.partition_queue import ProducerBatch
 
 
 class RecordMetadata(NamedTuple):

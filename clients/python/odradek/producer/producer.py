@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.cluster import Cluster, LinkState
-from odradek.cluster.connect import connect
+from odradek.cluster.cluster import Cluster, LinkState, connect
 from odradek.cluster.metadata_cache import Change
 from odradek.errors import (
     BufferFull,
@@ -23,9 +22,8 @@ from odradek.errors import (
 from odradek.producer.accumulator import Accumulator, AccumulatorLimits, Headers
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek.producer.options import Acks, ProducerOptions, Serializer
-from odradek.producer.partition_queue import PartitionQueue
+from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek.producer.partitioner import Partitioner, TopicLanes
-from odradek.producer.producer_batch import ProducerBatch
 from odradek.producer.sender import Sender, monotonic_ms
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.murmur2 import partition_for_key

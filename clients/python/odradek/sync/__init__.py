@@ -8,9 +8,7 @@ Every method does what its namesake in `odradek` does, and waits for it. Safe to
 threads, but for a consumer, which has one reader.
 """
 
-from odradek.sync.admin import Admin
-from odradek.sync.client import Client
-from odradek.sync.consumer import Consumer
+from odradek.sync.client import Admin, Client, Consumer
 from odradek.sync.producer import Delivery, Producer
 
 __all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer"]

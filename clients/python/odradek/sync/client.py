@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from odradek.admin.admin import Admin as AsyncAdmin
 from odradek.client import CONNECT_S_MAX
 from odradek.client import Client as AsyncClient
 from odradek.cluster.cluster import LinkState
-from odradek.consumer.group_options import GroupOptions
-from odradek.sync.admin import Admin
-from odradek.sync.consumer import Consumer, with_listeners_in_threads
-from odradek.sync.loop_thread import LoopThread
+from odradek.consumer.consumer import Consumer as AsyncConsumer
+from odradek.consumer.consumer_record import ConsumerRecord
+from odradek.consumer.options import GroupListener, GroupOptions
+from odradek.partitions import TopicPartition
+from odradek.sync.loop_thread import Facade, LoopThread, calls, waits
 from odradek.sync.producer import Producer
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek.transports.transport import Transport
@@ -21,6 +26,131 @@ from odradek.transports.transport import Transport
 if TYPE_CHECKING:
     from odradek.consumer.consumer import ConsumerArguments
     from odradek.producer.producer import ProducerArguments
+
+
+class Admin(Facade[AsyncAdmin]):
+    """`odradek.Admin`, waiting."""
+
+    create_topic = waits(AsyncAdmin.create_topic)
+    create_topics = waits(AsyncAdmin.create_topics)
+    delete_topic = waits(AsyncAdmin.delete_topic)
+    delete_topics = waits(AsyncAdmin.delete_topics)
+    add_partitions = waits(AsyncAdmin.add_partitions)
+    list_topics = waits(AsyncAdmin.list_topics)
+    describe_topic = waits(AsyncAdmin.describe_topic)
+    list_brokers = waits(AsyncAdmin.list_brokers)
+    describe_configs = waits(AsyncAdmin.describe_configs)
+    describe_topic_configs = waits(AsyncAdmin.describe_topic_configs)
+    alter_configs = waits(AsyncAdmin.alter_configs)
+    alter_topic_configs = waits(AsyncAdmin.alter_topic_configs)
+    elect_leaders = waits(AsyncAdmin.elect_leaders)
+    reassign_partitions = waits(AsyncAdmin.reassign_partitions)
+    delete_records = waits(AsyncAdmin.delete_records)
+    list_offsets = waits(AsyncAdmin.list_offsets)
+    describe_cluster = waits(AsyncAdmin.describe_cluster)
+    describe_quorum = waits(AsyncAdmin.describe_quorum)
+    describe_log_dirs = waits(AsyncAdmin.describe_log_dirs)
+    unregister_broker = waits(AsyncAdmin.unregister_broker)
+    describe_features = waits(AsyncAdmin.describe_features)
+    update_feature = waits(AsyncAdmin.update_feature)
+    create_acls = waits(AsyncAdmin.create_acls)
+    delete_acls = waits(AsyncAdmin.delete_acls)
+    describe_acls = waits(AsyncAdmin.describe_acls)
+    set_scram_password = waits(AsyncAdmin.set_scram_password)
+    delete_scram_user = waits(AsyncAdmin.delete_scram_user)
+    describe_scram_users = waits(AsyncAdmin.describe_scram_users)
+    alter_quotas = waits(AsyncAdmin.alter_quotas)
+    list_groups = waits(AsyncAdmin.list_groups)
+    describe_group = waits(AsyncAdmin.describe_group)
+    group_offsets = waits(AsyncAdmin.group_offsets)
+    alter_group_offsets = waits(AsyncAdmin.alter_group_offsets)
+    delete_group_offsets = waits(AsyncAdmin.delete_group_offsets)
+    delete_groups = waits(AsyncAdmin.delete_groups)
+    describe_quotas = waits(AsyncAdmin.describe_quotas)
+
+
+class Consumer(Facade[AsyncConsumer]):
+    """`odradek.Consumer`, waiting. One thread reads from it."""
+
+    def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
+        super().__init__(thread, core)
+        thread.open_parts[self] = None
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<odradek.", "<odradek.sync.", 1)
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread.is_usable:
+            self._thread.run(self._core.__aexit__(kind, error, trace))
+        self._thread.open_parts.pop(self, None)
+
+    def close(self) -> None:
+        """Stop fetching. May be called twice."""
+        if self._thread.is_usable:
+            self._thread.run(self._core.close())
+        self._thread.open_parts.pop(self, None)
+
+    def close_at_exit(self) -> None:
+        """Leave the group and stop fetching: the program ended without `close`."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        record = self._core.next_decoded()
+        return self._thread.run(self._core.__anext__()) if record is None else record
+
+    assign = calls(AsyncConsumer.assign)
+    subscribe = calls(AsyncConsumer.subscribe)
+    assignment = calls(AsyncConsumer.assignment)
+    seek = calls(AsyncConsumer.seek)
+    seek_to_beginning = calls(AsyncConsumer.seek_to_beginning)
+    seek_to_end = calls(AsyncConsumer.seek_to_end)
+    seek_to_timestamp = calls(AsyncConsumer.seek_to_timestamp)
+    pause = calls(AsyncConsumer.pause)
+    resume = calls(AsyncConsumer.resume)
+    paused = calls(AsyncConsumer.paused)
+    positions = calls(AsyncConsumer.positions)
+    high_watermark = calls(AsyncConsumer.high_watermark)
+    getmany = waits(AsyncConsumer.getmany)
+    getarrow = waits(AsyncConsumer.getarrow)
+    position = waits(AsyncConsumer.position)
+    beginning_offsets = waits(AsyncConsumer.beginning_offsets)
+    end_offsets = waits(AsyncConsumer.end_offsets)
+    commit = waits(AsyncConsumer.commit)
+    committed = waits(AsyncConsumer.committed)
+    lag = waits(AsyncConsumer.lag)
+    offsets_for_times = waits(AsyncConsumer.offsets_for_times)
+
+
+def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
+    """The same, with listeners that may wait: they run beside the loop, not on it."""
+    return replace(
+        options,
+        on_assign=_in_thread(options.on_assign),
+        on_revoke=_in_thread(options.on_revoke),
+        on_lost=_in_thread(options.on_lost),
+    )
+
+
+def _in_thread(listener: GroupListener | None) -> GroupListener | None:
+    if listener is None or inspect.iscoroutinefunction(listener):
+        return listener
+
+    async def call(names: Sequence[TopicPartition]) -> Any:
+        return await asyncio.to_thread(listener, names)
+
+    return call
 
 
 class Client:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from odradek.errors import ClientClosed, ForkedProcess
 
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -148,3 +152,33 @@ os.register_at_fork(after_in_child=_note_fork)
 # The plain `atexit` comes too late: the executors that logins run in are shut down before it, by a
 # callback that concurrent.futures registers in the same list, which is called in reverse order.
 getattr(threading, "_register_atexit", atexit.register)(close_open_threads)
+
+
+class Facade(Generic[C_co]):
+    """A `core` of the async SDK, and the thread that it lives on."""
+
+    def __init__(self, thread: LoopThread, core: C_co) -> None:
+        self._thread = thread
+        self._core = core
+
+
+def waits(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[C], P], T]:
+    """The method of a facade that runs this one of its core and waits for the result."""
+
+    @functools.wraps(method)
+    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return facade._thread.run(method(facade._core, *args, **kwargs))
+
+    return call
+
+
+def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
+    """The method of a facade that calls this one of its core, on the loop's thread."""
+
+    @functools.wraps(method)
+    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return facade._thread.call(lambda: method(facade._core, *args, **kwargs))
+
+    return call

@@ -4,7 +4,6 @@
 `pytest_plugins = ["odradek.testing.fixtures"]` into the top `conftest.py`.
 """
 
-from odradek.testing.memory_cluster import MemoryCluster
-from odradek.testing.memory_transport import MemoryTransport
+from odradek.testing.memory_cluster import MemoryCluster, MemoryTransport
 
 __all__ = ["MemoryCluster", "MemoryTransport"]

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from odradek.testing.memory_cluster import DEFAULT_CONFIGS, MemoryCluster
+from odradek.testing.memory_state import DEFAULT_CONFIGS, MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
-Call = Callable[[MemoryCluster, int, Any], Message]
+Call = Callable[[MemoryState, int, Any], Message]
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _create_topics(
-    cluster: MemoryCluster, broker_id: int, request: pb.CreateTopicsRequest
+    cluster: MemoryState, broker_id: int, request: pb.CreateTopicsRequest
 ) -> pb.CreateTopicsResponse:
     response = pb.CreateTopicsResponse()
     for new in request.topics:
@@ -49,7 +49,7 @@ def _create_topics(
 
 
 def _delete_topics(
-    cluster: MemoryCluster, broker_id: int, request: pb.DeleteTopicsRequest
+    cluster: MemoryState, broker_id: int, request: pb.DeleteTopicsRequest
 ) -> pb.DeleteTopicsResponse:
     response = pb.DeleteTopicsResponse()
     by_id = {topic.topic_id: topic.name for topic in cluster.topics.values()}
@@ -64,7 +64,7 @@ def _delete_topics(
 
 
 def _create_partitions(
-    cluster: MemoryCluster, broker_id: int, request: pb.CreatePartitionsRequest
+    cluster: MemoryState, broker_id: int, request: pb.CreatePartitionsRequest
 ) -> pb.CreatePartitionsResponse:
     response = pb.CreatePartitionsResponse()
     for new in request.topics:
@@ -81,7 +81,7 @@ def _create_partitions(
 
 
 def _describe_configs(
-    cluster: MemoryCluster, broker_id: int, request: pb.DescribeConfigsRequest
+    cluster: MemoryState, broker_id: int, request: pb.DescribeConfigsRequest
 ) -> pb.DescribeConfigsResponse:
     response = pb.DescribeConfigsResponse()
     for resource in request.resources:
@@ -103,7 +103,7 @@ def _describe_configs(
 
 
 def _alter_configs(
-    cluster: MemoryCluster, broker_id: int, request: pb.AlterConfigsRequest
+    cluster: MemoryState, broker_id: int, request: pb.AlterConfigsRequest
 ) -> pb.AlterConfigsResponse:
     response = pb.AlterConfigsResponse()
     for resource in request.resources:
@@ -127,7 +127,7 @@ def _alter_configs(
 
 
 def _delete_records(
-    cluster: MemoryCluster, broker_id: int, request: pb.DeleteRecordsRequest
+    cluster: MemoryState, broker_id: int, request: pb.DeleteRecordsRequest
 ) -> pb.DeleteRecordsResponse:
     response = pb.DeleteRecordsResponse()
     for item in request.partitions:
@@ -147,7 +147,7 @@ def _delete_records(
 
 
 def _describe_cluster(
-    cluster: MemoryCluster, broker_id: int, request: pb.DescribeClusterRequest
+    cluster: MemoryState, broker_id: int, request: pb.DescribeClusterRequest
 ) -> pb.DescribeClusterResponse:
     response = pb.DescribeClusterResponse(
         cluster_id=cluster.cluster_id, active_controller_id=1, controller_epoch=1

@@ -10,17 +10,19 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from odradek.partitions import TopicPartition
-from odradek.testing.memory_cluster import MemoryCluster, MemoryPartition
-from odradek.testing.memory_fetch import serve_fetch
+from odradek.testing.memory_log import MemoryPartition
+from odradek.testing.memory_state import MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import group_service_pb2
 
-Call = Callable[[MemoryCluster, int, Any], Message]
-StreamHandler = Callable[[MemoryCluster, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
+Call = Callable[[MemoryState, int, Any], Message]
+StreamHandler = Callable[[MemoryState, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
+MESSAGE_BYTES_MAX = 1 << 20
 
 
 def find(
-    cluster: MemoryCluster, broker_id: int, name: str, index: int, client_epoch: int = -1
+    cluster: MemoryState, broker_id: int, name: str, index: int, client_epoch: int = -1
 ) -> tuple[ErrorCode, MemoryPartition | None]:
     """The partition as this broker may serve it, or why it may not."""
     partition = cluster.partition(name, index)
@@ -37,7 +39,7 @@ def find(
 
 
 async def _produce(
-    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.ProduceRequest]
+    cluster: MemoryState, broker_id: int, requests: AsyncIterator[pb.ProduceRequest]
 ) -> AsyncGenerator[pb.ProduceResponse, None]:
     async for request in requests:
         response = pb.ProduceResponse(request_id=request.request_id)
@@ -73,7 +75,7 @@ async def _produce(
 
 
 async def _watch(
-    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.WatchMetadataRequest]
+    cluster: MemoryState, broker_id: int, requests: AsyncIterator[pb.WatchMetadataRequest]
 ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
     request = await anext(requests)
     names = None if request.all_topics else list(request.topics)
@@ -93,7 +95,7 @@ async def _watch(
 
 
 def _metadata(
-    cluster: MemoryCluster, broker_id: int, request: pb.MetadataRequest
+    cluster: MemoryState, broker_id: int, request: pb.MetadataRequest
 ) -> pb.MetadataResponse:
     if request.allow_auto_topic_creation and cluster.auto_create_topics:
         for name in request.topics:
@@ -103,7 +105,7 @@ def _metadata(
 
 
 def _list_offsets(
-    cluster: MemoryCluster, broker_id: int, request: pb.ListOffsetsRequest
+    cluster: MemoryState, broker_id: int, request: pb.ListOffsetsRequest
 ) -> pb.ListOffsetsResponse:
     response = pb.ListOffsetsResponse()
     for item in request.partitions:
@@ -131,7 +133,7 @@ def _list_offsets(
 
 
 def _offset_for_leader_epoch(
-    cluster: MemoryCluster, broker_id: int, request: pb.OffsetForLeaderEpochRequest
+    cluster: MemoryState, broker_id: int, request: pb.OffsetForLeaderEpochRequest
 ) -> pb.OffsetForLeaderEpochResponse:
     response = pb.OffsetForLeaderEpochResponse()
     for item in request.partitions:
@@ -152,18 +154,156 @@ def _offset_for_leader_epoch(
 
 
 def _init_producer_id(
-    cluster: MemoryCluster, broker_id: int, request: pb.InitProducerIdRequest
+    cluster: MemoryState, broker_id: int, request: pb.InitProducerIdRequest
 ) -> pb.InitProducerIdResponse:
     return pb.InitProducerIdResponse(producer_id=cluster.new_producer_id(), producer_epoch=0)
 
 
+class _Session:
+    """What one stream wants."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[TopicPartition, pb.FetchPartition] = {}
+        self.told: dict[TopicPartition, tuple[int, int]] = {}
+        self.credit_bytes = 0
+        self.settings = pb.FetchSettings()
+
+    def take(self, request: pb.FetchRequest) -> None:
+        if request.HasField("settings"):
+            self.settings = request.settings
+        self.credit_bytes += request.credit_bytes
+        for gone in request.remove:
+            self.wanted.pop(TopicPartition(gone.topic, gone.partition), None)
+        for item in request.add:
+            name = TopicPartition(item.topic, item.partition)
+            self.wanted[name] = item
+            self.told.pop(name, None)
+
+
 async def _fetch(
-    cluster: MemoryCluster, broker_id: int, requests: AsyncIterator[pb.FetchRequest]
+    cluster: MemoryState, broker_id: int, requests: AsyncIterator[pb.FetchRequest]
 ) -> AsyncGenerator[pb.FetchResponse, None]:
-    async with contextlib.aclosing(serve_fetch(cluster, broker_id, requests, find)) as answers:
-        async for answer in answers:
-            await asyncio.sleep(0)
-            yield answer
+    """Push what there is, within the client's credit, until the stream is cancelled."""
+    session = _Session()
+
+    async def listen() -> None:
+        async for request in requests:
+            session.take(request)
+            cluster.wake()
+
+    listener = asyncio.create_task(listen(), name="memory fetch: listen")
+    try:
+        while True:
+            response = pb.FetchResponse()
+            for name in list(session.wanted):
+                news = _look(cluster, broker_id, session, name)
+                if news is not None:
+                    response.partitions.append(news)
+            if response.partitions:
+                await asyncio.sleep(0)
+                yield response
+            else:
+                await cluster.wait_change()
+    finally:
+        listener.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listener
+
+
+def _look(
+    cluster: MemoryState, broker_id: int, session: _Session, name: TopicPartition
+) -> pb.FetchPartitionData | None:
+    item = session.wanted[name]
+    code, partition = find(cluster, broker_id, *name, item.current_leader_epoch)
+    if code is ErrorCode.NONE:
+        code = cluster.take_fault("fetch", name)
+    news = pb.FetchPartitionData(
+        topic=name.topic,
+        partition=name.partition,
+        fetch_id=item.fetch_id,
+        preferred_read_replica=-1,
+        next_offset=item.offset,
+    )
+    if partition is not None and code is ErrorCode.NONE:
+        log = partition.log
+        news.high_watermark = news.last_stable_offset = log.log_end_offset
+        news.log_start_offset = log.log_start_offset
+        if not log.log_start_offset <= item.offset <= log.log_end_offset:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+    if partition is None or code is not ErrorCode.NONE:
+        news.error_code = code
+        if partition is not None:
+            news.leader.CopyFrom(cluster.leader_hint(partition))
+        del session.wanted[name]
+        return news
+    taken = []
+    if session.credit_bytes > 0:
+        bytes_max = session.settings.message_bytes_max or MESSAGE_BYTES_MAX
+        taken = list(partition.log.read(item.offset, min(bytes_max, session.credit_bytes)))
+    if taken:
+        news.records = b"".join(batch.data for batch in taken)
+        session.credit_bytes -= len(news.records)
+        news.next_offset = item.offset = taken[-1].next_offset
+        if session.settings.read_committed:
+            for producer_id, first, last in partition.log.aborted:
+                if last >= taken[0].base_offset and first < news.next_offset:
+                    news.aborted_transactions.add(producer_id=producer_id, first_offset=first)
+    if 0 <= item.end_offset <= item.offset:
+        news.end_reached = True
+        del session.wanted[name]
+        return news
+    state = (news.next_offset, news.high_watermark)
+    if taken or session.told.get(name) != state:
+        session.told[name] = state
+        return news
+    return None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _delete_groups(
+    cluster: MemoryState, broker_id: int, request: group_service_pb2.DeleteGroupsRequest
+) -> group_service_pb2.DeleteGroupsResponse:
+    response = group_service_pb2.DeleteGroupsResponse()
+    for group_id in request.group_ids:
+        response.groups.add(group_id=group_id, error_code=cluster.groups.delete(group_id, _now_s()))
+    return response
+
+
+def _describe_groups(
+    cluster: MemoryState, broker_id: int, request: group_service_pb2.DescribeGroupsRequest
+) -> group_service_pb2.DescribeGroupsResponse:
+    return group_service_pb2.DescribeGroupsResponse(
+        groups=[cluster.groups.describe(group_id, _now_s()) for group_id in request.group_ids]
+    )
+
+
+GROUP_CALLS: Final[dict[str, tuple[type[Message], Callable[[Any, int, Any], Message]]]] = {
+    "GroupHeartbeat": (
+        group_service_pb2.GroupHeartbeatRequest,
+        lambda c, _, q: c.groups.heartbeat(q, _now_s()),
+    ),
+    "CommitOffsets": (
+        group_service_pb2.CommitOffsetsRequest,
+        lambda c, _, q: c.groups.commit(q, _now_s()),
+    ),
+    "FetchOffsets": (
+        group_service_pb2.FetchOffsetsRequest,
+        lambda c, _, q: c.groups.fetch_offsets(q),
+    ),
+    "ListGroups": (
+        group_service_pb2.ListGroupsRequest,
+        lambda c, _, q: c.groups.list_groups(_now_s()),
+    ),
+    "DescribeGroups": (group_service_pb2.DescribeGroupsRequest, _describe_groups),
+    "DeleteGroups": (group_service_pb2.DeleteGroupsRequest, _delete_groups),
+    "DeleteOffsets": (
+        group_service_pb2.DeleteOffsetsRequest,
+        lambda c, _, q: c.groups.delete_offsets(q, _now_s()),
+    ),
+}
 
 
 BROKER_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {

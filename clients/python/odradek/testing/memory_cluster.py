@@ -18,82 +18,36 @@ produces or fetches), `lose_next_answers` (the broker writes, the answer never c
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections import defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import Message
+
+from odradek.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    NameUnresolvable,
+    RequestTimedOut,
+    UnsupportedOperation,
+)
 from odradek.partitions import TopicPartition
-from odradek.testing.memory_groups import MemoryGroups
+from odradek.testing.memory_admin import ADMIN_CALLS
+from odradek.testing.memory_broker import BROKER_CALLS, BROKER_STREAMS, GROUP_CALLS
 from odradek.testing.memory_log import MemoryLog
+from odradek.testing.memory_state import MemoryState
+from odradek.transports.transport import Method, Stream
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from odradek_protocol.rpc.v1 import common_pb2
 
 if TYPE_CHECKING:
     from odradek.client import Client
-    from odradek.testing.memory_transport import MemoryTransport
+
 
 KEEPALIVE_S = 2.0  # how soon a connection to a broker that hangs breaks, as over gRPC
-DEFAULT_CONFIGS = {
-    "cleanup.policy": "delete",
-    "compression.type": "producer",
-    "max.message.bytes": "1048588",
-    "min.insync.replicas": "1",
-    "retention.bytes": "-1",
-    "retention.ms": "604800000",
-    "segment.bytes": "1073741824",
-}
 
 
-@dataclass(slots=True)
-class MemoryPartition:
-    """Who leads it, and its log."""
-
-    leader_id: int
-    replicas: list[int]
-    leader_epoch: int = 0
-    log: MemoryLog = field(default_factory=MemoryLog)
-    is_open: bool = True
-
-
-@dataclass(slots=True)
-class MemoryTopic:
-    """A topic; another one under the same name has another id."""
-
-    name: str
-    topic_id: bytes
-    partitions: list[MemoryPartition]
-    configs: dict[str, str]
-
-
-class MemoryCluster:
-    """The state that all brokers of this cluster share, and the levers for faults."""
-
-    def __init__(
-        self, *, brokers: int = 1, auto_create_topics: bool = False, default_partitions: int = 1
-    ) -> None:
-        self.cluster_id = str(uuid.uuid4())
-        self.auto_create_topics = auto_create_topics
-        self.default_partitions = default_partitions
-        self.topics: dict[str, MemoryTopic] = {}
-        self.endpoints = {
-            broker_id: f"memory-{broker_id}:9090" for broker_id in range(1, brokers + 1)
-        }
-        self.alive = set(self.endpoints)
-        self.frozen: set[int] = set()
-        self.metadata_offset = 0
-        self.groups = MemoryGroups(self)
-        self.requests: list[str] = []
-        """Names of the calls and streams that clients made, in order."""
-        self._next_producer_id = 1000
-        self._changed = asyncio.Event()
-        self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
-        self._answers_to_lose: dict[TopicPartition, int] = defaultdict(int)
-        self._disconnect: dict[int, list[Callable[[], None]]] = defaultdict(list)
-
-    # --- for tests --------------------------------------------------------------------------------
+class MemoryCluster(MemoryState):
+    """A cluster in memory with the levers for faults."""
 
     @property
     def bootstrap(self) -> str:
@@ -102,8 +56,6 @@ class MemoryCluster:
 
     def transport(self) -> MemoryTransport:
         """A new way in; give it to `Client(transport=...)`."""
-        from odradek.testing.memory_transport import MemoryTransport
-
         return MemoryTransport(self)
 
     def client(self) -> Client:
@@ -111,40 +63,6 @@ class MemoryCluster:
         from odradek.client import Client
 
         return Client(self.bootstrap, transport=self.transport())
-
-    def create_topic(
-        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
-    ) -> MemoryTopic:
-        """Create it, leaders in turn over the brokers."""
-        assert name not in self.topics, name
-        topic = MemoryTopic(name, uuid.uuid4().bytes, [], dict(configs or {}))
-        self.topics[name] = topic
-        self.add_partitions(name, partitions)
-        return topic
-
-    def add_partitions(self, name: str, count: int) -> None:
-        """Add so many."""
-        topic = self.topics[name]
-        ids = sorted(self.endpoints)
-        for _ in range(count):
-            turn = len(topic.partitions) % len(ids)
-            replicas = ids[turn:] + ids[:turn]
-            leader = next((i for i in replicas if i in self.alive), -1)
-            topic.partitions.append(MemoryPartition(leader, replicas))
-        self.changed()
-
-    def delete_topic(self, name: str) -> None:
-        """Delete it with its records."""
-        for partition in self.topics.pop(name).partitions:
-            partition.is_open = False
-        self.changed()
-
-    def partition(self, name: str, index: int) -> MemoryPartition | None:
-        """The partition, if it exists."""
-        topic = self.topics.get(name)
-        if topic is None or not 0 <= index < len(topic.partitions):
-            return None
-        return topic.partitions[index]
 
     def log(self, name: str, index: int = 0) -> MemoryLog:
         """The log of a partition that exists."""
@@ -212,81 +130,6 @@ class MemoryCluster:
         partition.log.truncate_to(from_offset)
         self.move_leader(name, index, partition.leader_id)
 
-    # --- for brokers ------------------------------------------------------------------------------
-
-    def take_fault(self, kind: str, partition: TopicPartition) -> ErrorCode:
-        """The code to answer with, once."""
-        faults = self._faults.get((kind, partition))
-        return faults.popleft() if faults else ErrorCode.NONE
-
-    def takes_answer_away(self, partition: TopicPartition) -> bool:
-        """Whether this answer is to be lost."""
-        if self._answers_to_lose.get(partition, 0) > 0:
-            self._answers_to_lose[partition] -= 1
-            return True
-        return False
-
-    def new_producer_id(self) -> int:
-        """The next one."""
-        self._next_producer_id += 1
-        return self._next_producer_id
-
-    def changed(self) -> None:
-        """Metadata changed: tell the watchers."""
-        self.metadata_offset += 1
-        self.wake()
-
-    def wake(self) -> None:
-        """Something changed that streams wait for: records, leaders, life."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def wait_change(self) -> None:
-        """Wait for the next `wake`."""
-        await self._changed.wait()
-
-    def on_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
-        """Call it when the broker's connections break."""
-        self._disconnect[broker_id].append(callback)
-
-    def forget_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
-        """Call it no more."""
-        if callback in self._disconnect[broker_id]:
-            self._disconnect[broker_id].remove(callback)
-
-    def metadata(self, names: list[str] | None) -> pb.MetadataResponse:
-        """The cluster and these topics (None: all)."""
-        response = pb.MetadataResponse(
-            cluster_id=self.cluster_id, controller_id=1, metadata_offset=self.metadata_offset
-        )
-        for broker_id in sorted(self.alive):
-            response.brokers.add(broker_id=broker_id, grpc_endpoint=self.endpoints[broker_id])
-        for name in sorted(self.topics) if names is None else names:
-            topic = self.topics.get(name)
-            if topic is None:
-                response.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                continue
-            told = response.topics.add(name=name, topic_id=topic.topic_id)
-            for index, partition in enumerate(topic.partitions):
-                alive = [i for i in partition.replicas if i in self.alive]
-                told.partitions.add(
-                    partition=index,
-                    leader_id=partition.leader_id,
-                    leader_epoch=partition.leader_epoch,
-                    replicas=partition.replicas,
-                    isr=alive,
-                    offline_replicas=[i for i in partition.replicas if i not in self.alive],
-                )
-        return response
-
-    def leader_hint(self, partition: MemoryPartition) -> common_pb2.LeaderHint:
-        """Who leads, to be sent along with an error."""
-        return common_pb2.LeaderHint(
-            leader_id=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-            endpoint=self.endpoints.get(partition.leader_id, ""),
-        )
-
     def _break_if_frozen(self, broker_id: int) -> None:
         if broker_id in self.frozen:
             self._break_connections(broker_id)
@@ -295,3 +138,146 @@ class MemoryCluster:
         for callback in self._disconnect.pop(broker_id, []):
             callback()
         self.wake()
+
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+MESSAGES_MAX = 64
+
+
+class MemoryTransport:
+    """Reaches the brokers of one cluster by their endpoints."""
+
+    def __init__(self, cluster: MemoryState) -> None:
+        self._cluster = cluster
+        self._streams: set[MemoryStream] = set()
+        self._is_closed = False
+
+    async def call(self, endpoint: str, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
+        """One request, one answer."""
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        broker_id = _reach(self._cluster, endpoint)
+        self._cluster.requests.append(method.name)
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while broker_id in self._cluster.frozen:
+                    await self._cluster.wait_change()
+        except TimeoutError:
+            raise RequestTimedOut(f"{method.name} was not answered by {endpoint}") from None
+        _reach(self._cluster, endpoint)
+        for table in (BROKER_CALLS, ADMIN_CALLS, GROUP_CALLS):
+            if method.name in table:
+                kind, handler = table[method.name]
+                message = kind.FromString(method.encode(request))
+                answer = handler(self._cluster, broker_id, message)
+                return method.decode(answer.SerializeToString())
+        raise UnsupportedOperation(f"the broker at {endpoint} does not offer {method.name}")
+
+    def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
+        """Open a stream."""
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        stream = MemoryStream(self._cluster, endpoint, method)
+        self._streams.add(stream)
+        stream.on_end = lambda: self._streams.discard(stream)
+        return stream
+
+    async def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        for stream in list(self._streams):
+            stream.cancel()
+
+
+class MemoryStream:
+    """Two bounded queues and a broker's handler between them, as a task."""
+
+    def __init__(self, cluster: MemoryState, endpoint: str, method: Method[Any, Any]) -> None:
+        self.on_end: Callable[[], None] = lambda: None
+        self._cluster = cluster
+        self._endpoint = endpoint
+        self._method = method
+        self._requests: asyncio.Queue[bytes] = asyncio.Queue(MESSAGES_MAX)
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue(MESSAGES_MAX)
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._broker_id = -1
+
+    async def send(self, request: Any) -> None:
+        """Hand over one message; the first one connects."""
+        self._connect()
+        await self._unless_broken(self._requests.put(self._method.encode(request)))
+
+    async def receive(self) -> Any:
+        """The next message, or None at the end."""
+        self._connect()
+        message = await self._unless_broken(self._answers.get())
+        return None if message is None else self._method.decode(message)
+
+    def cancel(self) -> None:
+        """End it."""
+        self._break()
+
+    def _connect(self) -> None:
+        if self._broken.done():
+            raise BrokerUnreachable(self._endpoint, "the connection broke")
+        if self._task is None:
+            self._broker_id = _reach(self._cluster, self._endpoint)
+            self._cluster.requests.append(self._method.name)
+            self._cluster.on_disconnect(self._broker_id, self._break)
+            self._task = asyncio.create_task(self._serve(), name=f"memory {self._method.name}")
+
+    async def _serve(self) -> None:
+        kind, handler = BROKER_STREAMS[self._method.name]
+
+        async def requests() -> AsyncGenerator[Message, None]:
+            while True:
+                request = await self._requests.get()
+                while self._broker_id in self._cluster.frozen:
+                    await self._cluster.wait_change()
+                yield kind.FromString(request)
+
+        try:
+            async with contextlib.aclosing(requests()) as source:
+                answers = handler(self._cluster, self._broker_id, source)
+                async with contextlib.aclosing(answers):
+                    async for answer in answers:
+                        while self._broker_id in self._cluster.frozen:
+                            await self._cluster.wait_change()
+                        await self._answers.put(answer.SerializeToString())
+            await self._answers.put(None)
+        except ConnectionResetError:
+            self._break()
+
+    async def _unless_broken(self, work: Any) -> Any:
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+        raise BrokerUnreachable(self._endpoint, "the connection broke")
+
+    def _break(self) -> None:
+        if not self._broken.done():
+            self._broken.set_result(None)
+        if self._task is not None:
+            self._task.cancel()
+            self._cluster.forget_disconnect(self._broker_id, self._break)
+        self.on_end()
+
+
+def _reach(cluster: MemoryState, endpoint: str) -> int:
+    if endpoint.rpartition(":")[0].endswith(".invalid"):
+        raise NameUnresolvable(endpoint, "its name does not resolve on this machine")
+    for broker_id, known in cluster.endpoints.items():
+        if known == endpoint:
+            if broker_id in cluster.alive:
+                return broker_id
+            raise BrokerUnreachable(endpoint, "connection refused")
+    raise BrokerUnreachable(endpoint, "nothing listens there")

@@ -16,19 +16,14 @@ Timeouts are looked at when a request comes, with the event loop's time. All bro
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from google.protobuf.message import Message
-
+from odradek.testing.memory_log import MemoryTopic
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
-
-if TYPE_CHECKING:
-    from odradek.testing.memory_cluster import MemoryCluster
 
 SESSION_S: Final = 45.0
 HEARTBEAT_INTERVAL_MS: Final = 50
@@ -97,10 +92,17 @@ class MemoryGroup:
 class MemoryGroups:
     """The coordinator of all groups of a cluster in memory."""
 
-    def __init__(self, cluster: MemoryCluster, *, session_s: float = SESSION_S) -> None:
+    def __init__(
+        self,
+        topics: Mapping[str, MemoryTopic],
+        live_brokers: Set[int],
+        *,
+        session_s: float = SESSION_S,
+    ) -> None:
         self.session_s = session_s
         """A member that is silent for longer is taken out of its group."""
-        self._cluster = cluster
+        self._topics = topics
+        self._live_brokers = live_brokers
         self._groups: dict[str, MemoryGroup] = {}
 
     # --- members ----------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class MemoryGroups:
         pattern = None if member.pattern is None else re.compile(member.pattern)
         return frozenset(
             (topic.topic_id, index)
-            for topic in self._cluster.topics.values()
+            for topic in self._topics.values()
             if topic.name in member.topics or (pattern and pattern.fullmatch(topic.name))
             for index in range(len(topic.partitions))
         )
@@ -230,7 +232,7 @@ class MemoryGroups:
         return response
 
     def _wire(self, partitions: Iterable[PartitionId]) -> list[pb.GroupTopicPartitions]:
-        names = {topic.topic_id: topic.name for topic in self._cluster.topics.values()}
+        names = {topic.topic_id: topic.name for topic in self._topics.values()}
         topics: dict[bytes, pb.GroupTopicPartitions] = {}
         for topic_id, index in sorted(partitions):
             topic = topics.setdefault(
@@ -252,7 +254,8 @@ class MemoryGroups:
         response = pb.CommitOffsetsResponse()
         for item in request.offsets:
             name = item.partition
-            is_known = self._cluster.partition(name.topic, name.partition) is not None
+            topic = self._topics.get(name.topic)
+            is_known = topic is not None and 0 <= name.partition < len(topic.partitions)
             response.offsets.add(
                 partition=name,
                 error_code=ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -261,7 +264,7 @@ class MemoryGroups:
             for item in request.offsets:
                 name = item.partition
                 group.offsets[name.topic, name.partition] = CommittedOffset(
-                    self._cluster.topics[name.topic].topic_id,
+                    self._topics[name.topic].topic_id,
                     item.offset,
                     item.leader_epoch,
                     item.metadata,
@@ -275,7 +278,7 @@ class MemoryGroups:
         response = pb.FetchOffsetsResponse()
         for topic, index in wanted or sorted(group.offsets):
             committed = group.offsets.get((topic, index))
-            known = self._cluster.topics.get(topic)
+            known = self._topics.get(topic)
             result = response.offsets.add(offset=-1, leader_epoch=-1)
             result.partition.topic, result.partition.partition = topic, index
             # A topic that was deleted takes its offsets along; another one of its name has none.
@@ -313,7 +316,7 @@ class MemoryGroups:
             group_type="consumer",
             protocol_type="consumer",
             epoch=group.epoch,
-            coordinator_id=min(self._cluster.alive, default=-1),
+            coordinator_id=min(self._live_brokers, default=-1),
         )
         for member in group.members.values():
             response.members.add(
@@ -346,7 +349,7 @@ class MemoryGroups:
         subscribed = {i for m in group.members.values() for i, _ in self._readable(m)}
         response = pb.DeleteOffsetsResponse()
         for name in request.partitions:
-            topic = self._cluster.topics.get(name.topic)
+            topic = self._topics.get(name.topic)
             result = response.offsets.add(partition=name)
             if topic is not None and topic.topic_id in subscribed:
                 result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -457,38 +460,3 @@ def _uniform(readable: Readable, previous: Readable) -> Readable:
 
 
 # --- as calls of a broker -----------------------------------------------------------------------
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _delete_groups(
-    cluster: MemoryCluster, broker_id: int, request: pb.DeleteGroupsRequest
-) -> pb.DeleteGroupsResponse:
-    response = pb.DeleteGroupsResponse()
-    for group_id in request.group_ids:
-        response.groups.add(group_id=group_id, error_code=cluster.groups.delete(group_id, _now_s()))
-    return response
-
-
-def _describe_groups(
-    cluster: MemoryCluster, broker_id: int, request: pb.DescribeGroupsRequest
-) -> pb.DescribeGroupsResponse:
-    return pb.DescribeGroupsResponse(
-        groups=[cluster.groups.describe(group_id, _now_s()) for group_id in request.group_ids]
-    )
-
-
-GROUP_CALLS: Final[dict[str, tuple[type[Message], Callable[[Any, int, Any], Message]]]] = {
-    "GroupHeartbeat": (pb.GroupHeartbeatRequest, lambda c, _, q: c.groups.heartbeat(q, _now_s())),
-    "CommitOffsets": (pb.CommitOffsetsRequest, lambda c, _, q: c.groups.commit(q, _now_s())),
-    "FetchOffsets": (pb.FetchOffsetsRequest, lambda c, _, q: c.groups.fetch_offsets(q)),
-    "ListGroups": (pb.ListGroupsRequest, lambda c, _, q: c.groups.list_groups(_now_s())),
-    "DescribeGroups": (pb.DescribeGroupsRequest, _describe_groups),
-    "DeleteGroups": (pb.DeleteGroupsRequest, _delete_groups),
-    "DeleteOffsets": (
-        pb.DeleteOffsetsRequest,
-        lambda c, _, q: c.groups.delete_offsets(q, _now_s()),
-    ),
-}

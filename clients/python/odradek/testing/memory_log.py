@@ -1,4 +1,4 @@
-"""One partition of the in-memory cluster: batches, offsets, and what it remembers of producers."""
+"""Topics and partitions of the in-memory cluster, and the log of a partition: batches, offsets, producer states."""
 
 from __future__ import annotations
 
@@ -179,3 +179,24 @@ class MemoryLog:
             else:
                 high = middle
         return low
+
+
+@dataclass(slots=True)
+class MemoryPartition:
+    """Who leads it, and its log."""
+
+    leader_id: int
+    replicas: list[int]
+    leader_epoch: int = 0
+    log: MemoryLog = field(default_factory=MemoryLog)
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class MemoryTopic:
+    """A topic; another one under the same name has another id."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[MemoryPartition]
+    configs: dict[str, str]

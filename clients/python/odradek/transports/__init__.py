@@ -1,9 +1,5 @@
-"""How requests reach a broker: one seam, over gRPC or in memory.
+"""How requests reach a broker: the interface `Transport`, implemented over gRPC and in memory.
 
-The rest of the SDK knows `Transport` and `Method` only; `GrpcTransport` is imported when a client
-connects, so that `import odradek` loads no gRPC.
+The rest of the SDK knows `Transport` and `Method` only. `grpc_transport` is imported when a client connects, so
+that `import odradek` does not load gRPC.
 """
-
-from odradek.transports.transport import Method, MethodKind, Stream, Transport
-
-__all__ = ["Method", "MethodKind", "Stream", "Transport"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from odradek.client import Client
 from odradek.consumer.consumer import Consumer
-from odradek.consumer.group_options import GroupOptions
+from odradek.consumer.options import GroupOptions
 from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
 from odradek_gateway.errors import (

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from odradek.admin.descriptions import TopicDescription
-from odradek.offsets import EARLIEST, LATEST
-from odradek.partitions import TopicPartition
+from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import PARTITION_NOT_FOUND, RestError, errors_of
 from odradek_gateway.rest.media_types import accepted_without_records, embedded_format

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from odradek import errors
-from odradek.admin.group_admin import GroupDescription, GroupMember
-from odradek.offsets import LATEST
-from odradek.partitions import TopicPartition
+from odradek.admin.descriptions import GroupDescription, GroupMember
+from odradek.partitions import LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import GROUP_NOT_FOUND, RestError
 from odradek_gateway.rest.requests import Cluster, GroupName, MemberId, PartitionId, TopicName

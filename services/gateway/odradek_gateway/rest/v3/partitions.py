@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends
 
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
-from odradek.offsets import EARLIEST, LATEST
-from odradek.partitions import TopicPartition
+from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek_gateway.errors import RestError
 from odradek_gateway.rest.requests import BrokerId, Cluster, PartitionId, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names

@@ -1,0 +1,268 @@
+"""Translation between the admin's values and the messages of the AdminService, GroupService and BrokerService."""
+
+from __future__ import annotations
+
+import shlex
+
+from odradek.admin.access import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    Quota,
+    ResourceType,
+)
+from odradek.admin.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    ConfigSource,
+    ConfigValue,
+    FeatureDescription,
+    GroupDescription,
+    GroupMember,
+    ListenerDescription,
+    LogDirDescription,
+    PartitionOutcome,
+    QuorumDescription,
+    TopicDescription,
+    TopicOutcome,
+    Voter,
+)
+from odradek.cluster.metadata_cache import MetadataCache
+from odradek.errors import GroupInUse, OdradekError, UnknownTopic, error_of
+from odradek.partitions import PartitionLike, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.rpc.v1 import (
+    broker_service_pb2,
+    common_pb2,
+    controller_service_pb2,
+    group_service_pb2,
+)
+
+
+def partition_message(partition: PartitionLike) -> common_pb2.TopicPartition:
+    """The message that names a partition."""
+    return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
+
+
+def topic_description(response: broker_service_pb2.MetadataResponse, name: str) -> TopicDescription:
+    """One topic of a metadata response.
+
+    Raises:
+        OdradekError: the error that the response has for this topic; UnknownTopic if it does not have the topic.
+    """
+    metadata = next((topic for topic in response.topics if topic.name == name), None)
+    if metadata is None or metadata.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise UnknownTopic(
+            f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    if metadata.error_code:
+        raise error_of(metadata.error_code, f"topic {name!r}", metadata.error_message)
+    cache = MetadataCache()
+    cache.apply(response)
+    topic = cache.topics[name]
+    return TopicDescription(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(topic.partitions),
+    )
+
+
+def topic_outcome(result: pb.TopicResult) -> TopicOutcome:
+    """The result of a change for one topic."""
+    error: OdradekError | None = None
+    if result.error_code:
+        error = error_of(result.error_code, f"topic {result.name!r}", result.error_message)
+    return TopicOutcome(
+        name=result.name,
+        topic_id=result.topic_id,
+        partitions=result.partition_count,
+        replication_factor=result.replication_factor,
+        error=error,
+    )
+
+
+def partition_outcome(
+    result: pb.PartitionResult, harmless: ErrorCode = ErrorCode.NONE
+) -> PartitionOutcome:
+    """The result of a change for one partition; the code `harmless` counts as success."""
+    name = TopicPartition(result.partition.topic, result.partition.partition)
+    error: OdradekError | None = None
+    if result.error_code not in (ErrorCode.NONE, harmless):
+        error = error_of(result.error_code, str(name), result.error_message)
+    return PartitionOutcome(partition=name, offset=result.offset, error=error)
+
+
+def config_value(entry: pb.ConfigEntry) -> ConfigValue:
+    """One config; a source that this SDK does not know is UNKNOWN."""
+    is_known = entry.source in ConfigSource.__members__.values()
+    return ConfigValue(
+        name=entry.name,
+        value=entry.value if entry.HasField("value") else None,
+        source=ConfigSource(entry.source) if is_known else ConfigSource.UNKNOWN,
+        is_read_only=entry.is_read_only,
+        is_sensitive=entry.is_sensitive,
+        documentation=entry.documentation,
+    )
+
+
+def acl_entry(acl: Acl | AclFilter) -> pb.AclEntry:
+    """The message for an access control entry, or for a filter of entries."""
+    return pb.AclEntry(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def acl_of(entry: pb.AclEntry) -> Acl:
+    """The access control entry that a message holds."""
+    return Acl(
+        resource_type=ResourceType(entry.resource_type),
+        resource_name=entry.resource_name,
+        pattern_type=PatternType(entry.pattern_type),
+        principal=entry.principal,
+        host=entry.host,
+        operation=AclOperation(entry.operation),
+        permission=AclPermission(entry.permission_type),
+    )
+
+
+def quota_of(entry: pb.QuotaEntry) -> Quota:
+    """The quota that a message holds."""
+    return Quota(
+        entity={part.type: part.name if part.HasField("name") else None for part in entry.entity},
+        key=entry.key,
+        value=entry.value if entry.HasField("value") else None,
+    )
+
+
+def group_description(group: group_service_pb2.GroupDescription) -> GroupDescription:
+    """One group with its members."""
+    return GroupDescription(
+        group=group.group_id,
+        state=group.state,
+        type=group.group_type,
+        protocol=group.protocol,
+        epoch=group.epoch,
+        coordinator_id=group.coordinator_id,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id if member.HasField("instance_id") else None,
+                client_id=member.client_id,
+                host=member.client_host,
+                epoch=member.member_epoch,
+                assignment=tuple(
+                    TopicPartition(topic.topic, index)
+                    for topic in member.assignment
+                    for index in topic.partitions
+                ),
+            )
+            for member in group.members
+        ),
+    )
+
+
+def group_error(code: int, group: str) -> OdradekError:
+    """The error that a code means for a group; GroupInUse carries the way out."""
+    if code != ErrorCode.NON_EMPTY_GROUP:
+        return error_of(code, f"group {group!r}")
+    return GroupInUse(
+        f"group {group!r} has members",
+        code=ErrorCode.NON_EMPTY_GROUP,
+        hint=f"stop them first; `odradek group describe {shlex.quote(group)}` lists them",
+    )
+
+
+def cluster_description(response: pb.DescribeClusterResponse) -> ClusterDescription:
+    """The cluster as a response describes it."""
+    return ClusterDescription(
+        cluster_id=response.cluster_id,
+        active_controller_id=response.active_controller_id,
+        controller_epoch=response.controller_epoch,
+        controller_endpoints=tuple(response.controller_endpoints),
+        brokers=tuple(_broker_description(broker) for broker in response.brokers),
+    )
+
+
+def _broker_description(broker: pb.ClusterBroker) -> BrokerDescription:
+    return BrokerDescription(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        listeners=tuple(
+            ListenerDescription(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in broker.listeners
+        ),
+        rack=broker.rack,
+        is_fenced=broker.is_fenced,
+        is_in_shutdown=broker.is_in_shutdown,
+        leader_count=broker.leader_count,
+    )
+
+
+def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) -> QuorumDescription:
+    """The metadata quorum as a response describes it; negative numbers mean unknown."""
+    return QuorumDescription(
+        leader_id=quorum.leader_id,
+        term=quorum.term,
+        commit_offset=quorum.commit_offset,
+        answered_by=quorum.answered_by,
+        voters=tuple(
+            Voter(
+                controller_id=voter.controller_id,
+                endpoint=voter.endpoint,
+                log_end=voter.log_end if voter.log_end >= 0 else None,
+                heard_ms_ago=voter.last_heard_ms if voter.last_heard_ms >= 0 else None,
+            )
+            for voter in quorum.voters
+        ),
+    )
+
+
+def feature_description(feature: pb.FeatureDescription) -> FeatureDescription:
+    """One feature and its levels."""
+    return FeatureDescription(
+        name=feature.name,
+        level=feature.level,
+        level_min=feature.level_min,
+        level_max=feature.level_max,
+        level_common=feature.level_common,
+        held_back_by=tuple(feature.held_back_by),
+    )
+
+
+def log_dir_descriptions(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
+    """The data directories of one broker, or one entry with the error if the broker did not describe them."""
+    if broker.error_code:
+        error = error_of(broker.error_code, f"broker {broker.broker_id}", broker.error_message)
+        return [LogDirDescription(broker_id=broker.broker_id, error=error)]
+    return [
+        LogDirDescription(
+            broker_id=broker.broker_id,
+            path=directory.path,
+            offline_reason=directory.offline_reason,
+            full_reason=directory.full_reason,
+            stray_count=directory.stray_count,
+            stray_bytes=directory.stray_bytes,
+            total_bytes=directory.total_bytes if directory.total_bytes >= 0 else None,
+            usable_bytes=directory.usable_bytes if directory.usable_bytes >= 0 else None,
+            partition_bytes={
+                TopicPartition(log.partition.topic, log.partition.partition): log.size_bytes
+                for log in directory.partitions
+            },
+        )
+        for directory in broker.log_dirs
+    ]

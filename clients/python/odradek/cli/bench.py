@@ -1,0 +1,78 @@
+"""`odradek bench`: how fast this cluster is from here, by the SDK."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from odradek.cli.connection import with_client
+from odradek.cli.output import DEFAULT_BOOTSTRAP, Bootstrap, Output, OutputFormat, fail, print_rows
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+
+
+def bench(
+    records: Annotated[int, typer.Option(min=1_000, help="How many.")] = 500_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    partitions: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
+    acks: Annotated[Literal["1", "all"], typer.Option(help="1 or all.")] = "all",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """How fast it is from here. The topic that it makes is deleted again."""
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    how: Literal[1, "all"] = "all" if acks == "all" else 1
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        await client.admin.create_topic(topic, partitions=partitions, replication_factor=replicas)
+        try:
+            return [
+                _row("produce", records, size, await _produce(client, topic, records, size, how)),
+                _row("consume", records, size, await _consume(client, topic, records)),
+            ]
+        finally:
+            await client.admin.delete_topic(topic)
+
+    print_rows(with_client(bootstrap, work), output, empty="nothing was measured")
+
+
+async def _produce(
+    client: Client, topic: str, records: int, size: int, acks: Literal[1, "all"]
+) -> float:
+    import os
+
+    values = [os.urandom(size) for _ in range(1_000)]
+    async with client.producer(acks=acks) as producer:
+        await producer.send_and_wait(topic, values[0])
+        began = time.perf_counter()
+        for index in range(records - 1):
+            await producer.send(topic, values[index % 1_000])
+        await producer.flush()
+        return time.perf_counter() - began
+
+
+async def _consume(client: Client, topic: str, records: int) -> float:
+    async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        began, read = time.perf_counter(), 0
+        while read < records:
+            records_read = await consumer.getmany(timeout_ms=10_000, max_records=10_000)
+            if not records_read:
+                fail(f"{read} of {records} records came, and then none for 10 s")
+            read += len(records_read)
+        return time.perf_counter() - began
+
+
+def _row(what: str, records: int, size: int, seconds: float) -> dict[str, Any]:
+    return {
+        "what": what,
+        "records": records,
+        "bytes": size,
+        "records/s": round(records / seconds),
+        "MB/s": round(records * size / seconds / 1e6, 1),
+        "seconds": round(seconds, 2),
+    }

@@ -1,0 +1,319 @@
+"""`odradek cluster`: brokers, health, configs, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from odradek.cli.configs import config
+from odradek.cli.connection import with_client
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_UNHEALTHY,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from odradek.admin.admin import Admin
+    from odradek.admin.descriptions import (
+        ClusterDescription,
+        LogDirDescription,
+        QuorumDescription,
+        TopicDescription,
+    )
+    from odradek.client import Client
+    from odradek.cluster.metadata_cache import Partition
+
+
+T = TypeVar("T")
+NAMED_MAX: Final = 20
+"""Partitions that one command names; of more it tells the number."""
+SILENT_MS: Final = 5_000
+"""A controller that the leader has not heard for so long counts as down."""
+
+app = typer.Typer(
+    help="Show brokers and health, change configs, spread replicas.", no_args_is_help=True
+)
+app.command()(config)
+
+
+@app.command()
+def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
+    """Brokers, where they listen, and the active controller."""
+
+    async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        cluster = await client.admin.describe_cluster()
+        free_bytes = await _free_bytes(client)
+        facts = {
+            "cluster": cluster.cluster_id,
+            "active controller": cluster.active_controller_id,
+            "controller epoch": cluster.controller_epoch,
+        }
+        rows = [
+            {
+                "broker": broker.broker_id,
+                "epoch": broker.broker_epoch,
+                "rack": broker.rack or None,
+                "fenced": broker.is_fenced,
+                "leads": broker.leader_count,
+                "free bytes": free_bytes.get(broker.broker_id),
+                "listeners": [f"{li.name}://{li.host}:{li.port}" for li in broker.listeners],
+            }
+            for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
+        ]
+        return facts, rows
+
+    facts, rows = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts({**facts, "brokers": rows}, output)
+        return
+    print_facts(facts, output)
+    print()
+    print_rows(rows, output, empty="no brokers")
+
+
+async def _free_bytes(client: Client) -> dict[int, int | None]:
+    """Free bytes of each broker's volume; empty where the caller may not know, or brokers are too old."""
+    from odradek.errors import AuthorizationFailed, UnsupportedOperation
+
+    try:
+        directories = await client.admin.describe_log_dirs()
+    except (AuthorizationFailed, UnsupportedOperation):
+        return {}
+    return {directory.broker_id: directory.usable_bytes for directory in directories}
+
+
+@app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(help="Its id.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Forget a stopped broker that will not come back. It must hold no replica."""
+
+    async def work(client: Client) -> int:
+        topics = await client.admin.list_topics(include_internal=True)
+        held = sum(broker in p.replicas for topic in topics for p in topic.partitions)
+        if not held:
+            await client.admin.unregister_broker(broker)
+        return held
+
+    if held := with_client(bootstrap, work):
+        fail(
+            f"broker {broker} has replicas of {held} partitions: move them first,"
+            " `odradek cluster spread --over` the others"
+        )
+    print(f"broker {broker} is no longer registered")
+
+
+@app.command()
+def spread(
+    over: Annotated[str, typer.Option(help="Brokers that shall hold the replicas: 1,2,3,4.")],
+    topic: Annotated[list[str] | None, typer.Option(help="Only these; repeat it.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would move.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Even out replicas and leaderships over brokers. With as few moves as that takes."""
+    try:
+        brokers = [int(part) for part in over.split(",")]
+    except ValueError:
+        fail(f"--over {over}: broker ids with commas, as 1,2,3", status=EXIT_USAGE)
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        from odradek.admin.spreading import spread as plan
+        from odradek.errors import UnknownTopic
+
+        cluster = await client.admin.describe_cluster()
+        racks = {one.broker_id: one.rack for one in cluster.brokers if one.rack}
+        if strange := set(brokers) - {one.broker_id for one in cluster.brokers}:
+            fail(f"there is no broker {min(strange)}", status=EXIT_USAGE)
+        topics = await client.admin.list_topics(include_internal=True)
+        if unknown := set(topic or ()) - {one.name for one in topics}:
+            raise UnknownTopic(f"topic {min(unknown)!r} does not exist")
+        chosen = [one for one in topics if not topic or one.name in topic]
+        before = {(one.name, p.partition): p.replicas for one in chosen for p in one.partitions}
+        for (name, index), found in sorted(before.items()):
+            if len(found) > len(set(brokers)):
+                fail(
+                    f"partition {index} of {name} has {len(found)} replicas: --over takes as many"
+                    " brokers",
+                    status=EXIT_USAGE,
+                )
+        after = plan(before, brokers, racks)
+        if after and not dry_run:
+            for outcome in await client.admin.reassign_partitions(after):
+                if outcome.error is not None:
+                    raise outcome.error
+        return [
+            {"topic": key[0], "partition": key[1], "from": list(before[key]), "to": list(found)}
+            for key, found in sorted(after.items())
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="every broker has its share")
+
+
+@app.command()
+def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
+    """Say whether the cluster is well, and name what is not. Status 0: healthy; 3: not.
+
+    Not healthy: no active controller, controllers or brokers that do not respond, data directories that are full
+    or offline, partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs.
+    """
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await examine(client.admin)
+
+    facts = with_client(bootstrap, work)
+    problems = facts["problems"]
+    if output is OutputFormat.JSON:
+        print_facts(facts, output)
+    else:
+        print_facts({name: facts[name] for name in facts if name != "problems"}, output)
+        if problems:
+            print("\n" + "\n".join(problems))
+    if problems:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+async def examine(admin: Admin) -> dict[str, Any]:
+    """Ask for everything at once; what cannot be had in time is a problem itself, not the end."""
+    import asyncio
+
+    from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
+
+    problems: list[str] = []
+
+    async def asked(call: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            return await call()
+        except (AuthorizationFailed, UnsupportedOperation) as error:
+            # Whoever may not look must not be told that all is well.
+            problems.append(f"cannot be judged: {error}")
+        except OdradekError as error:
+            problems.append(str(error))
+        return None
+
+    quorum = await asked(admin.describe_quorum)
+    has_controller = quorum is not None and quorum.leader_id >= 0
+    cluster, topics, directories = await asyncio.gather(
+        asked(admin.describe_cluster) if has_controller else _nothing(),
+        asked(lambda: admin.list_topics(include_internal=True)),
+        asked(admin.describe_log_dirs),
+    )
+    bad = [(topic, p) for topic in topics or () for p in topic.partitions if _is_bad(p)]
+    minimums = await _minimums(admin, {topic.name for topic, _ in bad}) if has_controller else {}
+    problems = [
+        *_quorum_problems(quorum),
+        *dict.fromkeys(problems),
+        *_broker_problems(cluster),
+        *_directory_problems(directories or (), cluster),
+        *_partition_problems(bad, minimums),
+    ]
+    partitions = [p for topic in topics or () for p in topic.partitions]
+    fenced = None if cluster is None else sum(broker.is_fenced for broker in cluster.brokers)
+    return {
+        "brokers": None if cluster is None else len(cluster.brokers) - (fenced or 0),
+        "fenced brokers": fenced,
+        "partitions": len(partitions) if topics is not None else None,
+        "without leader": sum(p.leader_id < 0 for p in partitions),
+        "under-replicated": sum(len(p.isr) < len(p.replicas) for p in partitions),
+        "stray logs": sum(directory.stray_count for directory in directories or ()),
+        "active controller": quorum.leader_id if quorum is not None else -1,
+        "healthy": not problems,
+        "problems": problems,
+    }
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _is_bad(partition: Partition) -> bool:
+    return partition.leader_id < 0 or len(partition.isr) < len(partition.replicas)
+
+
+async def _minimums(admin: Admin, names: Iterable[str]) -> dict[str, int]:
+    """min.insync.replicas of these topics, as far as the caller may know."""
+    from odradek.errors import OdradekError
+
+    found: dict[str, int] = {}
+    for name in sorted(names)[:NAMED_MAX]:
+        try:
+            configs = await admin.describe_topic_configs(name)
+            found[name] = int(configs["min.insync.replicas"].value or 1)
+        except (OdradekError, KeyError):
+            break
+    return found
+
+
+def _quorum_problems(quorum: QuorumDescription | None) -> Iterator[str]:
+    if quorum is None:
+        return
+    if quorum.leader_id < 0:
+        endpoints = ", ".join(f"{v.controller_id} at {v.endpoint}" for v in quorum.voters)
+        yield (
+            f"no active controller: a majority of the controllers ({endpoints}) must be up;"
+            " topics, configs and leaders cannot change until then"
+        )
+        return
+    for voter in quorum.voters:
+        silent_ms = voter.heard_ms_ago or 0
+        if voter.controller_id != quorum.leader_id and silent_ms > SILENT_MS:
+            name = f"controller {voter.controller_id} at {voter.endpoint}"
+            yield f"{name} was last heard {silent_ms / 1000:.0f} s ago"
+
+
+def _broker_problems(cluster: ClusterDescription | None) -> Iterator[str]:
+    for broker in cluster.brokers if cluster is not None else ():
+        if broker.is_fenced:
+            yield f"broker {broker.broker_id} is fenced: it is down, cut off, or still starting"
+
+
+def _directory_problems(
+    directories: Sequence[LogDirDescription], cluster: ClusterDescription | None
+) -> Iterator[str]:
+    fenced = {b.broker_id for b in cluster.brokers if b.is_fenced} if cluster is not None else set()
+    for directory in directories:
+        if directory.error is not None and directory.broker_id not in fenced:
+            yield str(directory.error)
+        elif directory.problem:
+            state = "offline" if directory.offline_reason else "full"
+            yield (
+                f"broker {directory.broker_id}: the data directory {directory.path} is {state}:"
+                f" {directory.problem}{_free_note(directory)}"
+            )
+
+
+def _free_note(directory: LogDirDescription) -> str:
+    if directory.usable_bytes is None or directory.total_bytes is None:
+        return ""
+    mebi = 1024 * 1024
+    return f" ({directory.usable_bytes // mebi} of {directory.total_bytes // mebi} MiB free)"
+
+
+def _partition_problems(
+    bad: Sequence[tuple[TopicDescription, Partition]], minimums: dict[str, int]
+) -> Iterator[str]:
+    worst_first = sorted(bad, key=lambda item: item[1].leader_id >= 0)
+    for topic, partition in worst_first[:NAMED_MAX]:
+        name = f"{topic.name}-{partition.partition}"
+        replicas = ",".join(map(str, partition.replicas))
+        if partition.leader_id < 0:
+            yield f"{name} has no leader: none of its in-sync replicas is up (replicas {replicas})"
+            continue
+        in_sync = ",".join(map(str, partition.isr))
+        minimum = minimums.get(topic.name, 1)
+        line = f"{name} is under-replicated: in sync {in_sync} of {replicas}"
+        if len(partition.isr) < minimum:
+            line += f"; acks=all is refused, since min.insync.replicas is {minimum}"
+        yield line
+    if len(bad) > NAMED_MAX:
+        yield f"and {len(bad) - NAMED_MAX} more partitions"

@@ -1,0 +1,206 @@
+"""`odradek group`: who is in a group, how far it is behind, where it shall go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odradek.cli.connection import chosen_partitions, with_client
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+    from odradek.partitions import TopicPartition
+
+app = typer.Typer(help="Consumer groups: members, lag, where they go on.", no_args_is_help=True)
+Group = Annotated[str, typer.Argument(help="Name of the group.")]
+DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
+
+
+@app.command("list")
+def list_groups(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
+) -> None:
+    """List groups."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        return [
+            {"group": one.group, "state": one.state, "type": one.type}
+            for one in await client.admin.list_groups()
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="there are no groups")
+
+
+@app.command()
+def describe(
+    group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
+) -> None:
+    """Members, committed offsets and lag per partition."""
+
+    async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        found = await client.admin.describe_group(group)
+        offsets = await client.admin.group_offsets(group)
+        owners = {name: member for member in found.members for name in member.assignment}
+        names = sorted({*offsets, *owners})
+        ends = await _known_ends(client, names)
+        rows: list[dict[str, Any]] = [
+            {
+                "topic": name.topic,
+                "partition": name.partition,
+                "committed": offsets.get(name),
+                "end": ends.get(name),
+                "lag": max(0, ends[name] - offsets[name])
+                if name in offsets and name in ends
+                else None,
+                "member": (owners[name].instance_id or owners[name].member_id)
+                if name in owners
+                else None,
+            }
+            for name in names
+        ]
+        facts = {
+            "group": group,
+            "state": found.state,
+            "type": found.type,
+            "epoch": found.epoch,
+            "coordinator": found.coordinator_id,
+            "members": len(found.members),
+            "lag": sum(int(row["lag"] or 0) for row in rows),
+        }
+        return facts, rows
+
+    facts, rows = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts({**facts, "partitions": rows}, output)
+        return
+    print_facts(facts, output)
+    print()
+    print_rows(rows, output, empty="it committed nothing, and owns nothing")
+
+
+async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of those that have a leader: a group is described during an outage, too."""
+    led = {
+        (topic.name, partition.partition)
+        for topic in await client.admin.list_topics(include_internal=True)
+        for partition in topic.partitions
+        if partition.leader_id >= 0
+    }
+    async with client.consumer() as consumer:
+        return await consumer.end_offsets([name for name in names if name in led])
+
+
+@app.command()
+def seek(
+    group: Group,
+    to: Annotated[
+        str, typer.Option(help="start, end, a timestamp in ms since the epoch (@MS), or an offset.")
+    ],
+    topic: Annotated[list[str], typer.Option(help="Of this topic; repeat it.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Let a group without members go on elsewhere."""
+    if to not in ("start", "end") and not to.removeprefix("@").isdigit():
+        fail(f"--to {to}: write start, end, @MILLISECONDS or an offset", status=EXIT_USAGE)
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        names = await chosen_partitions(client, topic, partition)
+        before = await client.admin.group_offsets(group, names)
+        async with client.consumer() as consumer:
+            ends = await consumer.end_offsets(names)
+            if to == "start":
+                chosen = await consumer.beginning_offsets(names)
+            elif to == "end":
+                chosen = ends
+            elif to.startswith("@"):
+                times = await consumer.offsets_for_times(dict.fromkeys(names, int(to[1:])))
+                chosen = {n: ends[n] if at is None else at.offset for n, at in times.items()}
+            else:
+                chosen = {n: min(int(to), end) for n, end in ends.items()}
+        if not dry_run:
+            await client.admin.alter_group_offsets(group, chosen)
+        return [
+            {
+                "topic": name.topic,
+                "partition": name.partition,
+                "before": before.get(name),
+                "after": offset,
+            }
+            for name, offset in sorted(chosen.items())
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="no partitions")
+
+
+@app.command()
+def delete(
+    group: Annotated[list[str], typer.Argument(help="Names of groups.")],
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete groups without members, and what they committed."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        if dry_run:
+            described = [await client.admin.describe_group(name) for name in group]
+            return [{"group": one.group, "state": one.state, "deleted": False} for one in described]
+        outcomes = await client.admin.delete_groups(group)
+        for error in outcomes.values():
+            if error is not None:
+                raise error
+        return [{"group": name, "deleted": True} for name in outcomes]
+
+    print_rows(with_client(bootstrap, work), output, empty="no groups")
+
+
+@app.command("offset-delete")
+def offset_delete(
+    group: Group,
+    topic: Annotated[str, typer.Option(help="Of this topic.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Forget committed offsets of a topic that no member reads."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        committed = await client.admin.group_offsets(group)
+        names = [
+            name
+            for name in sorted(committed)
+            if name.topic == topic and (partition is None or name.partition in partition)
+        ]
+        if not dry_run and names:
+            await client.admin.delete_group_offsets(group, names)
+        return [
+            {
+                "topic": n.topic,
+                "partition": n.partition,
+                "was": committed[n],
+                "deleted": not dry_run,
+            }
+            for n in names
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="the group committed nothing there")

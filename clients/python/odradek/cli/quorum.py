@@ -1,0 +1,114 @@
+"""`odradek quorum`: run a controller, or see how the quorum is. Without a subcommand it runs one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from odradek.cli.connection import with_client
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_UNHEALTHY,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from odradek.admin.descriptions import FeatureDescription, QuorumDescription
+    from odradek.client import Client
+
+
+quorum_app = typer.Typer(
+    help="Run a controller, or see how the quorum is.",
+    epilog="`odradek quorum --config FILE` runs a controller; with --help it lists every setting.",
+    no_args_is_help=True,
+)
+
+
+@quorum_app.command()
+def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
+    """Leader, term, committed offset, and how far each member is."""
+
+    async def work(client: Client) -> QuorumDescription:
+        return await client.admin.describe_quorum()
+
+    quorum = with_client(bootstrap, work)
+    facts = {
+        "leader": quorum.leader_id,
+        "term": quorum.term,
+        "commit offset": quorum.commit_offset,
+        "answered by": quorum.answered_by,
+    }
+    rows = [
+        {
+            "controller": voter.controller_id,
+            "endpoint": voter.endpoint,
+            "log end": voter.log_end,
+            "behind": None
+            if voter.log_end is None
+            else max(0, quorum.commit_offset - voter.log_end),
+            "heard ms ago": voter.heard_ms_ago,
+        }
+        for voter in quorum.voters
+    ]
+    if output is OutputFormat.JSON:
+        print_facts({**facts, "voters": rows}, output)
+    else:
+        print_facts(facts, output)
+        print()
+        print_rows(rows, output, empty="no voters")
+    if quorum.leader_id < 0:
+        fail("the quorum has no leader: a majority of the voters must be up", status=EXIT_UNHEALTHY)
+
+
+feature_app = typer.Typer(
+    help="Show feature levels; raise them once every process has been upgraded.",
+    no_args_is_help=True,
+)
+
+
+@feature_app.command("list")
+def list_features(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
+) -> None:
+    """Level in use, the levels that the cluster's members support, and who holds a higher one back."""
+
+    async def work(client: Client) -> list[FeatureDescription]:
+        return await client.admin.describe_features()
+
+    rows = [
+        {
+            "feature": feature.name,
+            "level": feature.level,
+            "supported": f"{feature.level_min}-{feature.level_max}",
+            "can be raised to": feature.level_common,
+            "held back by": ", ".join(feature.held_back_by),
+        }
+        for feature in with_client(bootstrap, work)
+    ]
+    print_rows(rows, output, empty="no features")
+
+
+@feature_app.command("set")
+def set_level(
+    name: Annotated[
+        str, typer.Argument(help="Name of the feature, metadata.version for instance.")
+    ],
+    level: Annotated[int, typer.Argument(min=0, help="The level to use from now on.")],
+    allow_downgrade: Annotated[
+        bool, typer.Option("--allow-downgrade", help="Lower the level, too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a level. It is refused unless every broker and every controller supports it."""
+
+    async def work(client: Client) -> None:
+        await client.admin.update_feature(name, level, allow_downgrade=allow_downgrade)
+
+    with_client(bootstrap, work)
+    print(f"{name} is at level {level}")

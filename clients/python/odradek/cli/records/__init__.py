@@ -1,1 +1,0 @@
-"""Commands about records: produce, consume, bench."""

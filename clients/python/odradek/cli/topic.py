@@ -1,0 +1,203 @@
+"""`odradek topic`: create, list, describe, change and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odradek.cli.configs import Delete, Set, change_configs, named_values
+from odradek.cli.connection import with_client
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+
+app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+ConfigOption = Annotated[
+    list[str] | None, typer.Option("--config", help="NAME=VALUE, by Kafka's names; repeat it.")
+]
+
+
+def _count(value: int) -> int:
+    """Refuse a number of partitions or replicas that cannot be."""
+    if value == 0 or value < -1:
+        raise typer.BadParameter(f"{value} is not a count: give 1 or more, or -1 for the default")
+    return value
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[
+        int,
+        typer.Option(help="Number of partitions; -1: the cluster's default.", callback=_count),
+    ] = -1,
+    replicas: Annotated[
+        int,
+        typer.Option(help="Replication factor; -1: the cluster's default.", callback=_count),
+    ] = -1,
+    config: ConfigOption = None,
+    if_not_exists: Annotated[
+        bool, typer.Option(help="Succeed if the topic already exists.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Create a topic."""
+    from odradek.errors import TopicExists
+
+    configs = named_values(config)
+
+    async def work(client: Client) -> dict[str, Any]:
+        try:
+            await client.admin.create_topic(
+                name, partitions=partitions, replication_factor=replicas, configs=configs
+            )
+        except TopicExists:
+            if not if_not_exists:
+                raise
+        topic = await client.admin.describe_topic(name)
+        return {
+            "topic": name,
+            "partitions": len(topic.partitions),
+            "replicas": len(topic.partitions[0].replicas),
+        }
+
+    print_facts(with_client(bootstrap, work), output)
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option(help="The log's own topics too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List topics."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        topics = await client.admin.list_topics(include_internal=internal)
+        return [
+            {
+                "topic": topic.name,
+                "partitions": len(topic.partitions),
+                "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+                "under-replicated": sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
+                "offline": sum(p.leader_id < 0 for p in topic.partitions),
+            }
+            for topic in sorted(topics, key=lambda topic: topic.name)
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="there are no topics")
+
+
+@app.command()
+def describe(
+    name: Name,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Leaders, replicas and offsets; configs that were set."""
+
+    async def work(client: Client) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        topic = await client.admin.describe_topic(name)
+        configs = await client.admin.describe_topic_configs(name)
+        named = [(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
+        async with client.consumer() as consumer:
+            starts = await consumer.beginning_offsets(named)
+            ends = await consumer.end_offsets(named)
+        first = {key[1]: offset for key, offset in starts.items()}
+        last = {key[1]: offset for key, offset in ends.items()}
+        rows = [
+            {
+                "partition": p.partition,
+                "leader": p.leader_id,
+                "epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "elr": list(p.elr),
+                "start": first.get(p.partition, -1),
+                "end": last.get(p.partition, -1),
+            }
+            for p in topic.partitions
+        ]
+        from odradek.admin.descriptions import ConfigSource
+
+        own = {n: c.value for n, c in sorted(configs.items()) if c.source == ConfigSource.TOPIC}
+        return rows, own
+
+    rows, own = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts({"topic": name, "partitions": rows, "configs": own}, output)
+        return
+    print_rows(rows, output, empty="no partitions")
+    if own:
+        print("\n" + "\n".join(f"{key}={value}" for key, value in own.items()))
+
+
+@app.command("alter-config")
+def alter_config(
+    name: Name,
+    config: Set = None,
+    delete: Delete = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Set or unset configs of a topic, all or none."""
+    changes, gone = named_values(config), delete or []
+    if not changes and not gone:
+        fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
+
+    async def work(client: Client) -> None:
+        from odradek.admin.descriptions import ConfigResource, ConfigResourceType
+
+        resource = ConfigResource(type=ConfigResourceType.TOPIC, name=name)
+        await change_configs(client, resource, changes, gone)
+
+    with_client(bootstrap, work)
+    print_facts({"topic": name, "set": list(changes), "deleted": gone}, output)
+
+
+@app.command("add-partitions")
+def add_partitions(
+    name: Name,
+    total: Annotated[int, typer.Argument(help="How many it shall have in all.", min=2)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Add partitions; keys may then go to others than before."""
+
+    async def work(client: Client) -> None:
+        await client.admin.add_partitions(name, total)
+
+    with_client(bootstrap, work)
+    print_facts({"topic": name, "partitions": total}, output)
+
+
+@app.command()
+def delete(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete a topic and its records."""
+
+    async def work(client: Client) -> int:
+        topic = await client.admin.describe_topic(name)
+        if not dry_run:
+            await client.admin.delete_topic(name)
+        return len(topic.partitions)
+
+    partitions = with_client(bootstrap, work)
+    print_facts({"topic": name, "partitions": partitions, "deleted": not dry_run}, output)

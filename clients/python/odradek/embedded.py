@@ -1,0 +1,504 @@
+"""Controllers, brokers and gateways of one cluster as child processes on loopback.
+
+Ports are chosen before anything starts and kept over restarts, so that a process that was killed
+comes back where its peers and clients look for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from odradek.extras import what_is_missing
+
+_LOG_TAIL_LINES = 15
+
+
+class ChildProcessFailed(RuntimeError):
+    """A child ended before it served, or did not serve in time; the message has the end of its log."""
+
+
+class ChildProcess:
+    """A `python -m MODULE` and its log file; may be started again after it ended."""
+
+    def __init__(self, *, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
+        self.name = name
+        self.module = module
+        self.arguments = list(arguments)
+        self.log_path = log_path
+        self.environment: dict[str, str] = {}  # variables that the next start has besides ours
+        self.ready_line: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start_bytes = 0
+        self._ready = threading.Event()
+
+    @property
+    def command(self) -> list[str]:
+        """What starts it by hand: then it does not end with this process."""
+        return [sys.executable, "-m", self.module, *self.arguments]
+
+    @property
+    def pid(self) -> int:
+        """Of the running process, or of the last one."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the running process (RSS); 0 where /proc does not tell."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        found = next((line for line in status.splitlines() if line.startswith("VmRSS:")), "")
+        return int(found.split()[1]) * 1024 if found else 0
+
+    def start(self) -> None:
+        """Start it; does not wait until it serves."""
+        assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
+        self._ready = threading.Event()
+        with self.log_path.open("ab") as log:
+            self._log_start_bytes = log.tell()
+            self._process = subprocess.Popen(
+                [*self.command, "--exit-with-parent"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
+                start_new_session=True,  # Ctrl-C is ours to hand on, in order
+            )
+        threading.Thread(
+            target=self._read_output, args=(self._process, self._ready), daemon=True
+        ).start()
+
+    def _read_output(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
+        assert process.stdout is not None
+        with process.stdout, self.log_path.open("ab") as log:
+            for line in process.stdout:
+                if not ready.is_set() and line.startswith(b"{"):
+                    try:
+                        told = json.loads(line)
+                    except ValueError:
+                        told = {}
+                    if told.get("event") == "ready":
+                        self.ready_line = told
+                        ready.set()
+                        continue
+                log.write(line)
+                log.flush()
+
+    def wait_ready(self, timeout_s: float) -> dict[str, Any]:
+        """What it said when it began to serve.
+
+        Raises:
+            ChildProcessFailed: it ended first, or did not serve within `timeout_s`.
+        """
+        waited_s, step_s = 0.0, 0.02
+        while not self._ready.wait(step_s):
+            waited_s += step_s
+            if not self.is_running:
+                raise ChildProcessFailed(
+                    f"{self.name} {self.describe_exit()} before it served; "
+                    f"the end of {self.log_path}:\n{self.log_tail()}"
+                )
+            if waited_s >= timeout_s:
+                raise ChildProcessFailed(
+                    f"{self.name} (pid {self.pid}) does not serve after {timeout_s:.0f} s; "
+                    f"the end of {self.log_path}:\n{self.log_tail()}"
+                )
+        return self.ready_line
+
+    def log_tail(self) -> str:
+        """The last lines of its log, as far as they are of the last process."""
+        if not self.log_path.exists():
+            return ""
+        told = self.log_path.read_bytes()[self._log_start_bytes :]
+        lines = told.decode(errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    def exit_status(self) -> int | None:
+        """Of the last process; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def describe_exit(self) -> str:
+        """How the last process ended, in words."""
+        status = self.exit_status()
+        if status is None or status >= 0:
+            return f"ended with status {status}"
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self.is_running and self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait(10)
+
+    def terminate(self, timeout_s: float) -> bool:
+        """SIGTERM and wait; True if it went by itself, False if it had to be killed."""
+        self.signal(signal.SIGTERM)
+        if self.wait(timeout_s):
+            return True
+        self.kill()
+        return False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within `timeout_s`."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return True
+
+
+__all__ = ["ChildProcess", "ChildProcessFailed", "ClusterPlan", "EmbeddedCluster", "free_ports"]
+
+# Below Linux' range for outgoing connections, so that none of those takes a port while its process restarts.
+_PORT_MIN: Final = 15_000
+_PORT_MAX: Final = 32_000
+_BLOCK_PORTS: Final = 100
+
+_lock = threading.Lock()
+_ports: deque[int] = deque()  # of our blocks, without the first; given longest ago comes first
+
+
+def free_ports(count: int, *, base_port: int = 0) -> list[int]:
+    """`count` ports on loopback that nothing listens on now; from `base_port` on when it is not 0.
+
+    Raises:
+        OSError: one of the ports after `base_port` is taken, or no free ones were found.
+    """
+    if base_port:
+        ports = [base_port + i for i in range(count)]
+        for port in ports:
+            if not _is_free(port):
+                raise OSError(
+                    f"port {port} on 127.0.0.1 is in use: stop what listens there, "
+                    f"or choose another --base-port (0: free ports)"
+                )
+        return ports
+    with _lock:
+        return _free_of_our_blocks(count)
+
+
+def hold_if_all_free(ports: list[int], holder: int) -> bool:
+    """Whether all of `ports` are free; then they are this program's, until it ends.
+
+    Nothing listens on the port `holder`: who has bound it owns the others, so that two programs that
+    start at once do not both find them free.
+    """
+    with socket.socket() as lock:
+        try:
+            lock.bind(("127.0.0.1", holder))
+        except OSError:
+            return False
+        if not all(_is_free(port) for port in ports):
+            return False
+        lock.detach()  # open until this program ends
+    return True
+
+
+def _free_of_our_blocks(count: int) -> list[int]:
+    found: list[int] = []
+    seen = 0
+    while len(found) < count:
+        if seen == len(_ports):
+            _take_block()
+        port = _ports.popleft()
+        _ports.append(port)
+        seen += 1
+        if _is_free(port):
+            found.append(port)
+    return found
+
+
+def _take_block() -> None:
+    """Hold one more block; its ports come first.
+
+    Raises:
+        OSError: all blocks are taken.
+    """
+    blocks = range(_PORT_MIN, _PORT_MAX, _BLOCK_PORTS)
+    for first in random.sample(blocks, len(blocks)):
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", first))
+        except OSError:
+            holder.close()
+            continue
+        holder.detach()  # open until this program ends
+        _ports.extendleft(reversed(range(first + 1, first + _BLOCK_PORTS)))
+        return
+    raise OSError(f"no free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+_ALSO_OF_CONTROLLERS = frozenset(
+    {
+        "auto.create.topics.enable",
+        "auto.leader.rebalance.enable",
+        "broker.session.timeout.ms",
+        "broker.stream.grace.ms",
+        "default.replication.factor",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+        "log.level",
+        "min.insync.replicas",
+        "num.partitions",
+        "unclean.leader.election.enable",
+        "unclean.recovery.wait.ms",
+    }
+)
+_ONLY_OF_CONTROLLERS = frozenset(
+    {
+        "broker.stream.grace.ms",
+        "controller.quorum.election.timeout.ms",
+        "metadata.log.max.entries.between.snapshots",
+    }
+)
+_PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
+_PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
+_PORTS_HOLDER = 9089
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What to start."""
+
+    brokers: int = 3
+    controllers: int = 3
+    gateways: int = 0
+    data_dir: Path | None = None  # None: a temporary directory, removed at the end
+    base_port: int = 0  # 0: free ports
+    prefers_usual_ports: bool = False
+    """Whether to listen where clients look first (9090, 9092, 8082), if all of these ports are free."""
+    settings: tuple[str, ...] = ()  # NAME=VALUE of any broker setting
+
+
+class EmbeddedCluster:
+    """Starts the plan's processes, tells where they listen, kills and restarts single ones, stops all."""
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        if missing := what_is_missing("a cluster", "server"):
+            raise ChildProcessFailed(missing)
+        self.plan = plan
+        usual = _usual_ports(plan)
+        self.has_usual_ports = plan.prefers_usual_ports and hold_if_all_free(usual, _PORTS_HOLDER)
+        ports = iter(
+            usual
+            if self.has_usual_ports
+            else free_ports(
+                plan.controllers * _PORTS_A_CONTROLLER
+                + plan.brokers * _PORTS_A_BROKER
+                + plan.gateways,
+                base_port=plan.base_port,
+            )
+        )
+        self.is_temporary = plan.data_dir is None
+        self.data_dir = (
+            Path(tempfile.mkdtemp(prefix="odradek-")) if plan.data_dir is None else plan.data_dir
+        )
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.cluster_id = self._stored_cluster_id()
+        self._controller_ports = {i: _take(ports, 3) for i in range(1, plan.controllers + 1)}
+        self._broker_ports = {i: _take(ports, 4) for i in range(1, plan.brokers + 1)}
+        self._gateway_ports = {i: next(ports) for i in range(1, plan.gateways + 1)}
+        self.controllers = {i: self._controller(i) for i in self._controller_ports}
+        self.brokers = {i: self._broker(i) for i in self._broker_ports}
+        self.gateways = {i: self._gateway(i) for i in self._gateway_ports}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def children(self) -> list[ChildProcess]:
+        """All processes, controllers first."""
+        return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
+
+    def start(self) -> None:
+        """Start every process; does not wait."""
+        for child in self.children():
+            child.start()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every process serves.
+
+        Raises:
+            ChildProcessFailed: one ended, or does not serve in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        for child in self.children():
+            child.wait_ready(max(0.1, deadline - time.monotonic()))
+
+    def stop(self) -> None:
+        """Gateways, then brokers, then controllers; remove a temporary data directory."""
+        for group in (self.gateways, self.brokers, self.controllers):
+            running = [child for child in group.values() if child.is_running]
+            for child in running:
+                child.signal(15)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            for child in running:
+                if not child.wait(max(0.1, deadline - time.monotonic())):
+                    child.kill()
+        if self.is_temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Where everything listens, and the pids; null for what does not exist."""
+        return {
+            "cluster_id": self.cluster_id,
+            "kafka": ",".join(f"127.0.0.1:{p[0]}" for p in self._broker_ports.values()),
+            "grpc": self.bootstrap,
+            "controllers": ",".join(
+                f"127.0.0.1:{ports[1]}" for ports in self._controller_ports.values()
+            ),
+            "gateway": next(
+                (f"http://127.0.0.1:{port}" for port in self._gateway_ports.values()), None
+            ),
+            "gateways": [f"http://127.0.0.1:{port}" for port in self._gateway_ports.values()],
+            "metrics": {
+                **{
+                    f"controller-{i}": f"127.0.0.1:{p[2]}"
+                    for i, p in self._controller_ports.items()
+                },
+                **{f"broker-{i}": f"127.0.0.1:{p[3]}" for i, p in self._broker_ports.items()},
+            },
+            "data_dir": str(self.data_dir),
+            "pids": {child.name: child.pid for child in self.children()},
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """gRPC addresses of all brokers, HOST:PORT,..."""
+        return ",".join(f"127.0.0.1:{ports[1]}" for ports in self._broker_ports.values())
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """Kafka addresses of all brokers, HOST:PORT,..."""
+        return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._broker_ports.values())
+
+    def broker_data_dir(self, broker_id: int) -> Path:
+        """Where that broker keeps its log."""
+        return self.data_dir / f"broker-{broker_id}"
+
+    def _stored_cluster_id(self) -> str:
+        path = self.data_dir / "cluster.id"
+        if not path.exists():
+            path.write_text(f"{uuid.uuid4()}\n")
+        return path.read_text().strip()
+
+    def _controller(self, node_id: int) -> ChildProcess:
+        raft, rpc, metrics = self._controller_ports[node_id]
+        voters = ",".join(f"{i}@127.0.0.1:{p[0]}" for i, p in self._controller_ports.items())
+        endpoints = ",".join(f"{i}@127.0.0.1:{p[1]}" for i, p in self._controller_ports.items())
+        return self._child(
+            f"controller-{node_id}",
+            "odradek_metadata_quorum",
+            {
+                "node.id": node_id,
+                "cluster.id": self.cluster_id,
+                "log.dirs": self.data_dir / f"controller-{node_id}",
+                "controller.quorum.voters": voters,
+                "controller.rpc.endpoints": endpoints,
+                "listeners": f"RAFT://127.0.0.1:{raft},CONTROLLER://127.0.0.1:{rpc}",
+                "metrics.port": metrics,
+                "storage.format.if.empty": "true",
+            },
+            *self._settings_in(_ALSO_OF_CONTROLLERS | _ONLY_OF_CONTROLLERS),
+        )
+
+    def _broker(self, broker_id: int) -> ChildProcess:
+        kafka, grpc, replication, metrics = self._broker_ports[broker_id]
+        endpoints = ",".join(f"{i}@127.0.0.1:{p[1]}" for i, p in self._controller_ports.items())
+        arguments = {
+            "node.id": broker_id,
+            "cluster.id": self.cluster_id,
+            "log.dirs": self.broker_data_dir(broker_id),
+            "controller.rpc.endpoints": endpoints,
+            "listeners": (
+                f"KAFKA://127.0.0.1:{kafka},GRPC://127.0.0.1:{grpc},"
+                f"REPLICATION://127.0.0.1:{replication}"
+            ),
+            "metrics.port": metrics,
+        }
+        own = [s for s in self.plan.settings if s.partition("=")[0] not in _ONLY_OF_CONTROLLERS]
+        return self._child(f"broker-{broker_id}", "odradek_broker", arguments, *own)
+
+    def _settings_in(self, names: frozenset[str]) -> list[str]:
+        return [s for s in self.plan.settings if s.partition("=")[0] in names]
+
+    def _gateway(self, gateway_id: int) -> ChildProcess:
+        return self._child(
+            f"gateway-{gateway_id}",
+            "odradek_gateway",
+            {
+                "bootstrap": self.bootstrap,
+                "listen": f"127.0.0.1:{self._gateway_ports[gateway_id]}",
+            },
+        )
+
+    def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
+        arguments = []
+        for setting in (*(f"{key}={value}" for key, value in settings.items()), *more):
+            arguments += ["--set", setting]
+        log_path = self.data_dir / f"{name}.log"
+        return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
+
+
+def _usual_ports(plan: ClusterPlan) -> list[int]:
+    """The ports that clients know, in the order in which the processes take theirs."""
+    controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
+    brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
+    return controllers + brokers + [8082 + i for i in range(plan.gateways)]
+
+
+def _take(ports: Iterator[int], count: int) -> tuple[int, ...]:
+    return tuple(next(ports) for _ in range(count))

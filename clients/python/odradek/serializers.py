@@ -1,0 +1,177 @@
+"""Plain callables between objects and the bytes of keys and values.
+
+A serializer takes an object and gives bytes; a deserializer takes bytes and gives the object. None goes
+through as None (a null key, a tombstone). Give them to a producer or consumer:
+
+    client.producer(value_serializer=serializers.json)
+    client.consumer("orders", value_deserializer=serializers.from_json)
+
+Avro needs `odradek[avro]`; protobuf messages need nothing more.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json as json_module
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from odradek.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+
+__all__ = [
+    "avro",
+    "csv_row",
+    "from_avro",
+    "from_csv_row",
+    "from_integer",
+    "from_json",
+    "from_protobuf",
+    "from_text",
+    "integer",
+    "json",
+    "protobuf",
+    "raw",
+    "text",
+]
+
+_INT64: Final = struct.Struct(">q")
+
+
+def raw(item: bytes | bytearray | memoryview | None) -> bytes | None:
+    """Bytes as they are. Raises TypeError for anything else, text included."""
+    if item is None or isinstance(item, bytes):
+        return item
+    if isinstance(item, bytearray | memoryview):
+        return bytes(item)
+    raise TypeError(f"{type(item).__name__} is not bytes")
+
+
+def text(item: str | None) -> bytes | None:
+    """UTF-8."""
+    return None if item is None else item.encode()
+
+
+def from_text(data: bytes | None) -> str | None:
+    """Raises UnicodeDecodeError for bytes that are no UTF-8."""
+    return None if data is None else data.decode()
+
+
+def integer(item: int | None) -> bytes | None:
+    """8 bytes, big-endian, signed: Kafka's LongSerializer. Raises struct.error beyond 64 bits."""
+    return None if item is None else _INT64.pack(item)
+
+
+def from_integer(data: bytes | None) -> int | None:
+    """Raises struct.error unless there are 8 bytes."""
+    if data is None:
+        return None
+    number: int = _INT64.unpack(data)[0]
+    return number
+
+
+def json(item: Any) -> bytes | None:
+    """Compact UTF-8 JSON. None is a null record, not the JSON `null`. Raises TypeError, ValueError.
+
+    NaN and infinities are refused: JSON has none.
+    """
+    if item is None:
+        return None
+    return json_module.dumps(
+        item, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ).encode()
+
+
+def from_json(data: bytes | None) -> Any:
+    """Raises ValueError for bytes that are no JSON."""
+    return None if data is None else json_module.loads(data)
+
+
+def csv_row(row: Iterable[Any] | None) -> bytes | None:
+    """One row of CSV (RFC 4180) in UTF-8, without a line end."""
+    if row is None:
+        return None
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(row)  # its own line end makes it quote fields that hold one
+    return line.getvalue().removesuffix("\r\n").encode()
+
+
+def from_csv_row(data: bytes | None) -> list[str] | None:
+    """The fields of one row; line breaks within quotes belong to a field. Raises ValueError for more rows."""
+    if data is None:
+        return None
+    try:
+        rows = list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
+    except csv.Error as error:
+        raise ValueError(f"no row of CSV: {error}") from None
+    if len(rows) > 1:
+        raise ValueError(f"{len(rows)} rows of CSV in one record")
+    return rows[0] if rows else []
+
+
+def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
+    """A serializer by this schema: the bare Avro binary, without a header or the schema."""
+    fastavro = _fastavro()
+    parsed = fastavro.parse_schema(schema)
+
+    def serialize(item: Any) -> bytes | None:
+        if item is None:
+            return None
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, item)
+        return out.getvalue()
+
+    return serialize
+
+
+def from_avro(
+    schema: dict[str, Any], *, reader_schema: dict[str, Any] | None = None
+) -> Callable[[bytes | None], Any]:
+    """A deserializer of what was written by `schema`, seen as `reader_schema` (None: the same).
+
+    Raises ValueError for bytes after the item, and what fastavro raises for damaged ones.
+    """
+    fastavro = _fastavro()
+    written = fastavro.parse_schema(schema)
+    wanted = None if reader_schema is None else fastavro.parse_schema(reader_schema)
+
+    def deserialize(data: bytes | None) -> Any:
+        if data is None:
+            return None
+        source = io.BytesIO(data)
+        item = fastavro.schemaless_reader(source, written, wanted)
+        if source.tell() != len(data):
+            raise ValueError(f"{len(data) - source.tell()} bytes after the Avro item")
+        return item
+
+    return deserialize
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError:
+        raise MissingDependency("fastavro", "avro") from None
+    return fastavro
+
+
+M = TypeVar("M", bound="Message")
+
+
+def protobuf(message: Message | None) -> bytes | None:
+    """The message's bytes, the same for equal messages. Raises EncodeError for missing required fields."""
+    return None if message is None else message.SerializeToString(deterministic=True)
+
+
+def from_protobuf(kind: type[M]) -> Callable[[bytes | None], M | None]:
+    """A deserializer to this class. It raises DecodeError for damaged bytes."""
+
+    def deserialize(data: bytes | None) -> M | None:
+        return None if data is None else kind.FromString(data)
+
+    return deserialize

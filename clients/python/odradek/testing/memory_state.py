@@ -1,0 +1,161 @@
+"""The state that all brokers of an in-memory cluster share: topics, leaders, groups, faults to come."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from odradek.partitions import TopicPartition
+from odradek.testing.memory_groups import MemoryGroups
+from odradek.testing.memory_log import MemoryPartition, MemoryTopic
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import common_pb2
+
+DEFAULT_CONFIGS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "min.insync.replicas": "1",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+}
+
+
+class MemoryState:
+    """What the brokers and the transport of an in-memory cluster read and change.
+
+    They hold this class and do not know `MemoryCluster`, which adds the levers that tests pull.
+    """
+
+    def __init__(
+        self, *, brokers: int = 1, auto_create_topics: bool = False, default_partitions: int = 1
+    ) -> None:
+        self.cluster_id = str(uuid.uuid4())
+        self.auto_create_topics = auto_create_topics
+        self.default_partitions = default_partitions
+        self.topics: dict[str, MemoryTopic] = {}
+        self.endpoints = {
+            broker_id: f"memory-{broker_id}:9090" for broker_id in range(1, brokers + 1)
+        }
+        self.alive = set(self.endpoints)
+        self.frozen: set[int] = set()
+        self.metadata_offset = 0
+        self.groups = MemoryGroups(self.topics, self.alive)
+        self.requests: list[str] = []
+        """Names of the calls and streams that clients made, in order."""
+        self._next_producer_id = 1000
+        self._changed = asyncio.Event()
+        self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
+        self._answers_to_lose: dict[TopicPartition, int] = defaultdict(int)
+        self._disconnect: dict[int, list[Callable[[], None]]] = defaultdict(list)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> MemoryTopic:
+        """Create it, leaders in turn over the brokers."""
+        assert name not in self.topics, name
+        topic = MemoryTopic(name, uuid.uuid4().bytes, [], dict(configs or {}))
+        self.topics[name] = topic
+        self.add_partitions(name, partitions)
+        return topic
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Add so many."""
+        topic = self.topics[name]
+        ids = sorted(self.endpoints)
+        for _ in range(count):
+            turn = len(topic.partitions) % len(ids)
+            replicas = ids[turn:] + ids[:turn]
+            leader = next((i for i in replicas if i in self.alive), -1)
+            topic.partitions.append(MemoryPartition(leader, replicas))
+        self.changed()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete it with its records."""
+        for partition in self.topics.pop(name).partitions:
+            partition.is_open = False
+        self.changed()
+
+    def partition(self, name: str, index: int) -> MemoryPartition | None:
+        """The partition, if it exists."""
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def take_fault(self, kind: str, partition: TopicPartition) -> ErrorCode:
+        """The code to answer with, once."""
+        faults = self._faults.get((kind, partition))
+        return faults.popleft() if faults else ErrorCode.NONE
+
+    def takes_answer_away(self, partition: TopicPartition) -> bool:
+        """Whether this answer is to be lost."""
+        if self._answers_to_lose.get(partition, 0) > 0:
+            self._answers_to_lose[partition] -= 1
+            return True
+        return False
+
+    def new_producer_id(self) -> int:
+        """The next one."""
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def changed(self) -> None:
+        """Metadata changed: tell the watchers."""
+        self.metadata_offset += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that streams wait for: records, leaders, life."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def wait_change(self) -> None:
+        """Wait for the next `wake`."""
+        await self._changed.wait()
+
+    def on_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
+        """Call it when the broker's connections break."""
+        self._disconnect[broker_id].append(callback)
+
+    def forget_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
+        """Call it no more."""
+        if callback in self._disconnect[broker_id]:
+            self._disconnect[broker_id].remove(callback)
+
+    def metadata(self, names: list[str] | None) -> pb.MetadataResponse:
+        """The cluster and these topics (None: all)."""
+        response = pb.MetadataResponse(
+            cluster_id=self.cluster_id, controller_id=1, metadata_offset=self.metadata_offset
+        )
+        for broker_id in sorted(self.alive):
+            response.brokers.add(broker_id=broker_id, grpc_endpoint=self.endpoints[broker_id])
+        for name in sorted(self.topics) if names is None else names:
+            topic = self.topics.get(name)
+            if topic is None:
+                response.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            told = response.topics.add(name=name, topic_id=topic.topic_id)
+            for index, partition in enumerate(topic.partitions):
+                alive = [i for i in partition.replicas if i in self.alive]
+                told.partitions.add(
+                    partition=index,
+                    leader_id=partition.leader_id,
+                    leader_epoch=partition.leader_epoch,
+                    replicas=partition.replicas,
+                    isr=alive,
+                    offline_replicas=[i for i in partition.replicas if i not in self.alive],
+                )
+        return response
+
+    def leader_hint(self, partition: MemoryPartition) -> common_pb2.LeaderHint:
+        """Who leads, to be sent along with an error."""
+        return common_pb2.LeaderHint(
+            leader_id=partition.leader_id,
+            leader_epoch=partition.leader_epoch,
+            endpoint=self.endpoints.get(partition.leader_id, ""),
+        )

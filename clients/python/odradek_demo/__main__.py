@@ -1,0 +1,75 @@
+"""`python -m odradek_demo`: run the demo with progress bars and print its report; `odradek demo` starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odradek.cli.output import EXIT_ERROR, console, one_line_errors
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek_demo.flights import read_flights
+from odradek_demo.report import Bars, print_report
+from odradek_demo.run import CLUSTER_SETTINGS, run_demo
+
+
+def demo(
+    rate: Annotated[
+        int, typer.Option(min=1, help="Produce at most this many records per second.")
+    ] = 15_000,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            min=1000,
+            help="Send only the first RECORDS flights. [default: all 336,776]",
+            show_default=False,
+        ),
+    ] = None,
+    keep_data: Annotated[
+        bool, typer.Option(help="Keep the data directory and the logs of all processes.")
+    ] = False,
+) -> None:
+    """Send real flights through a cluster while two of its processes are killed.
+
+    Starts three controllers, three brokers and a gateway on this machine, produces 336,776 flights, kills
+    the busiest leader and the active controller meanwhile, and compares every byte that comes back.
+    """
+    data_dir = Path(tempfile.mkdtemp(prefix="odradek-demo-")) if keep_data else None
+    with Bars(console(stderr=True)) as bars:
+        cluster = EmbeddedCluster(
+            ClusterPlan(
+                brokers=3,
+                controllers=3,
+                gateways=1,
+                data_dir=data_dir,
+                settings=CLUSTER_SETTINGS,
+            )
+        )
+        with cluster:
+            cluster.start()
+            bars.say("reading the flights while the cluster starts")
+            flights = read_flights()[:records]
+            cluster.wait_ready()
+            bars.say(f"the cluster serves: {cluster.bootstrap}")
+            outcome = asyncio.run(run_demo(cluster, flights, rate=rate, progress=bars.update))
+    print_report(console(), outcome, flights)
+    if keep_data:
+        print(f"data and logs: {data_dir}", file=sys.stderr)
+    faults = outcome.faults()
+    for fault in faults:
+        print(f"odradek demo: {fault}", file=sys.stderr)
+    raise typer.Exit(EXIT_ERROR if faults else 0)
+
+
+def main() -> None:
+    """Run the command line of the demo."""
+    with one_line_errors():
+        typer.run(demo)
+
+
+if __name__ == "__main__":
+    main()

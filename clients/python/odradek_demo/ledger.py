@@ -1,0 +1,183 @@
+"""What the demo sent, was told, and read back; and whether they are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odradek_demo.flights import Flight
+from odradek_protocol.records.batch_header import read_header
+
+_UNSEEN = -1
+
+
+@dataclass(slots=True)
+class AcknowledgementLog:
+    """Which flights were acknowledged, and the longest time in which none was while some were awaited."""
+
+    acknowledged: bytearray
+    count: int = 0
+    longest_pause_s: float = 0.0
+    longest_pause_began_s: float = 0.0
+    _last_s: float = 0.0
+
+    @classmethod
+    def of(cls, flights: int) -> AcknowledgementLog:
+        return cls(acknowledged=bytearray(flights))
+
+    def begin(self, now_s: float) -> None:
+        """The first record is sent."""
+        self._last_s = now_s
+
+    def note(self, sequence: int, now_s: float) -> None:
+        """The record of that sequence number was acknowledged."""
+        pause_s = now_s - self._last_s
+        if pause_s > self.longest_pause_s:
+            self.longest_pause_s, self.longest_pause_began_s = pause_s, self._last_s
+        self._last_s = now_s
+        self.acknowledged[sequence] = 1
+        self.count += 1
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """Records read from the topic, in the order of each partition."""
+
+    flights: Sequence[Flight]
+    read: int = 0
+    duplicates: int = 0
+    foreign: int = 0  # records that no flight explains
+    damaged: int = 0  # key or value differ from what was sent
+    out_of_order: int = 0  # within a key
+    _seen: bytearray = field(init=False)
+    _last_of_key: dict[bytes, int] = field(init=False)
+    _digests: dict[int, bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = bytearray(len(self.flights))
+        self._last_of_key = defaultdict(lambda: _UNSEEN)
+        self._digests = {}
+
+    def note(self, key: bytes | None, value: bytes) -> None:
+        """One record, next in its partition."""
+        self.read += 1
+        sequence = json.loads(value).get("seq", _UNSEEN)
+        if not 0 <= sequence < len(self.flights):
+            self.foreign += 1
+            return
+        sent = self.flights[sequence]
+        if self._seen[sequence]:
+            self.duplicates += 1
+        self._seen[sequence] = 1
+        if sent.key != key or sent.value != value:
+            self.damaged += 1
+        if key is not None:
+            if sequence <= self._last_of_key[key]:
+                self.out_of_order += 1
+            self._last_of_key[key] = sequence
+        self._digests[sequence] = _digest(key, value)
+
+    def missing(self, log: AcknowledgementLog) -> int:
+        """How many acknowledged flights were not read."""
+        return sum(
+            1
+            for seen, acknowledged in zip(self._seen, log.acknowledged, strict=True)
+            if acknowledged and not seen
+        )
+
+    def sha256(self) -> str:
+        """Over keys and values in the order of the source, first reading of each."""
+        return _sha256(self._digests[i] for i in sorted(self._digests))
+
+    def source_sha256(self) -> str:
+        """The same over what was to be sent."""
+        return _sha256(_digest(flight.key, flight.value) for flight in self.flights)
+
+
+def carrier_delays(values: Iterable[bytes]) -> list[tuple[str, int, float]]:
+    """(carrier, flights, mean arrival delay in minutes) of JSON values, most flights first."""
+    flights: dict[str, int] = defaultdict(int)
+    delays: dict[str, list[int]] = defaultdict(list)
+    for value in values:
+        row = json.loads(value)
+        flights[row["carrier"]] += 1
+        if row["arr_delay"] is not None:
+            delays[row["carrier"]].append(row["arr_delay"])
+    return sorted(
+        ((c, n, sum(delays[c]) / len(delays[c]) if delays[c] else 0.0) for c, n in flights.items()),
+        key=lambda row: -row[1],
+    )
+
+
+def _digest(key: bytes | None, value: bytes) -> bytes:
+    digest = hashlib.sha256()
+    digest.update(b"\x00" if key is None else b"\x01" + len(key).to_bytes(4) + key)
+    digest.update(value)
+    return digest.digest()
+
+
+def _sha256(digests: Iterable[bytes]) -> str:
+    whole = hashlib.sha256()
+    for digest in digests:
+        whole.update(digest)
+    return whole.hexdigest()
+
+
+_PREFIX_BYTES = 12  # base offset and batch length
+_HEADER_BYTES = 61
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaComparison:
+    """One partition's replicas."""
+
+    partition: int
+    high_watermark: int
+    bytes_compared: int  # of one replica
+    replicas: int
+    is_identical: bool
+    segments: int  # of the first replica
+
+
+def compare_replicas(
+    directories: Sequence[Path], topic: str, partition: int, high_watermark: int
+) -> ReplicaComparison:
+    """Read every replica's segments up to the watermark; `directories` are the brokers' data directories."""
+    digests: set[str] = set()
+    sizes: set[int] = set()
+    for directory in directories:
+        digest, size = hashlib.sha256(), 0
+        for batch in batches_until(directory / f"{topic}-{partition}", high_watermark):
+            digest.update(batch)
+            size += len(batch)
+        digests.add(digest.hexdigest())
+        sizes.add(size)
+    first = directories[0] / f"{topic}-{partition}"
+    return ReplicaComparison(
+        partition=partition,
+        high_watermark=high_watermark,
+        bytes_compared=min(sizes),
+        replicas=len(directories),
+        is_identical=len(digests) == 1,
+        segments=len(list(first.glob("*.log"))),
+    )
+
+
+def batches_until(folder: Path, end_offset: int) -> Iterator[bytes]:
+    """The batches of a partition's folder whose offsets lie below `end_offset`, in order."""
+    for segment in sorted(folder.glob("*.log")):
+        data = segment.read_bytes()
+        position = 0
+        while position + _HEADER_BYTES <= len(data):
+            header = read_header(data, position)
+            if header.next_offset > end_offset:
+                return
+            end = position + _PREFIX_BYTES + header.batch_length
+            if end > len(data):
+                return
+            yield data[position:end]
+            position = end

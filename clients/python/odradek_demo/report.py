@@ -1,0 +1,194 @@
+"""How the demo shows itself: progress bars while it works, tables at the end."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from odradek_demo.flights import Flight
+from odradek_demo.ledger import carrier_delays
+from odradek_demo.run import Kill, Outcome
+
+
+class Bars:
+    """One bar for each stage, made when the stage first reports."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, line: str) -> None:
+        """A line above the bars."""
+        self._progress.console.print(line)
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        """Stage has done so much."""
+        if stage not in self._tasks:
+            if not self._console.is_terminal:
+                self.say(stage)
+            self._tasks[stage] = self._progress.add_task(stage, total=total)
+        self._progress.update(self._tasks[stage], completed=done, total=total)
+
+
+def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> None:
+    """All tables, the verdict last."""
+    _print_counts(console, outcome)
+    _print_kills(console, outcome)
+    _print_replicas(console, outcome)
+    _print_group(console, outcome)
+    _print_pipeline(console, outcome)
+    _print_carriers(console, outcome, flights)
+    faults = outcome.faults()
+    verdict = "[red]FAILED[/red]: " + "; ".join(faults) if faults else "[green]all is well[/green]"
+    console.print(f"\n{verdict}")
+
+
+def _table(console: Console, title: str, *columns: str) -> Table:
+    console.print(f"\n[bold]{title}[/bold]")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    return table
+
+
+def _print_counts(console: Console, outcome: Outcome) -> None:
+    read, log = outcome.read_back, outcome.acknowledgements
+    table = _table(console, "Records", "what", "figure")
+    rows: list[tuple[str, str]] = [
+        ("sent", f"{len(read.flights):,}"),
+        ("acknowledged (acks=all)", f"{log.count:,}"),
+        ("read back", f"{read.read:,}"),
+        ("duplicates", f"{read.duplicates:,}"),
+        ("missing", f"{read.missing(log):,}"),
+        ("out of order within a key", f"{read.out_of_order:,}"),
+        ("longest pause in acknowledgements", f"{log.longest_pause_s:.2f} s"),
+        ("produced", f"{log.count / outcome.produce_s:,.0f} records/s (paced)"),
+        ("consumed", f"{read.read / max(outcome.consume_s, 1e-9):,.0f} records/s"),
+        ("memory of the largest broker", f"{outcome.broker_resident_bytes / 1e6:,.0f} MB"),
+        ("SHA-256 sent", outcome.read_back.source_sha256()),
+        ("SHA-256 read", outcome.read_back.sha256()),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _print_kills(console: Console, outcome: Outcome) -> None:
+    table = _table(
+        console,
+        "Killed with SIGKILL",
+        "process",
+        "at record",
+        "pid",
+        "pid after",
+        "what rose",
+        "from",
+        "to",
+    )
+    for kill, what in (
+        (outcome.broker_kill, "leader epochs"),
+        (outcome.controller_kill, "controller epoch (term)"),
+    ):
+        table.add_row(
+            kill.name,
+            f"{kill.at_record:,}",
+            str(kill.pid_before),
+            str(kill.pid_after),
+            what,
+            _epochs(kill.epochs_before, kill),
+            _epochs(kill.epochs_after, kill),
+        )
+    console.print(table)
+
+
+def _epochs(epochs: dict[int, int], kill: Kill) -> str:
+    if kill.name.startswith("controller"):
+        return str(epochs.get(0, "-"))
+    return " ".join(f"p{partition}:{epoch}" for partition, epoch in sorted(epochs.items()))
+
+
+def _print_replicas(console: Console, outcome: Outcome) -> None:
+    table = _table(
+        console,
+        "Replicas' files",
+        "partition",
+        "high watermark",
+        "segments",
+        "bytes x replicas",
+        "identical",
+    )
+    for replica in outcome.replicas:
+        table.add_row(
+            str(replica.partition),
+            f"{replica.high_watermark:,}",
+            str(replica.segments),
+            f"{replica.bytes_compared:,} x {replica.replicas}",
+            "yes" if replica.is_identical else "NO",
+        )
+    console.print(table)
+
+
+def _print_group(console: Console, outcome: Outcome) -> None:
+    group = outcome.group
+    table = _table(console, "A group of 3, one killed", "what", "figure")
+    table.add_row("partitions a member", " + ".join(map(str, group.before)))
+    table.add_row("after SIGKILL of one", " + ".join(map(str, group.after)))
+    table.add_row("killed pid", str(group.killed_pid))
+    table.add_row("until all were owned again", f"{group.seconds:.1f} s (session: 6 s)")
+    console.print(table)
+
+
+def _print_pipeline(console: Console, outcome: Outcome) -> None:
+    pipeline = outcome.pipeline
+    if pipeline.skipped_because:
+        console.print(f"\n[bold]Spark[/bold]: skipped, {pipeline.skipped_because}")
+        return
+    if pipeline.failed_because:
+        console.print(f"\n[bold]Spark[/bold]: failed, {pipeline.failed_because}")
+        return
+    table = _table(
+        console,
+        f"Spark, live: {pipeline.windows:,} windows of carrier and hour, {pipeline.differing} differ "
+        f"from plain Python, {pipeline.dropped_by_watermark} records dropped by the watermark",
+        "carrier",
+        "arrived",
+        "mean by Spark",
+        "mean directly",
+    )
+    for carrier, flights, by_spark, directly in pipeline.carriers:
+        table.add_row(carrier, f"{flights:,}", f"{by_spark:+.3f}", f"{directly:+.3f}")
+    console.print(table)
+
+
+def _print_carriers(console: Console, outcome: Outcome, flights: list[Flight]) -> None:
+    table = _table(
+        console, "Carriers, from the records read back", "carrier", "flights", "mean delay, min"
+    )
+    for carrier, count, delay in carrier_delays(outcome.values):
+        table.add_row(carrier, f"{count:,}", f"{delay:+.1f}")
+    console.print(table)

@@ -1,0 +1,433 @@
+"""The demo from start to verdict: produce, kill, restart, read back, compare.
+
+Two processes are killed with SIGKILL while acks=all records flow: half-way the broker that leads most
+partitions, a little later the active controller. Both are started again while records still flow. The verdict
+is good only if nothing is lost, doubled or out of order within a key, both kills really happened, and
+no pause between acknowledgements was over `PAUSE_S_MAX`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from odradek.admin.admin import Admin
+from odradek.client import Client
+from odradek.embedded import EmbeddedCluster
+from odradek.errors import OdradekError
+from odradek.producer.delivery import DeliveryFuture
+from odradek_demo.flights import Flight
+from odradek_demo.ledger import AcknowledgementLog, ReadBack, ReplicaComparison, compare_replicas
+from odradek_demo.live_pipeline import LivePipeline, PipelineOutcome
+
+TOPIC = "flights"
+PARTITIONS = 6
+REPLICAS = 3
+SEGMENT_BYTES = 4 * 1024 * 1024
+PAUSE_S_MAX = 6.0
+REST_RECORDS = 2_000
+CLUSTER_SETTINGS = (  # so that the killed member of the group is missed soon
+    "group.consumer.session.timeout.ms=6000",
+    "group.consumer.heartbeat.interval.ms=1000",
+)
+FLUSH_S_MAX = 60.0
+_CONTROLLER_KILL_AFTER_S = 3.0
+_RESTART_AFTER_S = 3.0
+_SETTLE_S_MAX = 60.0
+_PACE_S = 0.01
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+
+
+@dataclass(slots=True, kw_only=True)
+class Kill:
+    """One process killed, and what the cluster made of it."""
+
+    name: str
+    pid_before: int
+    pid_after: int = 0
+    epochs_before: dict[int, int] = field(
+        default_factory=dict
+    )  # leader epochs by partition, or {0: term}
+    epochs_after: dict[int, int] = field(default_factory=dict)
+    at_record: int = 0
+
+    @property
+    def is_real(self) -> bool:
+        """Another process runs now, and the epochs moved on."""
+        return (
+            self.pid_after not in (0, self.pid_before)
+            and bool(self.epochs_after)
+            and all(self.epochs_after[p] > e for p, e in self.epochs_before.items())
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """All that the report tells."""
+
+    acknowledgements: AcknowledgementLog
+    read_back: ReadBack
+    failed_sends: list[str]
+    produce_s: float
+    consume_s: float
+    broker_kill: Kill
+    controller_kill: Kill
+    replicas: list[ReplicaComparison]
+    values: list[bytes]
+    group: GroupOutcome
+    pipeline: PipelineOutcome
+    broker_resident_bytes: int
+    """Memory of the largest broker at the end."""
+
+    def faults(self) -> list[str]:
+        """Why the demo failed; empty when all is well."""
+        read, acknowledgements = self.read_back, self.acknowledgements
+        checks = {
+            f"{len(self.failed_sends)} sends failed: {self.failed_sends[:1]}": not self.failed_sends,
+            "not every record was acknowledged": acknowledgements.count == len(read.flights),
+            f"{read.missing(acknowledgements)} acknowledged records are missing": read.missing(
+                acknowledgements
+            )
+            == 0,
+            f"{read.duplicates} records were read twice": read.duplicates == 0,
+            f"{read.damaged + read.foreign} records are not what was sent": not (
+                read.damaged or read.foreign
+            ),
+            f"{read.out_of_order} records are out of order within their key": not read.out_of_order,
+            "the checksum differs from the source's": read.sha256() == read.source_sha256(),
+            "the broker was not really killed": self.broker_kill.is_real,
+            "the controller was not really killed": self.controller_kill.is_real,
+            f"acknowledgements paused for {acknowledgements.longest_pause_s:.1f} s": (
+                acknowledgements.longest_pause_s <= PAUSE_S_MAX
+            ),
+            f"the group did not share the partitions: {self.group}": self.group.is_well,
+            f"the Spark pipeline: {self.pipeline.complaint}": self.pipeline.is_well,
+            "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
+            "a partition has fewer segments than its bytes fill": all(
+                r.segments >= min(3, r.bytes_compared // SEGMENT_BYTES) for r in self.replicas
+            ),
+        }
+        return [fault for fault, is_well in checks.items() if not is_well]
+
+
+async def run_demo(
+    cluster: EmbeddedCluster, flights: list[Flight], *, rate: int, progress: Progress
+) -> Outcome:
+    """Everything after the cluster serves and the flights are read."""
+    async with Client(cluster.bootstrap) as client:
+        await client.admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=REPLICAS,
+            configs={"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES)},
+        )
+        acknowledgements = AcknowledgementLog.of(len(flights))
+        failed: list[str] = []
+        faults = _Faults(cluster, client.admin, at_record=len(flights) // 2)
+        pipeline = LivePipeline(cluster.bootstrap, TOPIC, len(flights))
+        await pipeline.start()
+        try:
+            by_rest = flights[: min(REST_RECORDS, len(flights) // 2)]
+            acknowledgements.begin(time.monotonic())
+            failed += await asyncio.to_thread(
+                send_by_rest, cluster.describe()["gateway"], TOPIC, by_rest
+            )
+            began_s = time.monotonic()
+            for flight in by_rest:
+                acknowledgements.note(flight.sequence, began_s)
+            async with asyncio.TaskGroup() as tasks:
+                killing = tasks.create_task(faults.run())
+                by_sdk = flights[len(by_rest) :]
+                await _produce(client, by_sdk, rate, acknowledgements, failed, faults, progress)
+                produce_s = time.monotonic() - began_s
+                await killing
+            await _wait_for_full_isr(client.admin)
+            await faults.note_epochs_after()
+            began_s = time.monotonic()
+            read_back, values = await _consume(client, flights, progress)
+            consume_s = time.monotonic() - began_s
+            replicas = await _compare(cluster, client, progress)
+            progress("Spark pipeline", 0, 1)
+            pipeline_outcome = await pipeline.finish(values)
+            progress("Spark pipeline", 1, 1)
+        finally:
+            await pipeline.cancel()
+        progress("group of 3", 0, 1)
+        group = await run_group(client.admin, cluster.bootstrap, TOPIC, PARTITIONS)
+        progress("group of 3", 1, 1)
+    return Outcome(
+        acknowledgements=acknowledgements,
+        read_back=read_back,
+        failed_sends=failed,
+        produce_s=produce_s,
+        consume_s=consume_s,
+        broker_kill=faults.broker_kill,
+        controller_kill=faults.controller_kill,
+        replicas=replicas,
+        values=values,
+        group=group,
+        pipeline=pipeline_outcome,
+        broker_resident_bytes=max(broker.resident_bytes for broker in cluster.brokers.values()),
+    )
+
+
+async def _produce(
+    client: Client,
+    flights: list[Flight],
+    rate: int,
+    log: AcknowledgementLog,
+    failed: list[str],
+    faults: _Faults,
+    progress: Progress,
+) -> None:
+    async with client.producer(acks="all", linger_ms=5) as producer:
+        began_s = time.monotonic()
+        log.begin(began_s)
+        first, total = flights[0].sequence, len(log.acknowledged)
+
+        def on_delivery(sequence: int) -> Callable[[DeliveryFuture], None]:
+            def note(future: DeliveryFuture) -> None:
+                error = future.exception()
+                if error is None:
+                    log.note(sequence, time.monotonic())
+                else:
+                    failed.append(f"seq {sequence}: {error}")
+
+            return note
+
+        for flight in flights:
+            due = first + int((time.monotonic() - began_s) * rate)
+            while flight.sequence > due:
+                await asyncio.sleep(_PACE_S)
+                due = first + int((time.monotonic() - began_s) * rate)
+                progress("produce", log.count, total)
+            future = await producer.send(TOPIC, flight.value, key=flight.key)
+            future.add_done_callback(on_delivery(flight.sequence))
+            faults.note_sent(flight.sequence + 1)
+        await producer.flush(FLUSH_S_MAX)
+        progress("produce", log.count, total)
+
+
+class _Faults:
+    """Kills the busiest leader when `at_record` is sent, the active controller later, and restarts both."""
+
+    def __init__(self, cluster: EmbeddedCluster, admin: Admin, *, at_record: int) -> None:
+        self.sent = 0
+        self._half_way = asyncio.Event()
+        self.broker_kill = Kill(name="", pid_before=0)
+        self.controller_kill = Kill(name="", pid_before=0)
+        self._cluster = cluster
+        self._admin = admin
+        self._at_record = at_record
+
+    def note_sent(self, records: int) -> None:
+        """So many were handed to the producer."""
+        self.sent = records
+        if records == self._at_record:
+            self._half_way.set()
+
+    async def run(self) -> None:
+        await self._half_way.wait()
+        description = await self._admin.describe_topic(TOPIC)
+        leaders = Counter(p.leader_id for p in description.partitions)
+        broker_id = leaders.most_common(1)[0][0]
+        broker = self._cluster.brokers[broker_id]
+        self.broker_kill = Kill(
+            name=broker.name,
+            pid_before=broker.pid,
+            at_record=self.sent,
+            epochs_before={
+                p.partition: p.leader_epoch
+                for p in description.partitions
+                if p.leader_id == broker_id
+            },
+        )
+        await asyncio.to_thread(broker.kill)
+        await asyncio.sleep(_CONTROLLER_KILL_AFTER_S)
+        described = await self._admin.describe_cluster()
+        controller = self._cluster.controllers[described.active_controller_id]
+        self.controller_kill = Kill(
+            name=controller.name,
+            pid_before=controller.pid,
+            at_record=self.sent,
+            epochs_before={0: described.controller_epoch},
+        )
+        await asyncio.to_thread(controller.kill)
+        await asyncio.sleep(_RESTART_AFTER_S)
+        for child, kill in ((controller, self.controller_kill), (broker, self.broker_kill)):
+            child.start()
+            kill.pid_after = child.pid
+        for child in (controller, broker):
+            await asyncio.to_thread(child.wait_ready, _SETTLE_S_MAX)
+
+    async def note_epochs_after(self) -> None:
+        description = await self._admin.describe_topic(TOPIC)
+        now = {p.partition: p.leader_epoch for p in description.partitions}
+        self.broker_kill.epochs_after = {p: now[p] for p in self.broker_kill.epochs_before}
+        described = await self._admin.describe_cluster()
+        self.controller_kill.epochs_after = {0: described.controller_epoch}
+
+
+async def _wait_for_full_isr(admin: Admin) -> None:
+    deadline_s = time.monotonic() + _SETTLE_S_MAX
+    while True:
+        description = await admin.describe_topic(TOPIC)
+        if all(len(p.isr) == len(p.replicas) for p in description.partitions):
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(
+                f"replicas are not in sync {_SETTLE_S_MAX:.0f} s after the restart: "
+                + str({p.partition: p.isr for p in description.partitions})
+            )
+        await asyncio.sleep(0.1)
+
+
+async def _consume(
+    client: Client, flights: list[Flight], progress: Progress
+) -> tuple[ReadBack, list[bytes]]:
+    read_back, values = ReadBack(flights=flights), []
+    partitions = [(TOPIC, index) for index in range(PARTITIONS)]
+    async with client.consumer() as consumer:
+        ends = await consumer.end_offsets(partitions)
+        total = sum(ends.values())
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        while read_back.read < total:
+            records = await consumer.getmany(timeout_ms=30_000, max_records=5_000)
+            if not records:
+                break
+            for record in records:
+                read_back.note(record.key, record.value or b"")
+                values.append(record.value or b"")
+            progress("consume", read_back.read, total)
+    return read_back, values
+
+
+async def _compare(
+    cluster: EmbeddedCluster, client: Client, progress: Progress
+) -> list[ReplicaComparison]:
+    partitions = [(TOPIC, index) for index in range(PARTITIONS)]
+    async with client.consumer() as consumer:
+        ends = await consumer.end_offsets(partitions)
+    directories = [cluster.broker_data_dir(i) for i in cluster.brokers]
+    compared = []
+    for done, (partition, end) in enumerate(sorted((p[1], e) for p, e in ends.items()), start=1):
+        compared.append(
+            await asyncio.to_thread(compare_replicas, directories, TOPIC, partition, end)
+        )
+        progress("compare replicas", done, PARTITIONS)
+    return compared
+
+
+GROUP = "demo"
+MEMBERS = 3
+_SETTLE_S = 45.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOutcome:
+    """How the partitions were shared."""
+
+    before: list[int]  # partitions a member, all alive
+    after: list[int]  # one killed
+    killed_pid: int
+    seconds: float  # from the kill until all partitions were owned again
+
+    @property
+    def is_well(self) -> bool:
+        """Everything was owned before and after."""
+        return (
+            len(self.before) == MEMBERS
+            and len(self.after) == MEMBERS - 1
+            and (sum(self.before) == sum(self.after) > 0)
+        )
+
+
+async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -> GroupOutcome:
+    """Start the members as processes, wait until they share all, kill one, wait again."""
+    members = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "odradek.cli.main", "consume", topic, "--group", GROUP),
+            *("--bootstrap", bootstrap),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        for _ in range(MEMBERS)
+    ]
+    try:
+        before = await _shares(admin, MEMBERS, partitions)
+        members[0].send_signal(signal.SIGKILL)
+        began_s = time.monotonic()
+        after = await _shares(admin, MEMBERS - 1, partitions)
+        seconds = time.monotonic() - began_s
+    finally:
+        for member in members:
+            with contextlib.suppress(ProcessLookupError):
+                member.kill()
+            await member.wait()
+    return GroupOutcome(before=before, after=after, killed_pid=members[0].pid, seconds=seconds)
+
+
+async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
+    """Partitions a member, once so many members own all; what there is when that takes too long."""
+    deadline_s = time.monotonic() + _SETTLE_S
+    shares: list[int] = []
+    while time.monotonic() < deadline_s:
+        try:
+            described = await admin.describe_group(GROUP)
+            shares = sorted((len(m.assignment) for m in described.members), reverse=True)
+        except OdradekError:
+            shares = []  # nobody has joined yet, or the coordinator is moving
+        if len(shares) == members and sum(shares) == partitions and min(shares) > 0:
+            return shares
+        await asyncio.sleep(0.2)
+    return shares
+
+
+_BATCH = 500
+_TYPE = "application/vnd.kafka.binary.v2+json"
+
+
+def send_by_rest(gateway_url: str, topic: str, flights: Sequence[Flight]) -> list[str]:
+    """Produce in batches; what went wrong, record by record."""
+    where = urlsplit(gateway_url)
+    assert where.hostname is not None, gateway_url
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+    errors: list[str] = []
+    try:
+        for start in range(0, len(flights), _BATCH):
+            batch = flights[start : start + _BATCH]
+            records = [
+                {
+                    "key": None if f.key is None else base64.b64encode(f.key).decode(),
+                    "value": base64.b64encode(f.value).decode(),
+                }
+                for f in batch
+            ]
+            connection.request(
+                "POST",
+                f"/topics/{topic}",
+                json.dumps({"records": records}),
+                {"Content-Type": _TYPE},
+            )
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+            if answer.status != 200:
+                errors.append(f"HTTP {answer.status}: {body.get('message')}")
+                continue
+            errors += [str(one["error"]) for one in body["offsets"] if one["error_code"]]
+    finally:
+        connection.close()
+    return errors
