@@ -37,6 +37,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.records import iter_headers
 from odradek_protocol.records.batch_header import stamp
+from odradek_runtime.clock import Clock
 from tests.sim.disk import Batch
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS
@@ -76,6 +77,19 @@ class GroupAnswer:
     response: Any
 
 
+class BrokerClock(Clock):
+    """The clocks of a simulated broker's machine."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+
+    def monotonic_ms(self) -> int:
+        return self._broker.now_ms()
+
+    def wall_ms(self) -> int:
+        return WALL_BEGINS_MS + self._broker.now_ms() + self._broker.node.wall_offset_ms
+
+
 class CoordinatorShell:
     """Belongs to one BrokerProcess."""
 
@@ -89,8 +103,7 @@ class CoordinatorShell:
             settings=SETTINGS,
             partitions=self,  # type: ignore[arg-type]  # of PartitionService what it needs
             topic_creation=None,  # type: ignore[arg-type]  # the topic is there from the start
-            now_ms=broker.now_ms,
-            now_wall_ms=lambda: WALL_BEGINS_MS + broker.now_ms() + broker.node.wall_offset_ms,
+            clock=BrokerClock(broker),
         )
         self._handlers: dict[type[Any], Callable[[Any], Coroutine[Any, Any, Any]]] = {
             gm.JoinGroup: self.coordinator.join,

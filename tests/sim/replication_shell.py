@@ -47,7 +47,7 @@ class ReplicationShell:
         self.links = FollowerLinks(
             identity=None,  # type: ignore[arg-type]  # the streams know who we are
             endpoint_of=lambda _: None,
-            tls=None,
+            dial=None,  # type: ignore[arg-type]  # the streams are simulated
             make_stream=partial(SimulatedFollowerStream, shell=self),  # type: ignore[arg-type]
             behind_records=BEHIND_RECORDS,
             near_records=NEAR_RECORDS,

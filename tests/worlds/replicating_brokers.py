@@ -11,12 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import patch
-
-import grpc
-import grpc.aio
 
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.log.log_config import LogConfig
@@ -26,10 +22,9 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_broker.replication.streams import follower_stream
 from odradek_broker.replication.streams.follower_links import FollowerLinks
-from odradek_broker.replication.streams.follower_stream import FollowerIdentity
-from odradek_broker.rpc.servicers.replication_servicer import ReplicationServicer
+from odradek_broker.replication.streams.follower_sessions import FollowerSessions
+from odradek_broker.replication.streams.follower_stream import FollowerIdentity, StreamBroken
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -103,31 +98,27 @@ class StepPool:
             self.finish()
 
 
-class MemoryCall:
-    """One stream, as the follower holds it: grpc.aio's channel and call in one."""
+class MemoryStream:
+    """One stream between two brokers: the follower's connection and, as `leader_end`, the leader's."""
 
     def __init__(self, cluster: MemoryCluster, leader: MemoryBroker) -> None:
         self._cluster = cluster
-        self.requests: asyncio.Queue[Any] = asyncio.Queue()
+        self.requests: asyncio.Queue[pb.ReplicateRequest] = asyncio.Queue()
         self.responses: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.metadata = asyncio.Event()
-        context = Context(self, cluster)
-        self._serving = asyncio.create_task(leader.servicer.Replicate(None, context))
+        self.is_accepted = asyncio.Event()
+        self._serving = asyncio.create_task(leader.followers.serve(LeaderEnd(self, cluster)))
         self._serving.add_done_callback(self._served)
         self.follower = 0
 
     def _served(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             task.exception()
-        self.metadata.set()
+        self.is_accepted.set()
         self.responses.put_nowait(None)
-
-    def stream_stream(self, _method: str, **_: Any) -> Callable[[], MemoryCall]:
-        return lambda: self
 
     async def write(self, request: pb.ReplicateRequest) -> None:
         if self._serving.done():
-            raise ConnectionResetError("the leader ended the stream")
+            raise StreamBroken("the leader ended the stream")
         if request.HasField("hello"):
             self.follower = request.hello.broker_id
         received = pb.ReplicateRequest.FromString(request.SerializeToString())
@@ -135,42 +126,40 @@ class MemoryCall:
         if self._cluster.passes_request(self.follower, received):
             self.requests.put_nowait(received)
 
-    async def initial_metadata(self) -> None:
-        await self.metadata.wait()
+    async def accepted(self) -> None:
+        await self.is_accepted.wait()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (response := await self.responses.get()) is not None:
-            yield response
-        raise ConnectionResetError("the leader ended the stream")
-
-    def cancel(self) -> None:
-        self._serving.cancel()
+    async def read(self) -> bytes:
+        response = await self.responses.get()
+        if response is None:
+            raise StreamBroken("the leader ended the stream")
+        return response
 
     async def close(self) -> None:
         self._serving.cancel()
         await asyncio.gather(self._serving, return_exceptions=True)
 
 
-class Context:
-    """The leader's end of a call, as grpc.aio hands it to the servicer."""
+class LeaderEnd:
+    """The leader's end of a MemoryStream."""
 
-    def __init__(self, call: MemoryCall, cluster: MemoryCluster) -> None:
-        self._call = call
+    def __init__(self, stream: MemoryStream, cluster: MemoryCluster) -> None:
+        self._stream = stream
         self._cluster = cluster
 
+    def is_from(self, broker_id: int) -> bool:
+        return True
+
     async def read(self) -> pb.ReplicateRequest:
-        return await self._call.requests.get()
+        return await self._stream.requests.get()
 
-    async def write(self, response: bytes) -> None:
-        response = self._cluster.changes_response(self._call.follower, response)
-        self._cluster.responses.append((self._call.follower, response))
-        self._call.responses.put_nowait(response)
+    async def write(self, message: bytes) -> None:
+        message = self._cluster.changes_response(self._stream.follower, message)
+        self._cluster.responses.append((self._stream.follower, message))
+        self._stream.responses.put_nowait(message)
 
-    async def send_initial_metadata(self, _: Any) -> None:
-        self._call.metadata.set()
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise grpc.aio.AbortError(f"{code}: {details}")
+    async def accept(self) -> None:
+        self._stream.is_accepted.set()
 
 
 class MemoryBroker:
@@ -196,12 +185,11 @@ class MemoryBroker:
             on_offline=self.offline.append,
             on_broken=lambda broken: self.offline.extend(map(str, broken)),
         )
-        self.servicer = ReplicationServicer(
+        self.followers = FollowerSessions(
             cluster_id=CLUSTER_ID,
             table=self.table,
             partition_bytes_max=1 << 20,
             message_bytes_max=1 << 20,
-            is_mutual_tls=False,
         )
         self.links = FollowerLinks(
             identity=FollowerIdentity(
@@ -212,7 +200,7 @@ class MemoryBroker:
                 credit_bytes=1 << 20,
             ),
             endpoint_of=lambda leader: ("memory", leader),
-            tls=None,
+            dial=cluster.dial,
         )
         self.table.links = self.links
         self.partitions = LocalPartitions(
@@ -362,8 +350,8 @@ class MemoryCluster:
             while not condition():  # noqa: ASYNC110  a poll of what several brokers do
                 await asyncio.sleep(0.001)
 
-    def channel(self, _host: str, port: int, _tls: None, *, peer: str) -> MemoryCall:
-        return MemoryCall(self, self.brokers[port])
+    def dial(self, leader: BrokerId, _host: str, _port: int) -> MemoryStream:
+        return MemoryStream(self, self.brokers[leader])
 
 
 @asynccontextmanager
@@ -372,14 +360,12 @@ async def memory_cluster(
 ) -> AsyncIterator[MemoryCluster]:
     """So many brokers, which are closed at the end."""
     cluster = MemoryCluster(brokers, settings)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(patch.object(follower_stream, "internal_channel", cluster.channel))
-        ticking = [asyncio.create_task(b.table.tick()) for b in cluster.brokers.values()]
-        try:
-            yield cluster
-        finally:
-            for task in ticking:
-                task.cancel()
-            await asyncio.gather(*ticking, return_exceptions=True)
-            for broker in cluster.brokers.values():
-                await broker.links.close()
+    ticking = [asyncio.create_task(b.table.tick()) for b in cluster.brokers.values()]
+    try:
+        yield cluster
+    finally:
+        for task in ticking:
+            task.cancel()
+        await asyncio.gather(*ticking, return_exceptions=True)
+        for broker in cluster.brokers.values():
+            await broker.links.close()

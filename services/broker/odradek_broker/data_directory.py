@@ -7,7 +7,7 @@ from typing import Final
 
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_runtime.lifecycle import ProcessRefused, bounded
@@ -62,7 +62,7 @@ def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -
 
 
 async def close_data_directory(
-    directory: LogDirectory, pool: DiskPool, *, broker_epoch: BrokerEpoch | None
+    directory: LogDirectory, pool: Pool, *, broker_epoch: BrokerEpoch | None
 ) -> None:
     """Sync and mark; `broker_epoch` None: it is no clean end.
 

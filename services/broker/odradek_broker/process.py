@@ -17,22 +17,14 @@ from typing import Any, Final
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer, EverybodyMay
 from odradek_broker.access.oauth_tokens import token_verifier
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.broker import Broker, Environment
 from odradek_broker.cluster.catch_up import CatchUp
-from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import LoopTick
-from odradek_broker.cluster.isr_proposals import IsrProposals
-from odradek_broker.cluster.lease import Lease
-from odradek_broker.cluster.membership import Membership
-from odradek_broker.cluster.metadata_feed import MetadataFeed
-from odradek_broker.cluster.producer_ids import ProducerIdSource
+from odradek_broker.cluster.heartbeat import Heartbeat
+from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
 from odradek_broker.cluster.registration import (
     wire_listeners,
 )
-from odradek_broker.cluster.topic_creation import TopicCreation
-from odradek_broker.context import BrokerContext
-from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.data_directory import (
-    close_data_directory,
     open_data_directory,
     warn_of_few_descriptors,
 )
@@ -40,23 +32,15 @@ from odradek_broker.kafka.kafka_services import kafka_services
 from odradek_broker.kafka.listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.metrics import PREFIX, BrokerMetrics
-from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
-from odradek_broker.replication.disk.full_disk import FullDisk
-from odradek_broker.replication.disk.upkeep import Upkeep
-from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.partition_table import PartitionTable
-from odradek_broker.replication.streams.follower_links import FollowerLinks
-from odradek_broker.replication.streams.follower_stream import FollowerIdentity
 from odradek_broker.rpc.listeners import GrpcListeners
+from odradek_broker.rpc.replication_dial import grpc_dial
 from odradek_broker.rpc.services import add_services
-from odradek_broker.settings import REPLICATION, BrokerSettings, is_kafka_listener
+from odradek_broker.settings import BrokerSettings, is_kafka_listener
 from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.identity import (
-    BrokerEpoch,
     BrokerId,
-    ClusterId,
     IncarnationId,
 )
 from odradek_protocol.kafka.messages import warm_up
@@ -64,10 +48,10 @@ from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.clock import boottime_ms, monotonic_ms
+from odradek_runtime.clock import SYSTEM_CLOCK, boottime_ms, monotonic_ms
 from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.grpc_endpoints import InternalChannels, Probes
-from odradek_runtime.lifecycle import ProcessRefused, StopRequest, announce_ready
+from odradek_runtime.lifecycle import StopRequest, announce_ready
 from odradek_runtime.listeners import (
     ListenerAddress,
     refuse_open_without_authentication,
@@ -96,7 +80,6 @@ class BrokerProcess:
         )
         refuse_unencrypted_listeners(settings, insecure=insecure)
         self._broker_id = BrokerId(settings.node_id)
-        self._incarnation = IncarnationId(secrets.token_bytes(16))
         self._is_ready = False
         self._catch_up = CatchUp(self._broker_id, timeout_ms=settings.readiness_catch_up_timeout_ms)
         self._may_serve_kafka = asyncio.Event()
@@ -115,98 +98,27 @@ class BrokerProcess:
         """Live until `stop` is set, or something that cannot be mended happens."""
         self._stop = stop
         settings = self._settings
-        self._directory = open_data_directory(
-            settings, broker_id=self._broker_id, incarnation=self._incarnation
-        )
-        self._tick = LoopTick()
-        self._tick.start()
-        self._pool = DiskPool(threads_max=settings.pool_threads_max)
-        self._lease = Lease(settings.lease_ms)
-        self._controllers = ControllerClient(
-            settings.controllers,
-            self._tls,
-            identity=ClusterIdentity(
-                settings.cluster_id,
-                controller_ids=[node for node, _, _ in settings.controllers],
-                metadata_incarnation_id=self._directory.metadata_incarnation_id,
-            ),
+        incarnation = IncarnationId(secrets.token_bytes(16))
+        directory = open_data_directory(
+            settings, broker_id=self._broker_id, incarnation=incarnation
         )
         self._peers = InternalChannels(self._tls)
-        self._proposals = IsrProposals(
-            broker_id=self._broker_id,
-            controllers=self._controllers,
-            on_stale=lambda: self._membership.found_stale(),
-        )
-        self._producer_ids = ProducerIdSource(
-            broker_id=self._broker_id, controllers=self._controllers
-        )
-        self._table = PartitionTable(
-            broker_id=self._broker_id,
-            directory=self._directory,
-            defaults=settings.log_defaults(),
-            settings=ReplicaSettings(
-                replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
-                producer_id_expiration_ms=settings.producer_id_expiration_ms,
-            ),
-            pool=self._pool,
-            proposals=self._proposals,
-            on_offline=lambda reason: self._membership.directory_offline(reason),
-            on_broken=lambda broken: self._membership.partitions_broken(broken),
-        )
-        self._partitions = LocalPartitions(
-            self._table,
-            self._lease,
-            broker_id=self._broker_id,
-            reads_by_rack=bool(settings.replica_selector),
-            acks_all_without_controller=settings.acks_all_without_controller,
-        )
-        self._feed = MetadataFeed(
-            broker_id=self._broker_id,
-            controllers=self._controllers,
-            on_change=self._image_changed,
-            on_refused=lambda reason: self._stop.set(
-                "the metadata cannot be followed", failure=ProcessRefused(reason)
-            ),
-        )
-        self._membership = Membership(
+        self._broker = Broker(
             settings,
-            directory=self._directory,
-            pool=self._pool,
-            controllers=self._controllers,
-            feed=self._feed,
-            lease=self._lease,
-            tick=self._tick,
-            logs=self._table,
-            tls=self._tls,
-            incarnation=self._incarnation,
-            on_registered=self._registered,
-            on_stale=self._stale,
-        )
-        self._upkeep = Upkeep(
-            table=self._table,
-            directory=self._directory,
-            checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
-            retention_interval_ms=settings.log_retention_check_interval_ms,
-            compact_interval_ms=settings.log_cleaner_backoff_ms,
-            stray_retention_ms=settings.log_dir_stray_retention_ms,
-        )
-        self._full_disk = FullDisk(
-            table=self._table, directory=self._directory, on_change=self._membership.directory_full
-        )
-        self._topic_creation = TopicCreation(
-            controllers=self._controllers,
-            image=lambda: self._partitions.image,
-            watch_image=self._partitions.watch_image,
-            is_enabled=settings.auto_create_topics_enable,
-            partition_count=settings.num_partitions,
-            replication_factor=settings.default_replication_factor,
-        )
-        self._groups = GroupCoordinator(
-            settings=settings,
-            partitions=self._partitions,
-            topic_creation=self._topic_creation,
+            Environment(
+                clock=SYSTEM_CLOCK,
+                pool=DiskPool(threads_max=settings.pool_threads_max),
+                controller_channels=InternalChannels(self._tls),
+                dial=grpc_dial(self._tls),
+                beating=self._beating,
+            ),
+            directory=directory,
+            incarnation=incarnation,
+            on_end=lambda reason, failure: stop.set(reason, failure=failure),
             authorizer=self._authorizer,
         )
+        self._broker.image_listeners.append(self._image_changed)
+        self._broker.tick.start()
         is_clean = False
         try:
             self._bind()
@@ -228,22 +140,20 @@ class BrokerProcess:
             await self._close(is_clean)
 
     def _background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        upkeep = self._upkeep
         return {
-            "metadata feed": self._feed.run,
+            **self._broker.background(),
             "probes": self._probes.run,
-            "isr proposals": self._proposals.run,
-            "tick": self._table.tick,
-            "flush": upkeep.flush,
-            "checkpoint": upkeep.checkpoint,
-            "retention": upkeep.retain,
-            "sweep": upkeep.sweep,
-            "compaction": upkeep.compact,
-            "loop lag": upkeep.measure_loop_lag,
-            "full disk": self._full_disk.run,
-            "groups": self._groups.run,
             "kafka listeners": self._serve_kafka,
         }
+
+    def _beating(self, heartbeat: Heartbeat, identity: ClusterIdentity) -> HeartbeatThreads:
+        return HeartbeatThreads(
+            heartbeat,
+            controllers=self._settings.controllers,
+            interval_ms=self._settings.heartbeat_interval_ms,
+            tls=self._tls,
+            identity=identity,
+        )
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -254,9 +164,9 @@ class BrokerProcess:
             self._tls,
             authorizer=self._authorizer,
             quotas=self._quotas,
-            credentials=lambda: self._partitions.image.scram,
+            credentials=lambda: self._broker.partitions.image.scram,
             tokens=self._tokens,
-            is_registered=lambda broker_id: broker_id in self._feed.image.brokers,
+            is_registered=lambda broker_id: broker_id in self._broker.feed.image.brokers,
             budget=self._budget,
         )
         self._ports |= self._grpc.bind()
@@ -265,11 +175,11 @@ class BrokerProcess:
     async def _serve_admin_http(self) -> None:
         settings = self._settings
         self._metrics = BrokerMetrics(
-            table=self._table,
-            directory=self._directory,
-            lease=self._lease,
-            tick=self._tick,
-            loop_lag_seconds=lambda: self._upkeep.loop_lag_s,
+            table=self._broker.table,
+            directory=self._broker.directory,
+            lease=self._broker.lease,
+            tick=self._broker.tick,
+            loop_lag_seconds=lambda: self._broker.upkeep.loop_lag_s,
         )
         self._metrics.extra.append(self._kafka.counters.families)
         certificates = {
@@ -282,7 +192,7 @@ class BrokerProcess:
             liveness={"event loop": lambda: ""},
             readiness={
                 "serving": self._why_not_ready,
-                "data directory": lambda: self._table.offline_reason,
+                "data directory": lambda: self._broker.table.offline_reason,
             },
         )
         if settings.metrics_port >= 0:
@@ -297,7 +207,7 @@ class BrokerProcess:
         settings, health = self._settings, self._grpc.health
         self._probes = Probes(
             health,
-            why_not_live=lambda: self._table.offline_reason,
+            why_not_live=lambda: self._broker.table.offline_reason,
             why_not_ready=self._why_not_ready,
         )
         await self._probes.tell()
@@ -309,59 +219,35 @@ class BrokerProcess:
     def _why_not_ready(self) -> str:
         if not self._is_ready:
             return "still starting, or stopping"
-        if self._lease.until_ms < boottime_ms():
+        if self._broker.lease.until_ms < boottime_ms():
             return "the active controller does not answer, or has fenced this broker"
-        return self._catch_up.why_not(self._feed.image, monotonic_ms())
+        return self._catch_up.why_not(self._broker.feed.image, monotonic_ms())
 
     async def _live(self) -> None:
         settings = self._settings
-        await self._membership.join(
-            lambda: self._directory.load(lambda topic, _: self._table.log_config(topic)),
+        await self._broker.join(
             wire_listeners(
                 [
                     settings.advertised(one.name, self._ports[one.name])
                     for one in settings.listeners
                 ],
                 security_protocol="PLAINTEXT" if self._tls is None else "SSL",
-            ),
+            )
         )
-        self._table.links = FollowerLinks(
-            identity=FollowerIdentity(
-                cluster_id=ClusterId(settings.cluster_id),
-                broker_id=self._broker_id,
-                broker_epoch=self._membership.epoch,
-                directory_id=self._directory.directory_id,
-                credit_bytes=settings.replica_credit_bytes,
-            ),
-            endpoint_of=self._replication_endpoint,
-            tls=self._tls,
-            catch_up_bytes_per_s=settings.follower_replication_throttled_rate,
-        )
-        self._table.activate(self._feed.image)
-        warn_of_few_descriptors(self._directory, self._settings)
+        warn_of_few_descriptors(self._broker.directory, settings)
         await self._start_servers()
-        await self._membership.ask_unfenced()
+        await self._broker.membership.ask_unfenced()
         await self._become_ready()
         await self._stop.wait()
 
     async def _start_servers(self) -> None:
-        self._context = BrokerContext(
-            broker_id=self._broker_id,
-            broker_epoch=self._membership.epoch,
-            cluster_id=ClusterId(self._settings.cluster_id),
-            settings=self._settings,
-            partitions=self._partitions,
-            controllers=self._controllers,
+        add_services(
+            self._grpc,
+            self._broker,
             peers=self._peers,
-            producer_ids=self._producer_ids,
-            topic_creation=self._topic_creation,
-            groups=self._groups,
-            lease=self._lease,
-            counters=self._table.counters,
-            pool=self._pool,
-            tls=self._tls,
+            quotas=self._quotas,
+            is_mutual_tls=self._tls is not None,
         )
-        add_services(self._grpc, self._context, self._table, quotas=self._quotas)
         await self._grpc.start()
 
     async def _become_ready(self) -> None:
@@ -371,7 +257,7 @@ class BrokerProcess:
         await self._probes.tell()
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
-        for told in unused_settings(self._settings, self._feed.image):
+        for told in unused_settings(self._settings, self._broker.feed.image):
             _log.warning("A setting is the cluster's", told=told)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
@@ -379,8 +265,7 @@ class BrokerProcess:
     async def _serve_kafka(self) -> None:
         await self._may_serve_kafka.wait()
         services = kafka_services(
-            self._context,
-            self._table,
+            self._broker,
             authorizer=self._authorizer,
             quotas=self._quotas,
             budget=self._budget,
@@ -388,32 +273,17 @@ class BrokerProcess:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kafka.serve(Registry(services), ready=self._serves_kafka))
             if any(is_kafka_listener(one.name) for one in self._settings.listeners):
-                group.create_task(_warm_up(self._table.counters))
+                group.create_task(_warm_up(self._broker.table.counters))
 
     # --- living ----------------------------------------------------------------------------------
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.acls:
             self._authorizer.entries_changed(image.acls)
-        self._table.apply(image, delta)
-        self._partitions.image_changed()
         if delta.scram_users:
             self._grpc.sessions.sweep()
         if delta.quotas:
             self._quotas.quotas_changed(image.quotas)
-        self._membership.image_changed(image, delta)
-
-    def _replication_endpoint(self, broker_id: BrokerId) -> tuple[str, int] | None:
-        broker = self._feed.image.brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoint(REPLICATION)
-        return None if endpoint is None else (endpoint.host, endpoint.port)
-
-    def _registered(self, epoch: BrokerEpoch) -> None:
-        self._proposals.broker_epoch = epoch
-        self._producer_ids.broker_epoch = epoch
-
-    def _stale(self, refused: ProcessRefused) -> None:
-        self._stop.set("another process has this broker id", failure=refused)
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -422,30 +292,18 @@ class BrokerProcess:
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
         await self._probes.tell()
-        timeout_ms = self._settings.controlled_shutdown_timeout_ms
-        return await self._membership.leave(timeout_ms / 1000)
+        return await self._broker.leave()
 
     async def _close(self, is_clean: bool) -> None:
         """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
-        self._tick.stop()
+        self._broker.tick.stop()
         self._kafka.close()
         await self._grpc.stop(_SERVER_GRACE_S)
         if self._admin_http is not None:
             await self._admin_http.stop()
         await self._grpc.health.close()
-        if self._table.links is not None:
-            await self._table.links.close()
-        registered = self._membership.epoch
-        await close_data_directory(
-            self._directory,
-            self._pool,
-            broker_epoch=registered if is_clean and registered >= 0 else None,
-        )
-        self._lease.end()
-        self._membership.stop()
-        self._pool.close()
+        await self._broker.close(is_clean=is_clean)
         await self._peers.close()
-        await self._controllers.close()
 
 
 async def _warm_up(counters: Counters) -> None:

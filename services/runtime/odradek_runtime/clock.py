@@ -1,4 +1,7 @@
-"""Clocks, by purpose. Inside the product time is `int` milliseconds unless a name says ns."""
+"""Clocks, by purpose. Inside the product time is `int` milliseconds unless a name says ns.
+
+Code that a simulator runs takes a `Clock` from outside; the rest calls the functions.
+"""
 
 from __future__ import annotations
 
@@ -23,3 +26,22 @@ def monotonic_ms() -> int:
 def boottime_ms() -> int:
     """For leases: goes on while the machine is suspended."""
     return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
+
+
+class Clock:
+    """The three clocks of this machine as one value, so that a simulator can pass another one."""
+
+    def wall_ms(self) -> int:
+        """Return `wall_ms()`."""
+        return wall_ms()
+
+    def monotonic_ms(self) -> int:
+        """Return `monotonic_ms()`."""
+        return monotonic_ms()
+
+    def boottime_ms(self) -> int:
+        """Return `boottime_ms()`."""
+        return boottime_ms()
+
+
+SYSTEM_CLOCK: Final = Clock()

@@ -21,6 +21,7 @@ from odradek_broker.cluster.heartbeat import (
     HeartbeatNews,
     LoopTick,
 )
+from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_metadata_quorum.controller import registration
@@ -250,13 +251,16 @@ class _Beating:
         self.heartbeat = Heartbeat(
             broker_id=BrokerId(4),
             broker_epoch=BrokerEpoch(epoch),
-            controllers=[(1, "127.0.0.1", port)],
-            interval_ms=20,
             lease=self.lease,
             tick=self.tick,
             loop=asyncio.get_running_loop(),
             on_news=lambda _news: None,
             on_stale=self.stale.set,
+        )
+        self.threads = HeartbeatThreads(
+            self.heartbeat,
+            controllers=[(1, "127.0.0.1", port)],
+            interval_ms=20,
             tls=tls,
             identity=ClusterIdentity("c"),
         )
@@ -269,7 +273,7 @@ async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
     beating.tick.start()
     beating.heartbeat.want_fence = False
     beating.heartbeat.image_offset = 1 << 40
-    beating.heartbeat.start()
+    beating.threads.start()
     await until(lambda: beating.lease.until_ms > boottime_ms())
     beating.tick.stop()  # as if the loop stood still
     beating.tick.at_ms = monotonic_ms() - LOOP_AGE_MAX_MS - 1
@@ -277,17 +281,17 @@ async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
     renewed_to = beating.lease.until_ms
     await asyncio.sleep(0.2)
     assert beating.lease.until_ms == renewed_to
-    beating.heartbeat.stop()
+    beating.threads.stop()
 
 
 async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController) -> None:
     beating = _Beating(controller.port, await registered(controller) - 1)
     beating.tick.start()
-    beating.heartbeat.start()
+    beating.threads.start()
     async with asyncio.timeout(10):
         await beating.stale.wait()
     assert beating.lease.until_ms == 0
-    beating.heartbeat.stop()
+    beating.threads.stop()
     beating.tick.stop()
 
 
@@ -298,11 +302,11 @@ async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryContr
     assert outcome.is_good
     beating = _Beating(controller.port, epoch)
     beating.tick.start()
-    beating.heartbeat.start()
+    beating.threads.start()
     async with asyncio.timeout(10):
         await beating.stale.wait()
     assert beating.lease.until_ms == 0
-    beating.heartbeat.stop()
+    beating.threads.stop()
     beating.tick.stop()
 
 
@@ -313,7 +317,7 @@ def _answer(epoch: int, **fields: Any) -> pb.HeartbeatResponse:
 async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_was_heard() -> None:
     """It does not know yet that it was: it would renew leases, let brokers go, call them stale."""
     beating = _Beating(1, epoch=7)
-    received = beating.heartbeat._received
+    received = beating.heartbeat.received
     received(ControllerId(2), _answer(5), 1_000)
     until_ms = beating.lease.until_ms
     assert until_ms == 3_000
@@ -362,11 +366,11 @@ async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_p
     await server.start()
     beating = _Beating(port, 1, tls=files["broker-4"])
     beating.tick.start()
-    beating.heartbeat.start()
+    beating.threads.start()
     await until(lambda: bool(pulse.serials))
     authority.renew("broker-4", days=1)
     renewed = x509.load_pem_x509_certificate(files["broker-4"].certificate.read_bytes())
     await until(lambda: renewed.serial_number in pulse.serials)
-    beating.heartbeat.stop()
+    beating.threads.stop()
     beating.tick.stop()
     await server.stop(0)

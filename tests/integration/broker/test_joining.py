@@ -10,10 +10,8 @@ import pytest
 
 from odradek_broker.cluster import membership
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import (
-    Heartbeat,
-    LoopTick,
-)
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, LoopTick
+from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
@@ -73,7 +71,13 @@ class Rejoining:
             lease=Lease(2_000),
             tick=LoopTick(),
             logs=cast(LogEnds, None),
-            tls=None,
+            beating=lambda heartbeat: HeartbeatThreads(
+                heartbeat,
+                controllers=settings.controllers,
+                interval_ms=settings.heartbeat_interval_ms,
+                tls=None,
+                identity=self.client.identity,
+            ),
             incarnation=IncarnationId(b"a" * 16),
             on_registered=lambda _epoch: self._registered.set(),
             on_stale=self.stale.append,
@@ -116,7 +120,8 @@ async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(membership, "_PATIENCE_S", 0.01)
     member = Rejoining(controller, previous_broker_epoch=-1).member
-    member._heartbeat = cast(Heartbeat, SimpleNamespace(want_fence=True, beat_now=lambda: None))
+    member._heartbeat = cast(Heartbeat, SimpleNamespace(want_fence=True))
+    member._beating = cast(Beating, SimpleNamespace(beat_now=lambda: None))
     waiting = asyncio.create_task(member.ask_unfenced())
     await until(lambda: len(caplog.records) >= 2)
     assert caplog.records[0].__dict__["odradek_fields"] == {

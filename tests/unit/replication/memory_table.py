@@ -26,6 +26,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import Partition, Topic
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from tests.unit.log.material import TOPIC, TOPIC_ID, Broker
 
 CONFIG = LogConfig(segment_bytes=1 << 20)
@@ -75,6 +76,7 @@ async def table_of(
     on_broken: Callable[[tuple[TopicIdPartition, ...]], None] = lambda broken: pytest.fail(
         f"bugs ended {broken}"
     ),
+    clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
     """The replicas of a directory, and what the controller was told of its room."""
     told: list[bool] = []
@@ -88,6 +90,7 @@ async def table_of(
         proposals=proposals,
         on_offline=on_offline,
         on_broken=on_broken,
+        clock=clock,
     )
     links: Any = NoLinks()
     table.links = links

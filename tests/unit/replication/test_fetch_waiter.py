@@ -22,7 +22,7 @@ class Host:
 
     def __init__(self) -> None:
         self.visible_bytes = 0
-        self.watchers: set[Any] = set()
+        self.watchers: dict[Any, None] = {}
         self.replica = Replica()
 
     def appears(self, size_bytes: int) -> None:

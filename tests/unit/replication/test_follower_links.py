@@ -44,7 +44,7 @@ class Lanes:
         self.links = FollowerLinks(
             identity=None,  # type: ignore[arg-type]  # only the streams use it
             endpoint_of=lambda _: None,
-            tls=None,
+            dial=None,  # type: ignore[arg-type]  # streams are recorded, not opened
             make_stream=RecordedStream,  # type: ignore[arg-type]
             behind_records=100,
             near_records=10,

@@ -13,8 +13,10 @@ from odradek_broker.replication.streams.follower_stream import (
     FollowerIdentity,
     FollowerStream,
     Lane,
+    StreamBroken,
 )
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, DirectoryId
+from odradek_runtime.clock import SYSTEM_CLOCK
 
 LEADER = BrokerId(1)
 BOUND_S = 10.0
@@ -39,28 +41,18 @@ class DyingLeader:
             self.is_cancelling.set()
             await self.may_end_write.wait()
 
-    async def initial_metadata(self) -> None:
+    async def accepted(self) -> None:
         pass
 
-    async def __aiter__(self) -> Any:
+    async def read(self) -> bytes:
         await self.breaks.wait()
-        raise ConnectionResetError("the leader is gone")
-        yield
-
-    def cancel(self) -> None:
-        pass
-
-    # --- and its channel ---
-
-    def stream_stream(self, _method: str, **_: Any) -> Any:
-        return lambda: self
+        raise StreamBroken("the leader is gone")
 
     async def close(self) -> None:
         pass
 
 
-def follower_of(monkeypatch: pytest.MonkeyPatch, leader: DyingLeader) -> FollowerStream:
-    monkeypatch.setattr(follower_stream, "internal_channel", lambda *_, **__: leader)
+def follower_of(leader: DyingLeader) -> FollowerStream:
     return FollowerStream(
         LEADER,
         Lane.HOT,
@@ -72,7 +64,8 @@ def follower_of(monkeypatch: pytest.MonkeyPatch, leader: DyingLeader) -> Followe
             credit_bytes=1 << 20,
         ),
         endpoint_of=lambda _: ("127.0.0.1", 1),
-        tls=None,
+        dial=lambda *_: leader,
+        clock=SYSTEM_CLOCK,
         session_ids=itertools.count(1),
         by_session={},
         on_distance=lambda *_: None,
@@ -90,10 +83,10 @@ async def broken_while_writing(stream: FollowerStream, leader: DyingLeader) -> N
     await leader.is_cancelling.wait()
 
 
-async def test_it_closes_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_closes_while_the_leader_breaks_off() -> None:
     """All brokers of a cluster are stopped at once."""
     leader = DyingLeader()
-    stream = follower_of(monkeypatch, leader)
+    stream = follower_of(leader)
     await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
     closing = asyncio.create_task(stream.close())
     await asyncio.sleep(0)
@@ -105,7 +98,7 @@ async def test_it_ends_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPat
     """The last partition has moved to another leader."""
     monkeypatch.setattr(follower_stream, "_LINGER_S", 0.0)
     leader = DyingLeader()
-    stream = follower_of(monkeypatch, leader)
+    stream = follower_of(leader)
     await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
     stream.end()
     while not stream._task.cancelling():  # noqa: ASYNC110

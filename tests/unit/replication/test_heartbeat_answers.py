@@ -10,7 +10,6 @@ from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.clock import boottime_ms
-from odradek_runtime.cluster_identity import ClusterIdentity
 
 
 def answer(epoch: int, error: ErrorCode = ErrorCode.NONE) -> pb.HeartbeatResponse:
@@ -23,24 +22,20 @@ async def test_the_refusal_of_a_stranger_takes_no_lease_away() -> None:
     heartbeat = Heartbeat(
         broker_id=BrokerId(1),
         broker_epoch=BrokerEpoch(500),
-        controllers=[],
-        interval_ms=250,
         lease=lease,
         tick=LoopTick(),
         loop=asyncio.get_running_loop(),
         on_news=lambda _: None,
         on_stale=lambda: None,
-        tls=None,
-        identity=ClusterIdentity("c"),
     )
-    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    heartbeat.received(ControllerId(1), answer(5), boottime_ms())
     assert lease.until_ms > 0
     for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR):
-        heartbeat._received(ControllerId(3), answer(9, code), boottime_ms())
+        heartbeat.received(ControllerId(3), answer(9, code), boottime_ms())
     lease.until_ms = 0
-    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    heartbeat.received(ControllerId(1), answer(5), boottime_ms())
     assert lease.until_ms > 0, "the answers of the real controller renew nothing any more"
-    heartbeat._received(ControllerId(2), answer(6), boottime_ms())
+    heartbeat.received(ControllerId(2), answer(6), boottime_ms())
     lease.until_ms = 0
-    heartbeat._received(ControllerId(1), answer(5), boottime_ms())
+    heartbeat.received(ControllerId(1), answer(5), boottime_ms())
     assert lease.until_ms == 0, "a deposed controller renewed the lease"

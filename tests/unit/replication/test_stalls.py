@@ -10,8 +10,8 @@ import pytest
 
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.replication import partition_host, partition_table
 from odradek_broker.replication.partition_table import StallLog
+from odradek_runtime.clock import Clock
 from tests.unit.log.material import memory_broker
 from tests.unit.replication.memory_table import CONFIG, OWN, table_of
 
@@ -19,14 +19,14 @@ LAG_MAX_MS = 1_000
 _WAIT_S_MAX = 20.0
 
 
-class Clock:
-    """CLOCK_BOOTTIME as the test wants it."""
+class SetClock(Clock):
+    """A boot-time clock that the test sets; the others are the machine's."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.reads = 0
 
-    def __call__(self) -> int:
+    def boottime_ms(self) -> int:
         self.reads += 1
         return self.now_ms
 
@@ -47,14 +47,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_suspended_machine_does_not_shrink_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, proposals = Clock(), Proposals()
-    monkeypatch.setattr(partition_table, "boottime_ms", clock)
-    monkeypatch.setattr(partition_host, "boottime_ms", clock)
+async def test_a_suspended_machine_does_not_shrink_the_isr() -> None:
+    clock, proposals = SetClock(), Proposals()
     broker = memory_broker(CONFIG)
     broker.append(3)  # the other replica has none of it
     settings = ReplicaSettings(replica_lag_time_max_ms=LAG_MAX_MS)
-    async with table_of(broker, 1, leader=OWN, settings=settings, proposals=proposals) as (
+    async with table_of(
+        broker, 1, leader=OWN, settings=settings, proposals=proposals, clock=clock
+    ) as (
         table,
         _,
     ):
@@ -91,11 +91,10 @@ def test_stalls_are_one_line_a_minute_with_their_count_and_the_longest(
 
 
 async def test_a_broker_writes_many_stalls_as_few_lines(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(partition_table, "boottime_ms", clock)
-    async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
+    clock = SetClock()
+    async with table_of(memory_broker(CONFIG), 1, leader=OWN, clock=clock) as (table, _):
         ticking = asyncio.create_task(table.tick())
         try:
             for stall in range(1, 54):

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.streams.follower_sessions import FollowerSessions
 from odradek_broker.replication.streams.leader_stream import LeaderStream
-from odradek_broker.rpc.servicers.replication_servicer import ReplicationServicer
 from odradek_protocol.identity import (
     BrokerEpoch,
     ClusterId,
@@ -46,16 +45,16 @@ class FollowersCall:
             if isinstance(next_one, pb.ReplicateRequest):
                 return next_one
             next_one()
-        return grpc.aio.EOF
+        return None
 
     async def write(self, message: bytes) -> None:
         pass
 
-    async def send_initial_metadata(self, metadata: object) -> None:
+    async def accept(self) -> None:
         pass
 
-    async def abort(self, code: object, details: str) -> None:
-        pytest.fail(details)
+    def is_from(self, broker_id: int) -> bool:
+        return True
 
 
 def hello(session_id: int) -> pb.ReplicateRequest:
@@ -81,22 +80,21 @@ DETACH = pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=[WIRE]))
 
 
 @asynccontextmanager
-async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, ReplicationServicer]]:
+async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, FollowerSessions]]:
     """A replica that leads, and the service of its broker."""
     async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
-        servicer = ReplicationServicer(
+        sessions = FollowerSessions(
             cluster_id=ClusterId("c"),
             table=table,
             partition_bytes_max=1 << 20,
             message_bytes_max=1 << 20,
-            is_mutual_tls=False,
         )
-        yield table, table.by_id[TOPIC_ID, 0], servicer
+        yield table, table.by_id[TOPIC_ID, 0], sessions
 
 
 async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
     """A follower that changes lanes detaches in one of them, whose stream ends later."""
-    async with leading() as (_, host, servicer):
+    async with leading() as (_, host, sessions):
         attached: list[int] = []
 
         def count() -> None:
@@ -104,7 +102,7 @@ async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
 
         for session_id in range(1, 4):
             call = FollowersCall([hello(session_id), attach(session_id), count, DETACH, count])
-            await servicer.Replicate(None, call)
+            await sessions.serve(call)
         assert attached == [1, 0] * 3
 
 
@@ -150,7 +148,7 @@ async def test_a_gap_at_the_end_of_a_log_keeps_no_thread_busy() -> None:
 
 @pytest.mark.parametrize("ends", ["the topic", "the leadership"])
 async def test_a_stream_keeps_no_partition_that_is_led_no_longer(ends: str) -> None:
-    async with leading() as (table, host, servicer):
+    async with leading() as (table, host, sessions):
         kept: list[set[PartitionHost]] = []
 
         def look() -> None:
@@ -168,5 +166,5 @@ async def test_a_stream_keeps_no_partition_that_is_led_no_longer(ends: str) -> N
                 image.replay(MetadataOffset(2), 1, change, delta)
             table.apply(image, delta)
 
-        await servicer.Replicate(None, FollowersCall([hello(1), attach(1), look, end, look]))
+        await sessions.serve(FollowersCall([hello(1), attach(1), look, end, look]))
         assert kept == [{host}, set()]

@@ -19,7 +19,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import BrokerEpoch
-from odradek_runtime.clock import boottime_ms
+from odradek_runtime.clock import Clock, boottime_ms
 from tests.unit.log.material import TOPIC_ID, Broker, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
 
@@ -95,6 +95,13 @@ async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
         assert (host.log.recovery_point, another.recovery_point) == (0, 0)
 
 
+class SetForward(Clock):
+    """A machine whose wall clock was set to the far future."""
+
+    def wall_ms(self) -> int:
+        return 1 << 60
+
+
 async def test_flushes_and_removals_go_by_a_clock_that_does_not_jump(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,10 +117,9 @@ async def test_flushes_and_removals_go_by_a_clock_that_does_not_jump(
     retired = broker.files(".log.deleted")
     log.append(batch(log.log_end_offset), now_ms=boottime_ms())
     before = log.recovery_point
-    monkeypatch.setattr(upkeep, "wall_ms", lambda: 1 << 60)
     monkeypatch.setattr(upkeep, "_FLUSH_INTERVAL_S", 0.001)
     monkeypatch.setattr(upkeep, "_SWEEP_INTERVAL_S", 0.001)
-    async with table_of(broker, 1) as (table, _):
+    async with table_of(broker, 1, clock=SetForward()) as (table, _):
         timers = upkeep_of(table, broker)
         tasks = [asyncio.create_task(timer()) for timer in (timers.flush, timers.sweep)]
         loop = asyncio.get_running_loop()

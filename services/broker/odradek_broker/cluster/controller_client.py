@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from odradek_protocol.identity import ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
-from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.listeners import host_port
@@ -42,6 +42,16 @@ class NoController(Exception):
     """No active controller answered in time; the message says what each one said."""
 
 
+class Channels(Protocol):
+    """Channels to other processes, one a peer."""
+
+    def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
+        """Return the channel to `peer` (`controller-1`), opened at its first use."""
+
+    async def close(self) -> None:
+        """Close all channels; calls under way end."""
+
+
 class ControllerClient:
     """Unary calls to the active controller, and the channels to each of them."""
 
@@ -51,12 +61,18 @@ class ControllerClient:
         tls: TlsFiles | None,
         *,
         identity: ClusterIdentity | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        channels: Channels | None = None,
     ) -> None:
-        """`identity` goes with each call: a controller of another cluster refuses it."""
+        """`identity` goes with each call: a controller of another cluster refuses it.
+
+        `channels` are gRPC's unless others are given.
+        """
         self.identity = identity or ClusterIdentity()
         self._endpoints = {ControllerId(node): (host, port) for node, host, port in controllers}
         self._order = list(self._endpoints)
-        self._channels = InternalChannels(tls)
+        self._clock = clock
+        self._channels: Channels = channels or InternalChannels(tls)
         self._active: ControllerId | None = None
 
     def believe(self, controller: int | None) -> None:
@@ -88,13 +104,13 @@ class ControllerClient:
         must bear a request that was done twice (all controller requests are made for that).
         Raises NoController at the deadline.
         """
-        deadline_ms = monotonic_ms() + int(timeout_s * 1000)
+        deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
         # A controller that hangs must not use up the time in which another would answer.
         attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
         said: dict[ControllerId, str] = {}
         while True:
             for controller in self.candidates():
-                left_s = (deadline_ms - monotonic_ms()) / 1000
+                left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
                 if left_s <= 0:
                     raise NoController(self._complaint(method, said))
                 try:

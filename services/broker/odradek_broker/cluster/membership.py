@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import Heartbeat, HeartbeatNews, LoopTick
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, HeartbeatNews, LoopTick
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.registration import register, wire_partitions, wire_restart_class
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import (
     NO_BROKER_EPOCH,
@@ -38,9 +38,9 @@ from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.lifecycle import ProcessRefused, bounded
 from odradek_runtime.logs import event_log
-from odradek_runtime.tls import TlsFiles
 
 _EARLY_LOAD_S: Final = 0.5
 _REPORT_TIMEOUT_S: Final = 2.0
@@ -66,17 +66,19 @@ class Membership:
         settings: BrokerSettings,
         *,
         directory: LogDirectory,
-        pool: DiskPool,
+        pool: Pool,
         controllers: ControllerClient,
         feed: MetadataFeed,
         lease: Lease,
         tick: LoopTick,
         logs: LogEnds,
-        tls: TlsFiles | None,
+        beating: Callable[[Heartbeat], Beating],
         incarnation: IncarnationId,
         on_registered: Callable[[BrokerEpoch], None],
         on_stale: Callable[[ProcessRefused], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`beating` makes what sends the beats of a heartbeat."""
         self.broker_id = BrokerId(settings.node_id)
         self.epoch = NO_BROKER_EPOCH
         self.unfenced = asyncio.Event()
@@ -90,11 +92,13 @@ class Membership:
         self._lease = lease
         self._tick = tick
         self._logs = logs
-        self._tls = tls
+        self._clock = clock
+        self._make_beating = beating
         self._incarnation = incarnation
         self._on_registered = on_registered
         self._on_stale = on_stale
         self._heartbeat: Heartbeat | None = None
+        self._beating: Beating | None = None
         self._report: asyncio.Task[None] | None = None  # of log ends; one at a time
         self._noting_lock = asyncio.Lock()
         self._noting: asyncio.Task[None] | None = None  # of the metadata's incarnation
@@ -199,32 +203,30 @@ class Membership:
         self._heartbeat = Heartbeat(
             broker_id=self.broker_id,
             broker_epoch=self.epoch,
-            controllers=settings.controllers,
-            interval_ms=settings.heartbeat_interval_ms,
             lease=self._lease,
             tick=self._tick,
             loop=asyncio.get_running_loop(),
             on_news=self._heard,
             on_stale=self.found_stale,
-            tls=self._tls,
-            identity=self._controllers.identity,
+            clock=self._clock,
         )
         self._heartbeat.image_offset = self._feed.image.offset
-        self._heartbeat.start()
+        self._beating = self._make_beating(self._heartbeat)
+        self._beating.start()
         _log.info("Registered", broker_id=self.broker_id, broker_epoch=self.epoch)
 
     async def ask_unfenced(self) -> None:
         """Ask to be unfenced, and wait until image and heartbeat both say so."""
         assert self._heartbeat is not None
         self._heartbeat.want_fence = False
-        self._heartbeat.beat_now()
+        self._beat_now()
         await _patiently(
             self.image_shows(
                 lambda image: self.is_registered(image) and not image.brokers[self.broker_id].fenced
             ),
             "the active controller to unfence this broker",
         )
-        self._heartbeat.beat_now()  # the answer to a beat from now on begins the lease
+        self._beat_now()  # the answer to a beat from now on begins the lease
         await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
     # --- the metadata ------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class Membership:
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
             if delta.brokers:  # somebody who stops waits until all have heard of it
-                self._heartbeat.beat_now()
+                self._beat_now()
         registered = image.brokers.get(self.broker_id)
         if (
             registered is not None
@@ -304,13 +306,13 @@ class Membership:
         """Tell the controller that nothing can be written, or can again."""
         if self._heartbeat is not None:
             self._heartbeat.cannot_write = is_full
-            self._heartbeat.beat_now()
+            self._beat_now()
 
     def directory_offline(self, _reason: str) -> None:
         """Tell the controller that the data directory failed."""
         if self._heartbeat is not None:
             self._heartbeat.offline_directories = (self._directory.directory_id,)
-            self._heartbeat.beat_now()
+            self._beat_now()
 
     def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
         """Tell the controller which replicas bugs have ended, all of them."""
@@ -319,7 +321,7 @@ class Membership:
                 common_pb2.TopicIdPartition(topic_id=one.topic_id, partition=one.partition)
                 for one in broken
             )
-            self._heartbeat.beat_now()
+            self._beat_now()
 
     # --- leaving -----------------------------------------------------------------------------------
 
@@ -327,13 +329,18 @@ class Membership:
         """Hand the leaderships over; whether the controller agreed in time."""
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
-        self._heartbeat.beat_now()
+        self._beat_now()
         return await bounded(self._may_leave.wait(), timeout_s, "the controller's leave to stop")
 
     def stop(self) -> None:
-        """Beat no longer."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        """Stop beating."""
+        if self._heartbeat is not None and self._beating is not None:
+            self._heartbeat.is_stopped = True
+            self._beating.stop()
+
+    def _beat_now(self) -> None:
+        assert self._beating is not None, "a beat before the registration"
+        self._beating.beat_now()
 
 
 async def _patiently(waiting: Coroutine[Any, Any, object], what: str) -> None:

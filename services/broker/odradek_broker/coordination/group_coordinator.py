@@ -50,7 +50,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage
-from odradek_runtime.clock import monotonic_ms, wall_ms
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
 OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
@@ -69,16 +69,15 @@ class GroupCoordinator:
         partitions: PartitionService,
         topic_creation: TopicCreation,
         authorizer: Authorizer | None = None,
-        now_ms: Callable[[], int] = monotonic_ms,
-        now_wall_ms: Callable[[], int] = wall_ms,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Sessions run on `now_ms`, a clock that never jumps; `now_wall_ms` stands in records.
+        """Sessions run on the monotonic clock; wall time stands in records.
 
-        Without an authorizer everybody may know of all topics.
+        Without an authorizer everybody may see all topics.
         """
         self._settings = settings
-        self._now_ms = now_ms
-        self._now_wall_ms = now_wall_ms
+        self._now_ms = clock.monotonic_ms
+        self._now_wall_ms = clock.wall_ms
         self._partitions = partitions
         self._topic_creation = topic_creation
         self._authorizer = authorizer or EverybodyMay()
@@ -86,8 +85,10 @@ class GroupCoordinator:
         self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
             topic=OFFSETS_TOPIC,
             partitions=partitions,
-            kind=GroupKind(group_settings(settings), self.catalog, now_ms, now_wall_ms),
-            now_wall_ms=now_wall_ms,
+            kind=GroupKind(
+                group_settings(settings), self.catalog, clock.monotonic_ms, clock.wall_ms
+            ),
+            now_wall_ms=clock.wall_ms,
         )
         self._catalog: TopicCatalog | None = None
         self._catalog_offset = NO_METADATA_OFFSET

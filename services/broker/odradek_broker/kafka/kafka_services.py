@@ -1,37 +1,35 @@
-"""What the Kafka listeners get of a broker: its context, as their handlers' `Services`."""
+"""What the handlers of the Kafka listeners get of a broker: their `Services`."""
 
 from __future__ import annotations
 
 from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.quotas import Quotas
-from odradek_broker.context import BrokerContext
+from odradek_broker.broker import Broker
 from odradek_broker.kafka.services import Services
 from odradek_broker.log.directory.inventory import DirectoryInventory
-from odradek_broker.replication.partition_table import PartitionTable
 from odradek_runtime.budget.client_budget import ClientBudget
 
 
 def kafka_services(
-    context: BrokerContext,
-    table: PartitionTable,
+    broker: Broker,
     *,
     authorizer: Authorizer,
     quotas: Quotas,
     budget: ClientBudget,
 ) -> Services:
-    """The services of this broker's Kafka handlers."""
-    settings = context.settings
+    """Return the services of this broker's Kafka handlers."""
+    settings = broker.settings
     return Services(
         settings=settings,
-        broker_id=context.broker_id,
-        cluster_id=context.cluster_id,
-        partitions=context.partitions,
-        controllers=context.controllers,
-        producer_ids=context.producer_ids,
-        topic_creation=context.topic_creation,
-        inventory=DirectoryInventory(table, str(settings.log_dir)),
+        broker_id=broker.broker_id,
+        cluster_id=broker.cluster_id,
+        partitions=broker.partitions,
+        controllers=broker.controllers,
+        producer_ids=broker.producer_ids,
+        topic_creation=broker.topic_creation,
+        inventory=DirectoryInventory(broker.table, str(settings.log_dir)),
         authorizer=authorizer,
         quotas=quotas,
         budget=budget,
-        groups=context.groups,
+        groups=broker.groups,
     )

@@ -33,7 +33,7 @@ class FetchWaiter:
         self._bytes_missing = 0
         self.mark()
         for host in hosts:
-            host.watchers.add(self)
+            host.watchers[self] = None
 
     def mark(self) -> None:
         """The fetch is about to be read: what comes from now on is new."""
@@ -67,7 +67,7 @@ class FetchWaiter:
     def close(self) -> None:
         """Wait no longer."""
         for host in self._hosts:
-            host.watchers.discard(self)
+            host.watchers.pop(self, None)
 
     @property
     def _is_over(self) -> bool:

@@ -8,9 +8,10 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.record_checks import RecordChecks
 from odradek_protocol.identity import TopicIdPartition
+from odradek_runtime.clock import Clock
 
 if TYPE_CHECKING:
     from odradek_broker.replication.partition_host import PartitionHost
@@ -49,7 +50,8 @@ class FollowerStreamPort(Protocol):
 class Surroundings(Protocol):
     """What all hosts of a broker share."""
 
-    pool: DiskPool
+    clock: Clock
+    pool: Pool
     counters: Counters
     record_checks: RecordChecks
 

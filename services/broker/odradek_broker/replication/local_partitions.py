@@ -35,7 +35,6 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.budget.loop_turns import Pace
-from odradek_runtime.clock import boottime_ms, monotonic_ms
 
 _ACKS_ALL: Final = -1
 _PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
@@ -54,12 +53,13 @@ class LocalPartitions:
         acks_all_without_controller: bool = True,
     ) -> None:
         self._table = table
+        self._clock = table.clock
         self._offsets = PartitionOffsets(table, self._may_answer)
         self._lease = lease
         self._broker_id = broker_id
         self._reads_by_rack = reads_by_rack
         self._acks_all_without_controller = acks_all_without_controller
-        self._image_watchers: set[Callable[[MetadataImage], None]] = set()
+        self._image_watchers: dict[Callable[[MetadataImage], None], None] = {}
         self._is_image_news_due = False
 
     # --- writing ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class LocalPartitions:
         pace: Pace | None = None,
     ) -> list[ReadOutcome]:
         """See PartitionService."""
-        deadline_ms = monotonic_ms() + wait_ms_max
+        deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None
         hosts = [host for want in wants if (host := self.find(*_named(want))) is not None]
         try:
@@ -161,7 +161,7 @@ class LocalPartitions:
                     may_send_files,
                     pace,
                 )
-                left_ms = deadline_ms - monotonic_ms()
+                left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
@@ -346,7 +346,7 @@ class LocalPartitions:
         return not host.is_removed and host.replica.may_answer(
             leader_epoch,
             lease_until_ms=self._lease.until_ms,
-            now_ms=boottime_ms(),
+            now_ms=self._clock.boottime_ms(),
             is_replicated=is_replicated,
         )
 
@@ -372,8 +372,12 @@ class LocalPartitions:
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
         """See PartitionService."""
-        self._image_watchers.add(watcher)
-        return lambda: self._image_watchers.discard(watcher)
+        self._image_watchers[watcher] = None
+
+        def unwatch() -> None:
+            self._image_watchers.pop(watcher, None)
+
+        return unwatch
 
     def image_changed(self) -> None:
         """The table has applied a change: tell the watchers, once per turn of the loop."""

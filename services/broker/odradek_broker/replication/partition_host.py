@@ -50,7 +50,6 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_runtime.clock import boottime_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
@@ -84,6 +83,7 @@ class PartitionHost:
     """One replica on this broker."""
 
     __slots__ = (
+        "_boottime_ms",
         "_events",
         "_is_stepping",
         "_push_to",
@@ -91,6 +91,7 @@ class PartitionHost:
         "_requests",
         "_shared",
         "_visible",
+        "_wall_ms",
         "is_failed",
         "is_removed",
         "log",
@@ -114,12 +115,14 @@ class PartitionHost:
         self.topic = topic
         self.log = log
         self.partition: TopicIdPartition = log.id
-        self.watchers: set[Watcher] = set()
+        self.watchers: dict[Watcher, None] = {}  # in the order of their coming
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
         self._visible = VisibleBytes()
         self._shared = shared
+        self._boottime_ms = shared.clock.boottime_ms
+        self._wall_ms = shared.clock.wall_ms
         self._requests = ClientRequests(shared.counters)
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
         self._received: bytes | memoryview = b""
@@ -158,7 +161,7 @@ class PartitionHost:
         bug: Exception | None = None
         try:
             while self._events:
-                self._do(self.replica.step(self._events.popleft(), boottime_ms()))
+                self._do(self.replica.step(self._events.popleft(), self._boottime_ms()))
         except (LogFailed, OSError) as failure:
             self._shared.storage_failed(failure)
         except Exception as error:
@@ -253,7 +256,7 @@ class PartitionHost:
     ) -> None:
         """Check, stamp and append; `on_done` once, perhaps at once. See PartitionService."""
         config = self.log.config
-        now_ms = wall_ms()
+        now_ms = self._wall_ms()
         checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
         checks = self._shared.record_checks
         if type(checked) is BatchRefused:
@@ -315,14 +318,14 @@ class PartitionHost:
             return
         is_by_broker = self.log.config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
         request_id = self._requests.add_produce(
-            records, checked, on_done, log_append_time_ms=wall_ms() if is_by_broker else -1
+            records, checked, on_done, log_append_time_ms=self._wall_ms() if is_by_broker else -1
         )
         self.step(
             ev.ProduceRequested(
                 request_id=request_id,
                 record_count=checked.record_count,
                 acks=acks,
-                deadline_ms=boottime_ms() + timeout_ms,
+                deadline_ms=self._boottime_ms() + timeout_ms,
                 producer=checked.producer,
                 expected_leader_epoch=expected_leader_epoch,
             )
@@ -335,7 +338,7 @@ class PartitionHost:
             ev.DeleteRecordsRequested(
                 request_id=self._requests.add_delete(on_done),
                 before_offset=before_offset,
-                deadline_ms=boottime_ms() + timeout_ms,
+                deadline_ms=self._boottime_ms() + timeout_ms,
             )
         )
 
@@ -397,7 +400,7 @@ class PartitionHost:
         """Each effect for itself: whatever broke, who waits is told, and the controller is."""
         self.is_failed = True
         self._events.clear()
-        for effect in self.replica.step(event, boottime_ms()):
+        for effect in self.replica.step(event, self._boottime_ms()):
             try:
                 self._do((effect,))
             except Exception as error:
@@ -429,22 +432,22 @@ class PartitionHost:
                 if effect.base_offset < self.log.log_end_offset:
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)  # empty, and rare: it may wait here
-                info = self.log.append(self._received, now_ms=boottime_ms())
+                info = self.log.append(self._received, now_ms=self._boottime_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
-                info = self.log.append(produce.stamped(effect), now_ms=boottime_ms())
+                info = self.log.append(produce.stamped(effect), now_ms=self._boottime_ms())
                 counters.append_bytes += info.size_bytes
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
         except LogFailed as failure:  # the core waits for the answer, before any other event
             if isinstance(failure, StorageRefused) and self.log.is_intact:
-                self._do(self.replica.step(ev.AppendRefused(), boottime_ms()))
+                self._do(self.replica.step(ev.AppendRefused(), self._boottime_ms()))
                 return
             self._shared.storage_failed(failure)
             self.failed(str(failure))
             return
         self._visible.appended(info.end_offset, info.size_bytes)
-        self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), boottime_ms()))
+        self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), self._boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
 

@@ -25,7 +25,7 @@ from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
 from odradek_broker.replication.image_views import broker_view, partition_view
 from odradek_broker.replication.partition_host import PartitionHost
@@ -47,11 +47,11 @@ from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_runtime.clock import boottime_ms, wall_ms
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
 TICK_MS: Final = 100
-_TICK_SLICES: Final = 10
+TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # replicas that bugs ended, as told in each heartbeat
@@ -96,13 +96,17 @@ class PartitionTable:
         directory: LogDirectory,
         defaults: LogConfig,
         settings: ReplicaSettings,
-        pool: DiskPool,
+        pool: Pool,
         proposals: IsrProposals,
         on_offline: Callable[[str], None],
         on_broken: Callable[[tuple[TopicIdPartition, ...]], None],
+        clock: Clock = SYSTEM_CLOCK,
+        make_host: Callable[..., PartitionHost] = PartitionHost,
+        tick_slices: int = TICK_SLICES,
     ) -> None:
         """`on_offline` is called once, when the directory fails; `on_broken` with all replicas that
         bugs ended, whenever that changes."""
+        self.clock = clock
         self.pool = pool
         self.record_checks = RecordChecks(pool)
         self.counters = Counters()
@@ -124,8 +128,10 @@ class PartitionTable:
         self._attach_seqs = itertools.count(1)
         self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
+        self._make_host = make_host
+        self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
-        self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed)
+        self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
         # a failed disk is noticed in whatever thread met it
         directory.on_failure = self._failed_in_some_thread
@@ -240,7 +246,7 @@ class PartitionTable:
         except StorageFailed as failure:
             self.storage_failed(failure)
             return None
-        host = PartitionHost(
+        host = self._make_host(
             topic=topic,
             log=log,
             broker_id=self._broker_id,
@@ -437,18 +443,19 @@ class PartitionTable:
         Lag is judged at a Tick, by a clock that goes on while the machine is suspended. So whether
         the loop stood still is looked at here, before each of them, and by the same clock.
         """
-        pause_ms = TICK_MS // _TICK_SLICES
+        slices = self._tick_slices
+        pause_ms = TICK_MS // slices
         event = ev.Tick()
-        before_ms = boottime_ms()
+        before_ms = self.clock.boottime_ms()
         while True:
             hosts = list(self.by_id.values())
             self._stalls.write_due(before_ms)
-            for number in range(_TICK_SLICES):
-                now_ms = boottime_ms()
+            for number in range(slices):
+                now_ms = self.clock.boottime_ms()
                 if now_ms - before_ms - pause_ms > STALL_MS:
                     self._stalled(now_ms - before_ms - pause_ms)
                 before_ms = now_ms
-                for host in hosts[number::_TICK_SLICES]:
+                for host in hosts[number::slices]:
                     if not host.is_removed:
                         host.step(event)
                 await asyncio.sleep(pause_ms / 1000)
@@ -456,7 +463,7 @@ class PartitionTable:
     def _stalled(self, stall_ms: int) -> None:
         """The loop stood still: nobody's lag is judged by that time (R10)."""
         self._stalls.add(stall_ms)
-        self._stalls.write_due(boottime_ms())
+        self._stalls.write_due(self.clock.boottime_ms())
         for host in list(self.by_id.values()):
             if host.is_leader:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))
@@ -472,7 +479,7 @@ class PartitionTable:
 
     def apply_retention(self) -> None:
         """Take segments out that may leave."""
-        now_ms = wall_ms()
+        now_ms = self.clock.wall_ms()
         for host in list(self.by_id.values()):
             if self.offline_reason:
                 return

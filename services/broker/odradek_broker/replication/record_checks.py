@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from typing import Final
 
 from odradek_broker.replication.batch_checks import BatchRefused
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
 from odradek_protocol.records.errors import ExpandedTooLarge
@@ -25,12 +26,6 @@ EXPANSION_MAX: Final = 20
 Look = Callable[[int], BatchRefused | None]
 """What is wrong with the batches, given what they may expand to; raises ExpandedTooLarge."""
 OnChecked = Callable[[BatchRefused | None], None]
-
-
-class Pool(Protocol):
-    """Runs work, which must not raise, in a thread, then `on_done` on the loop."""
-
-    def run(self, work: Callable[[], None], on_done: Callable[[], None]) -> None: ...
 
 
 def expanded_bytes_max(max_message_bytes: int) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import grpc.aio
 
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.broker import Broker
 from odradek_broker.broker_configs import describe_broker
-from odradek_broker.context import BrokerContext
 from odradek_broker.log.directory.inventory import DirectoryInventory
-from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.servicers import (
     admin_servicer,
@@ -16,46 +15,48 @@ from odradek_broker.rpc.servicers import (
     group_servicer,
     replication_servicer,
 )
+from odradek_runtime.grpc_endpoints import InternalChannels
 
 
 def add_services(
-    listeners: GrpcListeners, context: BrokerContext, table: PartitionTable, *, quotas: Quotas
+    listeners: GrpcListeners,
+    broker: Broker,
+    *,
+    peers: InternalChannels,
+    quotas: Quotas,
+    is_mutual_tls: bool,
 ) -> None:
     """Register all servicers with the bound listeners, before these start."""
-    settings, partitions = context.settings, context.partitions
-    broker = broker_servicer.BrokerServicer(
-        cluster_id=context.cluster_id,
+    settings, partitions = broker.settings, broker.partitions
+    records = broker_servicer.BrokerServicer(
+        cluster_id=broker.cluster_id,
         service=partitions,
-        controllers=context.controllers,
-        producer_ids=context.producer_ids,
-        topic_creation=context.topic_creation,
+        controllers=broker.controllers,
+        producer_ids=broker.producer_ids,
+        topic_creation=broker.topic_creation,
         quotas=quotas,
     )
     admin = admin_servicer.AdminServicer(
-        broker_id=context.broker_id,
+        broker_id=broker.broker_id,
         service=partitions,
-        controllers=context.controllers,
-        peers=context.peers,
+        controllers=broker.controllers,
+        peers=peers,
         describe_broker=lambda one: describe_broker(settings, partitions.image, one),
-        inventory=DirectoryInventory(table, str(settings.log_dir)),
+        inventory=DirectoryInventory(broker.table, str(settings.log_dir)),
     )
     group = group_servicer.GroupServicer(
-        broker_id=context.broker_id,
-        coordinator=context.groups,
+        broker_id=broker.broker_id,
+        coordinator=broker.groups,
         partitions=partitions,
-        peers=context.peers,
+        peers=peers,
     )
     replication = replication_servicer.ReplicationServicer(
-        cluster_id=context.cluster_id,
-        table=table,
-        partition_bytes_max=settings.replica_fetch_bytes_max,
-        message_bytes_max=settings.replica_fetch_response_bytes_max,
-        is_mutual_tls=context.tls is not None,
+        broker.followers, is_mutual_tls=is_mutual_tls
     )
 
     def for_clients(server: grpc.aio.Server) -> list[str]:
         return [
-            broker_servicer.add_to(server, broker),
+            broker_servicer.add_to(server, records),
             admin_servicer.add_to(server, admin),
             group_servicer.add_to(server, group),
         ]

@@ -12,12 +12,30 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from odradek_runtime.logs import event_log
 
 T = TypeVar("T")
 _log = event_log(__name__)
+
+
+class Pool(Protocol):
+    """What runs blocking work for an event loop: threads, or a simulated disk."""
+
+    pending: int  # work whose callback has not run yet
+
+    def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
+        """Run `work`, which must not raise, off the loop; then `on_done` on the loop."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` off the loop and return what it returns, or raise what it raises."""
+
+    async def idle(self) -> None:
+        """Wait until no work is under way and all callbacks have run."""
+
+    def close(self) -> None:
+        """Take no more work."""
 
 
 class DiskPool:

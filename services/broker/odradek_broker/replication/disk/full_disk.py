@@ -25,7 +25,6 @@ from typing import Final
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed, StorageFull, StorageRefused
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 
 _LOOK_INTERVAL_S: Final = 0.5
@@ -50,6 +49,7 @@ class FullDisk:
         self._table = table
         self._directory = directory
         self._on_change = on_change
+        self._monotonic_ms = table.clock.monotonic_ms
         self._loop = asyncio.get_running_loop()
         self._is_wanted = asyncio.Event()
         self._pause_s = _PAUSE_S_MIN
@@ -79,7 +79,7 @@ class FullDisk:
             _log.info("Writes are no longer refused")
 
     async def _wait_for_room(self) -> None:
-        began_ms = monotonic_ms()
+        began_ms = self._monotonic_ms()
         is_soon = began_ms - self._healed_at_ms < _SOON_MS
         self._hold_ms = min(max(2 * self._hold_ms, 1_000), _HOLD_MS_MAX) if is_soon else 0
         self._on_change(True)
@@ -90,8 +90,8 @@ class FullDisk:
         self._directory.health.has_room_again()
         await self._remake_broken()
         if self._directory.full is None:
-            self._healed_at_ms = monotonic_ms()
-            _log.info("The data directory has room again", full_ms=monotonic_ms() - began_ms)
+            self._healed_at_ms = self._monotonic_ms()
+            _log.info("The data directory has room again", full_ms=self._monotonic_ms() - began_ms)
             self._on_change(False)
 
     async def _remake_broken(self) -> None:
@@ -103,7 +103,7 @@ class FullDisk:
     async def _room(self, began_ms: int) -> None:
         while self._directory.failure is None:
             await asyncio.sleep(_LOOK_INTERVAL_S)
-            if monotonic_ms() - began_ms < self._hold_ms:
+            if self._monotonic_ms() - began_ms < self._hold_ms:
                 continue
             if await self._table.pool.call(self._directory.look_for_room):
                 return

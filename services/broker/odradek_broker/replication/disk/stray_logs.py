@@ -16,9 +16,9 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition, TopicName
-from odradek_runtime.clock import wall_ms
+from odradek_runtime.clock import Clock
 from odradek_runtime.logs import event_log
 
 NO_TOPIC: Final = "the metadata has no topic with this id"
@@ -33,13 +33,15 @@ class StrayLogs:
     def __init__(
         self,
         directory: LogDirectory,
-        pool: DiskPool,
+        pool: Pool,
         *,
         on_failure: Callable[[StorageFailed], None],
+        clock: Clock,
     ) -> None:
         self._directory = directory
         self._pool = pool
         self._on_failure = on_failure
+        self._clock = clock
         self._returning: set[TopicIdPartition] = set()
 
     @property
@@ -62,7 +64,7 @@ class StrayLogs:
         for log in logs:
             try:
                 stray = self._directory.put_aside(
-                    log.topic_id, log.partition, reason=reason, now_ms=wall_ms()
+                    log.topic_id, log.partition, reason=reason, now_ms=self._clock.wall_ms()
                 )
             except StorageFailed as failure:
                 self._on_failure(failure)
@@ -125,7 +127,9 @@ class StrayLogs:
     def remove_expired(self, retention_ms: int) -> None:
         """Delete those that were put aside longer ago than that; -1: none."""
         self._directory.strays.forget_removed()
-        expired = self._directory.strays.expired(now_ms=wall_ms(), retention_ms=retention_ms)
+        expired = self._directory.strays.expired(
+            now_ms=self._clock.wall_ms(), retention_ms=retention_ms
+        )
         if not expired:
             return
         self._tell(expired, "Logs that nobody claimed for log.dir.stray.retention.ms are removed")

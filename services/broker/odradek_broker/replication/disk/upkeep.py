@@ -11,7 +11,6 @@ from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import RESERVE, StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_runtime.clock import boottime_ms, monotonic_ms, wall_ms
 from odradek_runtime.logs import event_log
 
 _FLUSH_INTERVAL_S: Final = 1.0
@@ -37,6 +36,7 @@ class Upkeep:
         self.loop_lag_s = 0.0
         self._unremovable: set[Path] = set()
         self._table = table
+        self._clock = table.clock
         self._directory = directory
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._retention_interval_s = retention_interval_ms / 1000
@@ -53,7 +53,7 @@ class Upkeep:
             if not self._table.is_active:
                 continue
             # one after the other: readers want the pool's threads too
-            for log in self._directory.due_flushes(now_ms=boottime_ms()):
+            for log in self._directory.due_flushes(now_ms=self._clock.boottime_ms()):
                 host = self._table.by_id.get((log.topic_id, log.partition))
                 if host is None or host.is_failed or host.log is not log:
                     continue  # deleted meanwhile, or opened anew
@@ -104,7 +104,7 @@ class Upkeep:
                 for path in self._directory.take_removals():
                     await self._remove(path)
                 for host in list(self._table.by_id.values()):
-                    for segment in host.log.take_retired(now_ms=boottime_ms()):
+                    for segment in host.log.take_retired(now_ms=self._clock.boottime_ms()):
                         await pool.call(segment.remove_files)
             except StorageFailed as failure:
                 self._table.storage_failed(failure)
@@ -138,7 +138,7 @@ class Upkeep:
                         host.read_failed(failure)
 
     async def _compact(self, host: PartitionHost) -> None:
-        job = host.log.begin_compaction(now_ms=wall_ms())
+        job = host.log.begin_compaction(now_ms=self._clock.wall_ms())
         while job is not None and not host.is_removed:
             await self._table.pool.call(job.run_slice)
             if host.is_removed or host.is_failed:
@@ -155,10 +155,10 @@ class Upkeep:
 
     async def measure_loop_lag(self) -> None:
         """Keep `loop_lag_s`, for the metrics: how late a timer is."""
-        before_ms = monotonic_ms()
+        before_ms = self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(_LAG_PROBE_S)
-            now_ms = monotonic_ms()
+            now_ms = self._clock.monotonic_ms()
             late_ms = now_ms - before_ms - int(_LAG_PROBE_S * 1000)
             before_ms = now_ms
             self.loop_lag_s = max(late_ms, 0) / 1000

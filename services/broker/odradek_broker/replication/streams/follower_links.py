@@ -20,6 +20,7 @@ from typing import Final
 from odradek_broker.access.token_bucket import TokenBucket
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_stream import (
+    Dial,
     FollowerIdentity,
     FollowerStream,
     HostKey,
@@ -27,8 +28,7 @@ from odradek_broker.replication.streams.follower_stream import (
     host_key,
 )
 from odradek_protocol.identity import NO_BROKER, BrokerId
-from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.tls import TlsFiles
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 
 BEHIND_RECORDS: Final = 20_000
 NEAR_RECORDS: Final = 2_000
@@ -43,11 +43,12 @@ class FollowerLinks:
         *,
         identity: FollowerIdentity,
         endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
-        tls: TlsFiles | None,
+        dial: Dial,
         make_stream: Callable[..., FollowerStream] = FollowerStream,
         behind_records: int = BEHIND_RECORDS,
         near_records: int = NEAR_RECORDS,
         catch_up_bytes_per_s: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`endpoint_of` tells where a broker's replication listener is now, from the image.
 
@@ -59,7 +60,8 @@ class FollowerLinks:
         self._near_records = near_records
         self._identity = identity
         self._endpoint_of = endpoint_of
-        self._tls = tls
+        self._dial = dial
+        self._clock = clock
         self._streams: dict[tuple[BrokerId, Lane], FollowerStream] = {}
         self._leader_of: dict[HostKey, BrokerId] = {}
         self._returning: set[HostKey] = set()  # to the hot lane, and not attached there yet
@@ -67,7 +69,9 @@ class FollowerLinks:
         self._throttle: TokenBucket | None = None
         if catch_up_bytes_per_s:
             self._throttle = TokenBucket(
-                rate=catch_up_bytes_per_s, burst_s=THROTTLE_BURST_S, now_s=monotonic_ms() / 1000
+                rate=catch_up_bytes_per_s,
+                burst_s=THROTTLE_BURST_S,
+                now_s=clock.monotonic_ms() / 1000,
             )
         self._by_session: dict[int, FollowerStream] = {}
 
@@ -141,10 +145,11 @@ class FollowerLinks:
                 lane,
                 identity=self._identity,
                 endpoint_of=self._endpoint_of,
-                tls=self._tls,
+                dial=self._dial,
                 session_ids=self._session_ids,
                 by_session=self._by_session,
                 throttle=self._throttle if lane is Lane.CATCH_UP else None,
+                clock=self._clock,
                 on_distance=self._distance,
                 on_ready=self._ready,
             )

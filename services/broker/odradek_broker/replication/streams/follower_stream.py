@@ -14,10 +14,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
-
-import grpc
-import grpc.aio
+from typing import Final, Protocol
 
 from odradek_broker.access.token_bucket import TokenBucket
 from odradek_broker.partition import effects as fx
@@ -33,22 +30,18 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
-from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_runtime.clock import Clock
 from odradek_runtime.logs import event_log
-from odradek_runtime.tls import TlsFiles
 
 ATTACHES_PER_MESSAGE_MAX: Final = 64
 _CONNECT_TIMEOUT_S: Final = 5.0
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1
-_METHOD: Final = "/odradek.v1.ReplicationService/Replicate"
 _log = event_log(__name__)
 
 _CATCH_UP_SHARE: Final = 4  # of the credit: those who are behind do not crowd out the others
 HostKey = tuple[bytes, int]
-Call = grpc.aio.StreamStreamCall[pb.ReplicateRequest, bytes]
 
 
 class Lane(Enum):
@@ -69,6 +62,30 @@ class FollowerIdentity:
     credit_bytes: int
 
 
+class StreamBroken(ConnectionError):
+    """The connection to a leader ended, or could not be opened; the text says why."""
+
+
+class LeaderConnection(Protocol):
+    """An open connection to a leader: messages in order, without gaps, until it breaks."""
+
+    async def write(self, request: pb.ReplicateRequest) -> None:
+        """Send a message. Raises StreamBroken."""
+
+    async def accepted(self) -> None:
+        """Wait until the leader has accepted the Hello. Raises StreamBroken."""
+
+    async def read(self) -> bytes:
+        """Wait for a ReplicateResponse, encoded. Raises StreamBroken."""
+
+    async def close(self) -> None:
+        """End the connection at once."""
+
+
+Dial = Callable[[BrokerId, str, int], LeaderConnection]
+"""Opens a connection of its own to the replication listener of a broker, at (host, port)."""
+
+
 class FollowerStream:
     """The stream to one leader, opened again whenever it breaks."""
 
@@ -79,7 +96,8 @@ class FollowerStream:
         *,
         identity: FollowerIdentity,
         endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
-        tls: TlsFiles | None,
+        dial: Dial,
+        clock: Clock,
         session_ids: itertools.count[int],
         by_session: dict[int, FollowerStream],
         on_distance: Callable[[FollowerStream, PartitionHost, int], None],
@@ -95,7 +113,8 @@ class FollowerStream:
         self._on_ready = on_ready
         self._identity = identity
         self._endpoint_of = endpoint_of
-        self._tls = tls
+        self._dial = dial
+        self._clock = clock
         self._session_ids = session_ids
         self._by_session = by_session
         self._hosts: dict[HostKey, PartitionHost] = {}
@@ -216,38 +235,23 @@ class FollowerStream:
         """One stream from its start to its end; whether it was open."""
         session_id = next(self._session_ids)
         is_open = False
-        channel = internal_channel(host, port, self._tls, peer=f"broker-{self.leader}")
-        # Without a deserializer: the batches are not copied out of the message.
-        opener: Any = channel.stream_stream(
-            _METHOD, request_serializer=pb.ReplicateRequest.SerializeToString
-        )
-        call: Call = opener()
+        connection = self._dial(self.leader, host, port)
         try:
-            await call.write(pb.ReplicateRequest(hello=self._hello(session_id)))
+            await connection.write(pb.ReplicateRequest(hello=self._hello(session_id)))
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await call.initial_metadata()
+                await connection.accepted()
             is_open = True
             self._opened(session_id)
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(call))
-                await self._read(call, session_id)
-                writer.cancel()
-        except* (
-            grpc.aio.AioRpcError,
-            grpc.aio.UsageError,
-            TimeoutError,
-            OSError,
-            WireError,
-        ) as group_error:
+                group.create_task(self._write(connection))
+                await self._read(connection, session_id)
+        except* (OSError, WireError) as errors:
             _log.debug(
-                "Replication stream ended", leader=self.leader, reason=repr(group_error.exceptions)
+                "Replication stream ended", leader=self.leader, reason=repr(errors.exceptions)
             )
-        except* asyncio.InvalidStateError:
-            pass  # a write met a call that had just ended
         finally:
             self._closed(session_id)
-            call.cancel()
-            await channel.close()
+            await connection.close()
         return is_open
 
     def _hello(self, session_id: int) -> pb.ReplicaHello:
@@ -295,9 +299,9 @@ class FollowerStream:
             host.step(ev.SessionReady(session_id=session_id, leader=self.leader))
             self._on_ready(self, key)
 
-    async def _read(self, call: Call, session_id: int) -> None:
-        async for response in call:
-            for message in read_replicate_response(response):
+    async def _read(self, connection: LeaderConnection, session_id: int) -> None:
+        while True:
+            for message in read_replicate_response(await connection.read()):
                 host = self._hosts.get((message.topic_id, message.partition))
                 if host is not None:
                     deliver(host, session_id, message)
@@ -317,32 +321,36 @@ class FollowerStream:
             distance = message.other.attached.high_watermark - host.replica.log_end
             self._on_distance(self, host, distance)
 
-    async def _write(self, call: Call) -> None:
+    async def _write(self, connection: LeaderConnection) -> None:
         while True:
             await self._outbox_wake.wait()
             self._outbox_wake.clear()
             if self._detaches:
                 detaches, self._detaches = self._detaches, {}
-                await call.write(
+                await connection.write(
                     pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=detaches.values()))
                 )
             while self._attaches:
                 keys = list(itertools.islice(self._attaches, ATTACHES_PER_MESSAGE_MAX))
                 positions = [self._attaches.pop(key) for key in keys]
-                await call.write(pb.ReplicateRequest(attach=pb.ReplicaAttach(partitions=positions)))
+                await connection.write(
+                    pb.ReplicateRequest(attach=pb.ReplicaAttach(partitions=positions))
+                )
             if self._acks:
                 acks, self._acks = self._acks, {}
-                await call.write(pb.ReplicateRequest(ack=pb.ReplicaAck(partitions=acks.values())))
+                await connection.write(
+                    pb.ReplicateRequest(ack=pb.ReplicaAck(partitions=acks.values()))
+                )
             if self._consumed_bytes >= self._credit_bytes // 4 and not self._is_throttled():
                 consumed, self._consumed_bytes = self._consumed_bytes, 0
-                await call.write(pb.ReplicateRequest(credit_bytes=consumed))
+                await connection.write(pb.ReplicateRequest(credit_bytes=consumed))
 
     def _is_throttled(self) -> bool:
         """Whether more credit has to wait; if not, it is paid for. The leader stops by itself."""
         throttle = self._throttle
         if throttle is None:
             return False
-        now_s = monotonic_ms() / 1000
+        now_s = self._clock.monotonic_ms() / 1000
         wait_s = throttle.debt_s(now_s)
         if wait_s <= 0:
             throttle.take(self._consumed_bytes, now_s)

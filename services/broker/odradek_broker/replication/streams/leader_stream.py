@@ -64,7 +64,7 @@ class LeaderStream:
         message_bytes_max: int,
     ) -> None:
         self.session = session
-        self.hosts: set[PartitionHost] = set()  # attached in this session
+        self.hosts: dict[PartitionHost, None] = {}  # attached in this session
         self.is_closed = False
         self._shared = shared
         self._credit_bytes = credit_bytes
@@ -88,7 +88,7 @@ class LeaderStream:
     def send(self, host: PartitionHost, effect: Effect) -> None:
         """Answer an attach: from now on batches are pushed in this stream, or no longer."""
         if isinstance(effect, fx.SendAttached):
-            self.hosts.add(host)
+            self.hosts[host] = None
         else:
             self.forget(host)
         self._answers.append(_answer(host, effect))
@@ -116,7 +116,7 @@ class LeaderStream:
 
     def forget(self, host: PartitionHost) -> None:
         """Push nothing of this host any more; its answers still go out."""
-        self.hosts.discard(host)
+        self.hosts.pop(host, None)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
         self._cold_waiting.pop(host, None)
@@ -145,7 +145,7 @@ class LeaderStream:
         self.is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
-        hosts, self.hosts = self.hosts, set()
+        hosts, self.hosts = self.hosts, {}
         for host in hosts:
             host.session_closed(self.session)
 

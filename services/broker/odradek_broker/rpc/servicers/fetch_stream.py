@@ -92,7 +92,7 @@ class FetchStream:
                 pusher.cancel()
         finally:
             for host in self._keys_of_host:
-                host.watchers.discard(self)
+                host.watchers.pop(self, None)
 
     def on_partition_moved(self, host: PartitionHost) -> None:
         """There may be something new to push, or an error."""
@@ -146,7 +146,7 @@ class FetchStream:
         position.host = host
         if host is not None:
             self._keys_of_host.setdefault(host, set()).add(key)
-            host.watchers.add(self)
+            host.watchers[self] = None
 
     def _drop(self, key: Key) -> None:
         position = self._positions.pop(key, None)
@@ -159,7 +159,7 @@ class FetchStream:
             keys.discard(key)
             if not keys:
                 del self._keys_of_host[position.host]
-                position.host.watchers.discard(self)
+                position.host.watchers.pop(self, None)
 
     # --- pushing ---------------------------------------------------------------------------------
 

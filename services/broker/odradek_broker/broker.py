@@ -1,0 +1,296 @@
+"""One broker without its listeners: replicas, membership, coordinators, and the order of their lives.
+
+Clock, disk threads and wires come from outside (`Environment`), so that a simulator runs this same
+broker; `process.py` gives it the real ones, and adds ports, probes and metrics.
+
+    join       recover the logs while registering; the image then shows the registration
+    activate   the replicas begin to live; from here on other brokers may connect
+    unfence    the controller lets this broker lead and serve
+    leave      the leaderships move away
+    close      sync, write the clean marker, end the lease
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_broker.access.authorizer import Authorizer, EverybodyMay
+from odradek_broker.cluster.controller_client import Channels, ControllerClient
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, LoopTick
+from odradek_broker.cluster.isr_proposals import IsrProposals
+from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.membership import Membership
+from odradek_broker.cluster.metadata_feed import MetadataFeed
+from odradek_broker.cluster.producer_ids import ProducerIdSource
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.data_directory import close_data_directory
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_directory import LogDirectory
+from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.replication.disk.disk_pool import Pool
+from odradek_broker.replication.disk.full_disk import FullDisk
+from odradek_broker.replication.disk.upkeep import Upkeep
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import TICK_SLICES, PartitionTable
+from odradek_broker.replication.streams.follower_links import (
+    BEHIND_RECORDS,
+    NEAR_RECORDS,
+    FollowerLinks,
+)
+from odradek_broker.replication.streams.follower_sessions import FollowerSessions
+from odradek_broker.replication.streams.follower_stream import Dial, FollowerIdentity
+from odradek_broker.settings import REPLICATION, BrokerSettings
+from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
+from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_runtime.clock import Clock
+from odradek_runtime.cluster_identity import ClusterIdentity
+from odradek_runtime.lifecycle import ProcessRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What surrounds a broker: its machine's clock and disk, and the ways to other processes."""
+
+    clock: Clock
+    pool: Pool
+    controller_channels: Channels
+    dial: Dial
+    beating: Callable[[Heartbeat, ClusterIdentity], Beating]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Sizes that fit a real cluster; a simulated one, of three brokers and few records, has its own."""
+
+    log_defaults: LogConfig
+    replica_lag_time_max_ms: int
+    behind_records: int = BEHIND_RECORDS
+    near_records: int = NEAR_RECORDS
+    tick_slices: int = TICK_SLICES
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> Scale:
+        """Return the sizes that a broker with these settings has."""
+        return cls(
+            log_defaults=settings.log_defaults(),
+            replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+        )
+
+
+class Broker:
+    """One life of a broker, on the event loop that it is made on. Its parts are public."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        environment: Environment,
+        *,
+        directory: LogDirectory,
+        incarnation: IncarnationId,
+        on_end: Callable[[str, ProcessRefused], None],
+        authorizer: Authorizer | None = None,
+        scale: Scale | None = None,
+        make_host: Callable[..., PartitionHost] = PartitionHost,
+    ) -> None:
+        """`on_end(reason, failure)` is called when this life must end: it is stale, or cannot follow
+        the metadata."""
+        scale = scale or Scale.of(settings)
+        self.settings = settings
+        self.broker_id = BrokerId(settings.node_id)
+        self.cluster_id = ClusterId(settings.cluster_id)
+        self.directory = directory
+        self.clock = environment.clock
+        self.pool = environment.pool
+        self.image_listeners: list[Callable[[MetadataImage, MetadataDelta], None]] = []
+        self._scale = scale
+        self._dial = environment.dial
+        self._on_end = on_end
+        identity = ClusterIdentity(
+            settings.cluster_id,
+            controller_ids=[node for node, _, _ in settings.controllers],
+            metadata_incarnation_id=directory.metadata_incarnation_id,
+        )
+        self.tick = LoopTick(self.clock)
+        self.lease = Lease(settings.lease_ms)
+        self.controllers = ControllerClient(
+            settings.controllers,
+            None,
+            identity=identity,
+            clock=self.clock,
+            channels=environment.controller_channels,
+        )
+        self.proposals = IsrProposals(
+            broker_id=self.broker_id,
+            controllers=self.controllers,
+            on_stale=lambda: self.membership.found_stale(),
+        )
+        self.producer_ids = ProducerIdSource(broker_id=self.broker_id, controllers=self.controllers)
+        self.table = PartitionTable(
+            broker_id=self.broker_id,
+            directory=directory,
+            defaults=scale.log_defaults,
+            settings=ReplicaSettings(
+                replica_lag_time_max_ms=scale.replica_lag_time_max_ms,
+                producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            ),
+            pool=self.pool,
+            proposals=self.proposals,
+            on_offline=lambda reason: self.membership.directory_offline(reason),
+            on_broken=lambda broken: self.membership.partitions_broken(broken),
+            clock=self.clock,
+            make_host=make_host,
+            tick_slices=scale.tick_slices,
+        )
+        self.partitions = LocalPartitions(
+            self.table,
+            self.lease,
+            broker_id=self.broker_id,
+            reads_by_rack=bool(settings.replica_selector),
+            acks_all_without_controller=settings.acks_all_without_controller,
+        )
+        self.followers = FollowerSessions(
+            cluster_id=self.cluster_id,
+            table=self.table,
+            partition_bytes_max=settings.replica_fetch_bytes_max,
+            message_bytes_max=settings.replica_fetch_response_bytes_max,
+        )
+        self.feed = MetadataFeed(
+            broker_id=self.broker_id,
+            controllers=self.controllers,
+            on_change=self._image_changed,
+            on_refused=lambda reason: on_end(
+                "the metadata cannot be followed", ProcessRefused(reason)
+            ),
+        )
+        self.membership = Membership(
+            settings,
+            directory=directory,
+            pool=self.pool,
+            controllers=self.controllers,
+            feed=self.feed,
+            lease=self.lease,
+            tick=self.tick,
+            logs=self.table,
+            beating=lambda heartbeat: environment.beating(heartbeat, identity),
+            incarnation=incarnation,
+            on_registered=self._registered,
+            on_stale=lambda refused: on_end("another process has this broker id", refused),
+            clock=self.clock,
+        )
+        self.upkeep = Upkeep(
+            table=self.table,
+            directory=directory,
+            checkpoint_interval_ms=settings.log_checkpoint_interval_ms,
+            retention_interval_ms=settings.log_retention_check_interval_ms,
+            compact_interval_ms=settings.log_cleaner_backoff_ms,
+            stray_retention_ms=settings.log_dir_stray_retention_ms,
+        )
+        self.full_disk = FullDisk(
+            table=self.table, directory=directory, on_change=self.membership.directory_full
+        )
+        self.topic_creation = TopicCreation(
+            controllers=self.controllers,
+            image=lambda: self.partitions.image,
+            watch_image=self.partitions.watch_image,
+            is_enabled=settings.auto_create_topics_enable,
+            partition_count=settings.num_partitions,
+            replication_factor=settings.default_replication_factor,
+        )
+        self.groups = GroupCoordinator(
+            settings=settings,
+            partitions=self.partitions,
+            topic_creation=self.topic_creation,
+            authorizer=authorizer or EverybodyMay(),
+            clock=self.clock,
+        )
+
+    def background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return what runs from the start to the end, by name; each is a task until cancelled."""
+        upkeep = self.upkeep
+        return {
+            "metadata feed": self.feed.run,
+            "isr proposals": self.proposals.run,
+            "tick": self.table.tick,
+            "flush": upkeep.flush,
+            "checkpoint": upkeep.checkpoint,
+            "retention": upkeep.retain,
+            "sweep": upkeep.sweep,
+            "compaction": upkeep.compact,
+            "loop lag": upkeep.measure_loop_lag,
+            "full disk": self.full_disk.run,
+            "groups": self.groups.run,
+        }
+
+    async def join(
+        self, listeners: Sequence[common_pb2.Listener], *, load_threads_max: int = 2
+    ) -> None:
+        """Recover the logs, register, and wait for the image to show it; then the replicas live.
+
+        Raises:
+            ProcessRefused: the logs cannot be opened, or the controller does not want this broker.
+        """
+        await self.membership.join(
+            lambda: self.directory.load(
+                lambda topic, _: self.table.log_config(topic), threads_max=load_threads_max
+            ),
+            listeners,
+        )
+        self.table.links = FollowerLinks(
+            identity=FollowerIdentity(
+                cluster_id=self.cluster_id,
+                broker_id=self.broker_id,
+                broker_epoch=self.membership.epoch,
+                directory_id=self.directory.directory_id,
+                credit_bytes=self.settings.replica_credit_bytes,
+            ),
+            endpoint_of=self._replication_endpoint,
+            dial=self._dial,
+            catch_up_bytes_per_s=self.settings.follower_replication_throttled_rate,
+            behind_records=self._scale.behind_records,
+            near_records=self._scale.near_records,
+            clock=self.clock,
+        )
+        self.table.activate(self.feed.image)
+
+    async def leave(self) -> bool:
+        """Hand the leaderships over; return whether the controller agreed in time."""
+        return await self.membership.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
+
+    async def close(self, *, is_clean: bool) -> None:
+        """End the streams, close the directory (the clean marker is its last write) and the lease."""
+        self.tick.stop()
+        if self.table.links is not None:
+            await self.table.links.close()
+        registered = self.membership.epoch
+        await close_data_directory(
+            self.directory,
+            self.pool,
+            broker_epoch=registered if is_clean and registered >= 0 else None,
+        )
+        self.lease.end()
+        self.membership.stop()
+        self.pool.close()
+        await self.controllers.close()
+
+    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Tell all who follow the image, the heartbeat last: the controller then knows of it."""
+        self.table.apply(image, delta)
+        for listener in self.image_listeners:
+            listener(image, delta)
+        self.partitions.image_changed()
+        self.membership.image_changed(image, delta)
+
+    def _replication_endpoint(self, broker_id: BrokerId) -> tuple[str, int] | None:
+        broker = self.feed.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(REPLICATION)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def _registered(self, epoch: BrokerEpoch) -> None:
+        self.proposals.broker_epoch = epoch
+        self.producer_ids.broker_epoch = epoch
