@@ -298,8 +298,8 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
 async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryController) -> None:
     """Nothing else would ever end it: it would beat for ever and serve nobody."""
     epoch = await registered(controller)
-    outcome = controller.decide(registration.unregister, BrokerId(4))
-    assert outcome.is_good
+    decision = await controller.host.decide(registration.unregister, BrokerId(4))
+    assert decision.response.is_good
     beating = _Beating(controller.port, epoch)
     beating.tick.start()
     beating.threads.start()

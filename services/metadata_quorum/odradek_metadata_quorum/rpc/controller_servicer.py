@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,7 +17,6 @@ from odradek_metadata_quorum.controller import (
 )
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
 from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import (
     ControllerHost,
@@ -25,7 +24,7 @@ from odradek_metadata_quorum.rpc.controller_host import (
     Overloaded,
     Unconfirmed,
 )
-from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
+from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, FeedSource, feed
 from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -40,13 +39,21 @@ _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_RE
 _log = event_log(__name__)
 
 
+class QuorumMember(FeedSource, Protocol):
+    """The part of the quorum that the service uses."""
+
+    @property
+    def leader_id(self) -> int | None:
+        """Id of the member that leads, as this one knows it."""
+
+
 class ControllerServicer(pb_grpc.ControllerServiceServicer):
     """One member's controller service."""
 
     def __init__(
         self,
         host: ControllerHost,
-        quorum: Quorum,
+        quorum: QuorumMember,
         peers: Peers,
         describe_quorum: Callable[[], pb.DescribeQuorumResponse],
     ) -> None:
