@@ -196,8 +196,7 @@ class Broker:
         )
         self.topic_creation = TopicCreation(
             controllers=self.controllers,
-            image=lambda: self.partitions.image,
-            watch_image=self.partitions.watch_image,
+            images=self.partitions,
             is_enabled=settings.auto_create_topics_enable,
             partition_count=settings.num_partitions,
             replication_factor=settings.default_replication_factor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,17 @@ class Refusing:
     ) -> pb.CreateTopicsResponse:
         self.asked += request.topics
         refused = pb.TopicResult(error_code=7)
-        return pb.CreateTopicsResponse(topics=[refused] * len(request.topics))
+        return pb.CreateTopicsResponse(topics=[refused] * len(request.topics), metadata_offset=-1)
+
+
+class FixedImages:
+    """An image that does not change."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+
+    def watch_image(self, _watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
+        return lambda: None
 
 
 def creation_of(
@@ -38,8 +49,7 @@ def creation_of(
         image.configs[ALL_BROKERS] = cluster
     return TopicCreation(
         controllers=controller,  # type: ignore[arg-type]
-        image=lambda: image,
-        watch_image=lambda _: lambda: None,
+        images=FixedImages(image),
         is_enabled=is_enabled,
         partition_count=5,
         replication_factor=2,

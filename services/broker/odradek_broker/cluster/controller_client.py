@@ -162,12 +162,9 @@ class ControllerClient:
         return f"no active controller answered {method} in time ({each})"
 
 
-def is_not_controller(answer: Message) -> bool:
-    """Whether a controller says, of the whole or of every item, that it is not the active one."""
-    code = getattr(answer, "error_code", None)
-    if code is not None:
-        return bool(code == ErrorCode.NOT_CONTROLLER)
-    for field, value in answer.ListFields():
-        if field.is_repeated and field.message_type is not None and len(value):
-            return getattr(value[0], "error_code", 0) == ErrorCode.NOT_CONTROLLER
-    return False
+def is_not_controller(response: Message) -> bool:
+    """Return whether a member of the quorum says that it is not the active controller.
+
+    AdminService says so by the status FAILED_PRECONDITION instead.
+    """
+    return getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER

@@ -1,24 +1,25 @@
-"""Topics that come into being because somebody asked for them: auto creation, and internal ones."""
+"""Topics that the broker creates: those that a client used before they existed, and internal ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import grpc.aio
 
+from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
+from odradek_broker.cluster.metadata_changes import Images
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import BROKER_CONFIGS
-from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
+from odradek_protocol.metadata.image import ALL_BROKERS
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_runtime.logs import event_log
 
 _TIMEOUT_S: Final = 5.0
-_IMAGE_WAIT_S: Final = 2.0
-_THE_CLUSTERS: Final = -1  # a count that the controller fills in
+_THE_CLUSTERS: Final = -1  # the controller replaces it by the cluster's default
 _log = event_log(__name__)
 
 
@@ -29,32 +30,33 @@ class TopicCreation:
         self,
         *,
         controllers: ControllerClient,
-        image: Callable[[], MetadataImage],
-        watch_image: Callable[[Callable[[MetadataImage], None]], Callable[[], None]],
+        images: Images,
         is_enabled: bool,
         partition_count: int,
         replication_factor: int,
     ) -> None:
-        """The last three are this broker's own: each holds where the cluster has nothing set for it."""
+        """The last three are this broker's own settings: each holds where the cluster sets nothing for it."""
         self._controllers = controllers
+        self._images = images
         self._is_enabled = is_enabled
-        self._image = image
-        self._watch_image = watch_image
         self._partition_count = partition_count
         self._replication_factor = replication_factor
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
 
     @property
     def is_enabled(self) -> bool:
-        """Whether a topic comes into being because somebody asks for it."""
+        """Whether a topic that a client uses is created when it does not exist."""
         name = "auto.create.topics.enable"
-        told = self._image().config_of(*ALL_BROKERS).get(name)
-        return self._is_enabled if told is None else bool(BROKER_CONFIGS[name].parse(told))
+        value = self._images.image.config_of(*ALL_BROKERS).get(name)
+        return self._is_enabled if value is None else bool(BROKER_CONFIGS[name].parse(value))
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create what is missing, with the counts of the cluster or this broker; the error of each that failed."""
-        missing = [name for name in names if TopicName(name) not in self._image().topic_ids]
-        cluster = self._image().config_of(*ALL_BROKERS)
+        """Create the topics that do not exist, and return the error of each that failed.
+
+        The counts of partitions and replicas are the cluster's, or else this broker's.
+        """
+        missing = [name for name in names if TopicName(name) not in self._images.image.topic_ids]
+        cluster = self._images.image.config_of(*ALL_BROKERS)
         partitions = _THE_CLUSTERS if "num.partitions" in cluster else self._partition_count
         replicas = (
             _THE_CLUSTERS if "default.replication.factor" in cluster else self._replication_factor
@@ -72,10 +74,10 @@ class TopicCreation:
         replication_factor: int,
         configs: Mapping[str, str],
     ) -> ErrorCode:
-        """Create an internal topic, with fewer replicas while fewer brokers live."""
-        if TopicName(name) in self._image().topic_ids:
+        """Create an internal topic, with fewer replicas while fewer brokers are live."""
+        if TopicName(name) in self._images.image.topic_ids:
             return ErrorCode.NONE
-        live = sum(broker.is_live for broker in self._image().brokers.values())
+        live = sum(broker.is_live for broker in self._images.image.brokers.values())
         return await self._once(
             name, partition_count, max(1, min(replication_factor, live)), dict(configs)
         )
@@ -83,7 +85,7 @@ class TopicCreation:
     async def _once(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> ErrorCode:
-        """Many ask for the same topic at once: one request goes out."""
+        """Create a topic by one request, however many clients use it at once."""
         task = self._under_way.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(
@@ -108,37 +110,21 @@ class TopicCreation:
             timeout_ms=int(_TIMEOUT_S * 1000),
         )
         try:
-            answer: admin_pb.CreateTopicsResponse = await self._controllers.call(
-                "CreateTopics", request, timeout_s=_TIMEOUT_S, is_admin=True
+            response: admin_pb.CreateTopicsResponse = await metadata_changes.change(
+                self._controllers, self._images, "CreateTopics", request, timeout_s=_TIMEOUT_S
             )
         except (NoController, grpc.aio.AioRpcError) as error:
             _log.warning("Could not create a topic", topic=name, reason=str(error))
             return ErrorCode.LEADER_NOT_AVAILABLE
-        code = ErrorCode.received(answer.topics[0].error_code)
+        code = ErrorCode.received(response.topics[0].error_code)
+        # Another broker may have created it a moment ago: that change is waited for, too.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
                 "Could not create a topic",
                 topic=name,
                 code=code.name,
-                reason=answer.topics[0].error_message,
+                reason=response.topics[0].error_message,
             )
             return code
-        return await self._in_image(name)
-
-    async def _in_image(self, name: str) -> ErrorCode:
-        arrived = asyncio.Event()
-
-        def look(image: MetadataImage) -> None:
-            if TopicName(name) in image.topic_ids:
-                arrived.set()
-
-        unwatch = self._watch_image(look)
-        try:
-            look(self._image())
-            async with asyncio.timeout(_IMAGE_WAIT_S):
-                await arrived.wait()
-        except TimeoutError:
-            return ErrorCode.LEADER_NOT_AVAILABLE
-        finally:
-            unwatch()
-        return ErrorCode.NONE
+        is_known = TopicName(name) in self._images.image.topic_ids
+        return ErrorCode.NONE if is_known else ErrorCode.LEADER_NOT_AVAILABLE

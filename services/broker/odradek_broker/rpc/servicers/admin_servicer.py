@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.log.directory.inventory import DirectoryInventory
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -35,11 +36,21 @@ _SHARE_OF_DEADLINE: Final = 0.8
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
 
-def _forwarded(method: str) -> Any:
-    """The RPC of that name: the active controller answers."""
+def _read(method: str) -> Any:
+    """Make the RPC of that name: the active controller responds to it."""
 
     async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
         return await self._forward(method, request, context)
+
+    forward.__name__ = method
+    return forward
+
+
+def _changed(method: str) -> Any:
+    """Make the RPC of that name: the active controller changes metadata, and this broker waits to read it."""
+
+    async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
+        return await self._change(method, request, context)
 
     forward.__name__ = method
     return forward
@@ -69,23 +80,16 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def _forward(
         self, method: str, request: Any, context: Any, *, is_admin: bool = True
     ) -> Any:
-        timeout_s = _TIMEOUT_DEFAULT_S
-        asked_ms = getattr(request, "timeout_ms", 0)
-        if asked_ms > 0:
-            timeout_s = min(asked_ms / 1000, _TIMEOUT_MAX_S)
-        left_s = context.time_remaining()
-        if (
-            left_s is not None
-        ):  # respond before the caller gives up, so that the caller learns the reason
-            timeout_s = min(timeout_s, _SHARE_OF_DEADLINE * left_s)
-        try:
-            return await self._controllers.call(
-                method, request, timeout_s=timeout_s, is_admin=is_admin
-            )
-        except NoController as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
+        timeout_s = _timeout_s(request, context)
+        call = self._controllers.call(method, request, timeout_s=timeout_s, is_admin=is_admin)
+        return await _responded(call, context)
+
+    async def _change(self, method: str, request: Any, context: Any) -> Any:
+        timeout_s = _timeout_s(request, context)
+        changing = metadata_changes.change(
+            self._controllers, self._service, method, request, timeout_s=timeout_s
+        )
+        return await _responded(changing, context)
 
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Any
@@ -96,23 +100,23 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
         return pb.DescribeMetadataQuorumResponse(quorum=quorum)
 
-    CreateTopics = _forwarded("CreateTopics")
-    DeleteTopics = _forwarded("DeleteTopics")
-    CreatePartitions = _forwarded("CreatePartitions")
-    AlterConfigs = _forwarded("AlterConfigs")
-    ElectLeaders = _forwarded("ElectLeaders")
-    AlterPartitionReassignments = _forwarded("AlterPartitionReassignments")
-    CreateAcls = _forwarded("CreateAcls")
-    DeleteAcls = _forwarded("DeleteAcls")
-    DescribeAcls = _forwarded("DescribeAcls")
-    AlterScramUsers = _forwarded("AlterScramUsers")
-    DescribeScramUsers = _forwarded("DescribeScramUsers")
-    AlterQuotas = _forwarded("AlterQuotas")
-    DescribeQuotas = _forwarded("DescribeQuotas")
-    UnregisterBroker = _forwarded("UnregisterBroker")
-    DescribeCluster = _forwarded("DescribeCluster")
-    UpdateFeatures = _forwarded("UpdateFeatures")
-    DescribeFeatures = _forwarded("DescribeFeatures")
+    CreateTopics = _changed("CreateTopics")
+    DeleteTopics = _changed("DeleteTopics")
+    CreatePartitions = _changed("CreatePartitions")
+    AlterConfigs = _changed("AlterConfigs")
+    ElectLeaders = _changed("ElectLeaders")
+    AlterPartitionReassignments = _changed("AlterPartitionReassignments")
+    CreateAcls = _changed("CreateAcls")
+    DeleteAcls = _changed("DeleteAcls")
+    DescribeAcls = _read("DescribeAcls")
+    AlterScramUsers = _changed("AlterScramUsers")
+    DescribeScramUsers = _read("DescribeScramUsers")
+    AlterQuotas = _changed("AlterQuotas")
+    DescribeQuotas = _read("DescribeQuotas")
+    UnregisterBroker = _changed("UnregisterBroker")
+    DescribeCluster = _read("DescribeCluster")
+    UpdateFeatures = _changed("UpdateFeatures")
+    DescribeFeatures = _read("DescribeFeatures")
 
     # --- configs ---------------------------------------------------------------------------------
 
@@ -284,6 +288,25 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             return None
         channel = self._peers.channel(f"broker-{broker_id}", endpoint.host, endpoint.port)
         return pb_grpc.AdminServiceStub(channel)
+
+
+def _timeout_s(request: Any, context: Any) -> float:
+    """How long the controller may take: the broker responds with the reason before the caller gives up."""
+    timeout_s = _TIMEOUT_DEFAULT_S
+    timeout_ms = getattr(request, "timeout_ms", 0)
+    if timeout_ms > 0:
+        timeout_s = min(timeout_ms / 1000, _TIMEOUT_MAX_S)
+    remaining_s = context.time_remaining()
+    return timeout_s if remaining_s is None else min(timeout_s, _SHARE_OF_DEADLINE * remaining_s)
+
+
+async def _responded(call: Awaitable[Any], context: Any) -> Any:
+    try:
+        return await call
+    except NoController as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+    except grpc.aio.AioRpcError as error:
+        await context.abort(error.code(), error.details() or "")
 
 
 def _result(

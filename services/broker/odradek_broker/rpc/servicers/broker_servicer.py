@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from odradek_broker.access.grpc_rights import may_create
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.rights import Operation
+from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
@@ -135,6 +136,12 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
             creatable = [name async for name in in_turns(named) if caller.has(may_create(name))]
             errors = await self._topic_creation.ensure(creatable)
+        if request.min_metadata_offset > 0:
+            await metadata_changes.at_least(
+                self._service,
+                request.min_metadata_offset,
+                timeout_s=metadata_changes.READABLE_S_MAX,
+            )
         image = self._service.image
         response = self._metadata(image, [])  # its offset is no later than any topic's state
         hidden: list[str] = []
