@@ -107,7 +107,7 @@ def test_no_module_is_dead() -> None:
 
 
 def test_one_file_knows_the_raft_library() -> None:
-    engine = "services/metadata_quorum/odradek_metadata_quorum/quorum/raft/engine.py"
+    engine = "services/metadata_quorum/odradek_metadata_quorum/raft/engine.py"
     paths = [*sources(), *(ROOT / "tests").rglob("*.py")]
     known = re.compile(r"_SyncObj__|^\s*(import|from) pysyncobj|import_module\(.pysyncobj.\)", re.M)
     knowing = {str(path.relative_to(ROOT)) for path in paths if known.search(path.read_text())}

@@ -1,20 +1,101 @@
-"""A controller process's settings, under Kafka's names where Kafka has one."""
+"""Settings of one voter and of the controller process, under Kafka's names where Kafka has one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from odradek_metadata_quorum.controller import ControllerSettings
-from odradek_metadata_quorum.quorum import QuorumSettings, QuorumTimers, QuorumTls
-from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING
 from odradek_protocol.identity import ControllerId
 from odradek_protocol.metadata.config_definition import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
 from odradek_runtime.settings import NodeSettings, SettingsError, setting, specs_of
+
+SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
+"""The setting behind `snapshot_bytes_max`; Kafka has no such limit, hence no name for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumTls:
+    """PEM files of mutual TLS between voters; the certificate's SAN is `controller-<node id>`."""
+
+    certificate_path: Path
+    key_path: Path
+    ca_path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumTimers:
+    """Raft's clocks, in milliseconds.
+
+    With the defaults, a leader whose process died is replaced in about 0.3 s and a silent one in
+    0.6 s, and stalls of up to 0.5 s have no effect.
+    """
+
+    election_timeout_min_ms: int = 500
+    election_timeout_max_ms: int = 1_000
+    lost_leader_timeout_min_ms: int = 100  # after the connection to the leader broke
+    lost_leader_timeout_max_ms: int = 300
+    heartbeat_interval_ms: int = 100  # at most a third of the smallest election timeout
+    leader_fallback_ms: int = 1_000  # a leader without a majority's responses steps down
+    tick_interval_ms: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0 < self.election_timeout_min_ms < self.election_timeout_max_ms:
+            raise ValueError("election_timeout_min_ms must be above 0 and below the maximum")
+        if not 0 < self.lost_leader_timeout_min_ms < self.lost_leader_timeout_max_ms:
+            raise ValueError("lost_leader_timeout_min_ms must be above 0 and below the maximum")
+        if self.heartbeat_interval_ms * 3 > self.election_timeout_min_ms:
+            raise ValueError("heartbeat_interval_ms must be at most a third of the least timeout")
+        if self.leader_fallback_ms < self.election_timeout_min_ms:
+            raise ValueError("leader_fallback_ms must not be below election_timeout_min_ms")
+        if not 0 < self.tick_interval_ms <= self.heartbeat_interval_ms:
+            raise ValueError("tick_interval_ms must be above 0 and at most heartbeat_interval_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumSettings:
+    """The settings of one voter.
+
+    `voters` maps every voter's id, this node's included, to the (host, port) at which others dial it;
+    names are resolved again at each dial. Without `tls` the listener must be on loopback, unless
+    `insecure` is set.
+    """
+
+    node_id: int
+    cluster_id: str
+    voters: dict[int, tuple[str, int]]
+    data_dir: Path
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    tls: QuorumTls | None = None
+    insecure: bool = False
+    timers: QuorumTimers = field(default_factory=QuorumTimers)
+
+    proposal_bytes_max: int = 1 << 20  # one proposal's payload
+    pending_proposals_max: int = 10_000  # appended here, not applied yet
+    pending_bytes_max: int = 64 << 20
+    snapshot_interval_entries: int = 20_000  # applied since the last snapshot
+    snapshot_interval_bytes: int = 64 << 20  # or this many bytes of entries applied since then
+    snapshot_entries_min: int = 20_000  # kept in the log behind a snapshot, for slow followers
+    snapshot_entries_bytes_max: int = 64 << 20  # fewer are kept when they are larger than this
+    snapshot_chunk_bytes: int = 256 << 10
+    snapshot_bytes_max: int = 1 << 30  # larger ones are neither stored nor taken from a leader
+    segment_bytes_max: int = 8 << 20  # of the write-ahead log: trimming removes whole segments
+    frame_bytes_max: int = 16 << 20  # one message between voters
+    peer_queue_bytes_max: int = 4 << 20  # waiting for one peer; more is dropped, Raft sends again
+
+    def __post_init__(self) -> None:
+        if self.node_id not in self.voters:
+            raise ValueError(f"node_id {self.node_id} is not among the voters {list(self.voters)}")
+        if not 0 < self.proposal_bytes_max <= 1 << 20:
+            raise ValueError("proposal_bytes_max must be between 1 and 1048576")
+        if self.snapshot_interval_entries < 1 or self.snapshot_entries_min < 1:
+            raise ValueError("the snapshot's entry counts must be positive")
+
 
 ENV_PREFIX: Final = "ODRADEK_QUORUM_"
 RAFT: Final = "RAFT"
@@ -24,7 +105,7 @@ _CLUSTER_DEFAULT: Final = " A cluster's first start makes it the default of all 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumProcessSettings(NodeSettings):
-    """Everything that can be set in a controller process."""
+    """Every setting of a controller process."""
 
     node_id: int = setting(
         "node.id",
@@ -36,7 +117,7 @@ class QuorumProcessSettings(NodeSettings):
     log_dir: Path = setting("log.dirs", "The data directory.", aliases=("metadata.log.dir",))
     voters: tuple[tuple[int, str, int], ...] = setting(
         "controller.quorum.voters",
-        "ID@host:port of every voter's RAFT listener, this one's too.",
+        "ID@host:port of every voter's RAFT listener, including this one's.",
         parse=parse_endpoints,
     )
     rpc_endpoints: tuple[tuple[int, str, int], ...] = setting(
@@ -47,14 +128,14 @@ class QuorumProcessSettings(NodeSettings):
     )
     listeners: tuple[ListenerAddress, ...] = setting(
         "listeners",
-        "NAME://host:port of RAFT (voters) and CONTROLLER (brokers); port 0: any free one.",
+        "NAME://host:port of RAFT (voters) and CONTROLLER (brokers); port 0 takes any free port.",
         default=parse_listeners("RAFT://127.0.0.1:9095,CONTROLLER://127.0.0.1:9094"),
         parse=parse_listeners,
     )
     storage_format_if_empty: bool = setting(
         "storage.format.if.empty",
-        "Format an empty data directory by itself. For a cluster on one machine: a voter that lost "
-        "its disk should not come back unseen.",
+        "Format an empty data directory at start. Only for a cluster on one machine: elsewhere a voter "
+        "that lost its disk should not come back unnoticed.",
         default=False,
     )
 
@@ -67,7 +148,7 @@ class QuorumProcessSettings(NodeSettings):
     )
     grace_ms: int = setting(
         "broker.stream.grace.ms",
-        "Time that a broker has to come back after its heartbeat stream broke.",
+        "Time in which a broker may reconnect after its heartbeat stream broke, before it is fenced.",
         default=500,
         unit="ms",
         minimum=10,
@@ -82,7 +163,7 @@ class QuorumProcessSettings(NodeSettings):
     )
     snapshot_entries: int = setting(
         "metadata.log.max.entries.between.snapshots",
-        "Entries after which a snapshot is taken; as many stay in the log behind it.",
+        "Entries after which a snapshot is taken; as many older entries stay in the log.",
         default=20_000,
         minimum=10,
     )
@@ -96,22 +177,23 @@ class QuorumProcessSettings(NodeSettings):
 
     num_partitions: str = setting(
         "num.partitions",
-        "Partitions of topics made without a count." + _CLUSTER_DEFAULT,
+        "Partitions of a topic that is created without a count." + _CLUSTER_DEFAULT,
         default="",
     )
     default_replication_factor: str = setting(
         "default.replication.factor",
-        "Replicas of topics made without a count." + _CLUSTER_DEFAULT,
+        "Replicas of a topic that is created without a count." + _CLUSTER_DEFAULT,
         default="",
     )
     min_insync_replicas: str = setting(
         "min.insync.replicas",
-        "In-sync replicas that acks=all needs." + _CLUSTER_DEFAULT,
+        "In-sync replicas that a produce with acks=all needs." + _CLUSTER_DEFAULT,
         default="",
     )
     auto_create_topics_enable: str = setting(
         "auto.create.topics.enable",
-        "Whether a topic that a client asks for is created." + _CLUSTER_DEFAULT,
+        "Whether a topic that a client names and that does not exist is created."
+        + _CLUSTER_DEFAULT,
         default="",
     )
     unclean_leader_election_enable: str = setting(
@@ -121,17 +203,18 @@ class QuorumProcessSettings(NodeSettings):
     )
     auto_leader_rebalance_enable: str = setting(
         "auto.leader.rebalance.enable",
-        "Whether leaderships go back by themselves." + _CLUSTER_DEFAULT,
+        "Whether leaderships go back to the preferred replicas by themselves." + _CLUSTER_DEFAULT,
         default="",
     )
     leader_imbalance_check_interval_seconds: str = setting(
         "leader.imbalance.check.interval.seconds",
-        "How often the preferred leaders are looked at, in s." + _CLUSTER_DEFAULT,
+        "Interval in s at which the share of preferred leaders is checked." + _CLUSTER_DEFAULT,
         default="",
     )
     leader_imbalance_per_broker_percentage: str = setting(
         "leader.imbalance.per.broker.percentage",
-        "Share of preferred leaderships that may be elsewhere, in %." + _CLUSTER_DEFAULT,
+        "Share of leaderships in % that may be away from the preferred replicas."
+        + _CLUSTER_DEFAULT,
         default="",
     )
     unclean_recovery_wait_ms: str = setting(
@@ -141,7 +224,7 @@ class QuorumProcessSettings(NodeSettings):
     )
 
     def check(self) -> None:
-        """Raise `SettingsError` for what does not fit together."""
+        """Raise `SettingsError` for settings that contradict each other."""
         names = {listener.name for listener in self.listeners}
         if names != {RAFT, CONTROLLER}:
             raise SettingsError(
@@ -158,25 +241,23 @@ class QuorumProcessSettings(NodeSettings):
         self.initial_configs()
 
     def listener(self, name: str) -> ListenerAddress:
-        """The listener of this name."""
         return next(listener for listener in self.listeners if listener.name == name)
 
     def initial_configs(self) -> tuple[tuple[str, str], ...]:
-        """The cluster's defaults that were set; raises `SettingsError` for a bad value."""
-        found = []
-        for name, (field, spec) in specs_of(QuorumProcessSettings).items():
-            value = getattr(self, field.name)
+        """Return the cluster's defaults that were set. Raises `SettingsError` for a bad value."""
+        configs = []
+        for name, (attribute, spec) in specs_of(QuorumProcessSettings).items():
+            value = getattr(self, attribute.name)
             if value == "" or not spec.doc.endswith(_CLUSTER_DEFAULT):
                 continue
             try:
                 check_config(ConfigResourceType.BROKER, name, value)
             except ConfigError as error:
                 raise SettingsError(str(error)) from None
-            found.append((name, value))
-        return tuple(found)
+            configs.append((name, value))
+        return tuple(configs)
 
     def controller_settings(self) -> ControllerSettings:
-        """What the controller is told."""
         return ControllerSettings(
             cluster_id=self.cluster_id,
             session_ms=self.session_ms,
@@ -186,7 +267,6 @@ class QuorumProcessSettings(NodeSettings):
         )
 
     def quorum_settings(self, *, insecure: bool) -> QuorumSettings:
-        """What the quorum is told."""
         raft = self.listener(RAFT)
         shortest_ms = self.election_timeout_ms // 2
         timers = QuorumTimers(

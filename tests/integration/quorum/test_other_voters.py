@@ -11,8 +11,8 @@ import msgpack
 import pytest
 
 from odradek.embedded import free_ports
-from odradek_metadata_quorum.quorum.network import transport, wire
-from odradek_metadata_quorum.quorum.network.peer_link import hello
+from odradek_metadata_quorum.network import transport, wire
+from odradek_metadata_quorum.network.peer_link import hello
 from tests.integration.quorum.voter_networks import a_vote, running, settings_of, until
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_metadata_quorum.quorum import format_storage
-from odradek_metadata_quorum.quorum.storage.vote_file import VOTE_FILE_NAME
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
+from odradek_metadata_quorum.storage.vote_file import VOTE_FILE_NAME
+from odradek_metadata_quorum.storage.write_ahead_log import LogWrite
 from odradek_protocol.metadata import snapshot
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc

@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 
 from odradek.embedded import free_ports
+from odradek_metadata_quorum.network import transport, wire
+from odradek_metadata_quorum.network.peer_link import client_context, hello
+from odradek_metadata_quorum.network.wire import Message
 from odradek_metadata_quorum.quorum import (
     InsecureListener,
     Quorum,
     QuorumTls,
     format_storage,
 )
-from odradek_metadata_quorum.quorum.network import transport, wire
-from odradek_metadata_quorum.quorum.network.peer_identity import client_context
-from odradek_metadata_quorum.quorum.network.peer_link import hello
-from odradek_metadata_quorum.quorum.network.wire import Message
 from tests.integration.quorum.certificates import CertificateAuthority
 from tests.integration.quorum.voter_networks import Recorded, a_vote, running, settings_of, until
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.transport import VoterNetwork
+from odradek_metadata_quorum.network.wire import Message
 from odradek_metadata_quorum.quorum import QuorumSettings
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
-from odradek_metadata_quorum.quorum.network.wire import Message
 
 
 class Recorded:

@@ -12,14 +12,14 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.storage.disk import read_file
-from odradek_metadata_quorum.quorum.storage.log_recovery import recover_log
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage_format import IDENTITY_NAME
+from odradek_metadata_quorum.errors import CorruptStorage
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.storage.data_directory import IDENTITY_NAME
+from odradek_metadata_quorum.storage.disk import read_file
+from odradek_metadata_quorum.storage.log_recovery import recover_log
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.vote_file import VoteFile
 
 if TYPE_CHECKING:
     from tests.sim.quorum.simulated_node import SimulatedNode

@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.node import RaftNode
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
-from odradek_metadata_quorum.quorum.storage_format import (
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.node import RaftNode
+from odradek_metadata_quorum.storage.data_directory import (
     check_disk,
     save_identity,
 )
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 from tests.sim.quorum.oracle import DigestMachine, OracleError
 from tests.sim.quorum.simulated_disk import SimulatedDisk
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.raft.elections import LoopTurns, PreVote
-from odradek_metadata_quorum.quorum.raft.replication import Replication
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.raft.elections import LoopTurns, PreVote
+from odradek_metadata_quorum.raft.replication import Replication
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import World
 

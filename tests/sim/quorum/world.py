@@ -15,9 +15,9 @@ import heapq
 import random
 from collections.abc import Callable
 
-from odradek_metadata_quorum.quorum.network.wire import Message, decode
-from odradek_metadata_quorum.quorum.raft.shell import RaftLimits, RaftTimers
-from odradek_metadata_quorum.quorum.storage_format import (
+from odradek_metadata_quorum.network.wire import Message, decode
+from odradek_metadata_quorum.raft.shell import RaftLimits, RaftTimers
+from odradek_metadata_quorum.storage.data_directory import (
     StorageIdentity,
     format_disk,
     save_identity,

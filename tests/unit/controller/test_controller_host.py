@@ -13,13 +13,13 @@ import pytest
 
 from odradek_metadata_quorum.controller import Controller, ControllerSettings, Decision, topics
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic, TopicResult
-from odradek_metadata_quorum.quorum import QuorumSettings
-from odradek_metadata_quorum.quorum.errors import (
+from odradek_metadata_quorum.errors import (
     LeadershipUnconfirmed,
     NotLeader,
     OutcomeUnknown,
     QuorumOverloaded,
 )
+from odradek_metadata_quorum.quorum import QuorumSettings
 from odradek_metadata_quorum.rpc import controller_host
 from odradek_metadata_quorum.rpc.controller_host import (
     ControllerHost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.network.wire import Message
 from tests.sim.quorum.oracle import DigestMachine
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
+from odradek_metadata_quorum.storage.disk import DiskThread
 
 
 async def test_jobs_and_their_calls_keep_order_off_the_loop() -> None:

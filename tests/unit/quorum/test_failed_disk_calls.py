@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import World

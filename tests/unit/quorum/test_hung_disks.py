@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.network import wire
 from tests.sim.quorum.simulated_node import SimulatedNode
 from tests.sim.quorum.world import LIMITS, TIMERS, World
 from tests.unit.quorum.lone_voter import LoneVoter

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.network import wire
 from tests.sim.quorum.oracle import DigestMachine, check_disk_vouches, check_opened
 from tests.sim.quorum.simulated_disk import PowerCut
 from tests.sim.quorum.simulated_node import SimulatedQueue

@@ -8,18 +8,18 @@ import zlib
 import pytest
 
 from odradek_metadata_quorum.quorum import CorruptStorage, StorageMismatch
-from odradek_metadata_quorum.quorum.storage.disk import read_file
-from odradek_metadata_quorum.quorum.storage.last_segment import LAST_SEGMENT_NAME
-from odradek_metadata_quorum.quorum.storage.log_frame import (
+from odradek_metadata_quorum.storage.data_directory import StorageIdentity, format_disk
+from odradek_metadata_quorum.storage.disk import read_file
+from odradek_metadata_quorum.storage.log_frame import (
     SEGMENT_HEADER,
     SegmentHeader,
     encode_frame,
     encode_record,
     segment_name,
 )
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VOTE_FILE_NAME, VoteFile
-from odradek_metadata_quorum.quorum.storage_format import StorageIdentity, format_disk
+from odradek_metadata_quorum.storage.log_recovery import LAST_SEGMENT_NAME
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.vote_file import VOTE_FILE_NAME, VoteFile
 from tests.sim.quorum.simulated_disk import SimulatedDisk
 from tests.unit.quorum import test_vote_file
 from tests.unit.quorum.lone_voter import LoneVoter

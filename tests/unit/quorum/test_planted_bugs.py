@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.quorum.network import outbox, wire
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.raft.elections import Elections, LoopTurns, PreVote
-from odradek_metadata_quorum.quorum.raft.joining import JoinRound
-from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.quorum.raft.read_index import ReadIndex
-from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
-from odradek_metadata_quorum.quorum.raft.replication import Replication
-from odradek_metadata_quorum.quorum.raft.shell import StateMachine
-from odradek_metadata_quorum.quorum.raft.snapshots import SnapshotReceiving
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.network import outbox, wire
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.raft.elections import Elections, LoopTurns, PreVote
+from odradek_metadata_quorum.raft.joining import JoinRound
+from odradek_metadata_quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.raft.read_index import ReadIndex
+from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.raft.replication import Replication
+from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.raft.snapshots import SnapshotReceiving
+from odradek_metadata_quorum.storage.disk import DiskThread
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 from tests.sim.quorum.chaos import Chaos
 from tests.unit.quorum import (
     test_committed_entries,

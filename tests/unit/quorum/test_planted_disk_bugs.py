@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.quorum.errors import QuorumError
-from odradek_metadata_quorum.quorum.raft import replicated_state
-from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
-from odradek_metadata_quorum.quorum.raft.replication import Replication, SendWindow
-from odradek_metadata_quorum.quorum.storage import log_recovery, snapshot_store
-from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.errors import QuorumError
+from odradek_metadata_quorum.raft import replicated_state
+from odradek_metadata_quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.raft.replication import Replication, SendWindow
+from odradek_metadata_quorum.storage import log_recovery, snapshot_store
+from odradek_metadata_quorum.storage.log_recovery import LastSegment
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.chaos import Chaos
 from tests.sim.quorum.simulated_disk import SimulatedDisk, SimulatedFile
 from tests.unit.quorum import (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.quorum import (
     NotLeader,
     ProposalTooLarge,
@@ -15,7 +16,6 @@ from odradek_metadata_quorum.quorum import (
     QuorumSettings,
     format_storage,
 )
-from odradek_metadata_quorum.quorum.network import wire
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 

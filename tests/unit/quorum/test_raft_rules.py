@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 

@@ -12,8 +12,8 @@ from odradek_metadata_quorum.quorum import (
     check_storage,
     format_storage,
 )
-from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
-from odradek_metadata_quorum.quorum.storage_format import IDENTITY_NAME
+from odradek_metadata_quorum.storage.data_directory import IDENTITY_NAME
+from odradek_metadata_quorum.storage.disk import DirectoryDisk
 
 
 def test_a_formatted_directory_is_recognized_and_may_not_vote_yet(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_metadata_quorum.quorum.errors import WireError
-from odradek_metadata_quorum.quorum.network import peer_link, wire
-from odradek_metadata_quorum.quorum.network.wire import Message, decode, encode
+from odradek_metadata_quorum.errors import WireError
+from odradek_metadata_quorum.network import peer_link, wire
+from odradek_metadata_quorum.network.wire import Message, decode, encode
 
 NUMBER = st.integers(0, 2**63 - 1)
 STRATEGIES = {

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from odradek_metadata_quorum.quorum import CorruptStorage
-from odradek_metadata_quorum.quorum.storage.log_frame import (
+from odradek_metadata_quorum.storage.log_frame import (
     ENTRY,
     SEGMENT_HEADER,
     encode_frame,
     encode_record,
     is_segment,
 )
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek_metadata_quorum.quorum.network import wire
+from odradek_metadata_quorum.network import wire
 from tests.sim.quorum.oracle import check_disk_vouches
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter

@@ -50,7 +50,7 @@ def format_directory(
         fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
     chosen = cluster_id or str(uuid.uuid4())
     _run(
-        "odradek_metadata_quorum.quorum.format_command",
+        "odradek_metadata_quorum.storage.data_directory",
         *(str(data_dir), chosen, str(node_id), ",".join(map(str, ids))),
     )
     print_facts(

@@ -1,11 +1,8 @@
-"""The replicated log of the metadata quorum: what `controller` and `rpc` may see of it.
-
-Nothing outside this package knows that pysyncobj turns the wheels inside.
-"""
+"""The replicated log of the metadata quorum, as `rpc` and the process use it."""
 
 from __future__ import annotations
 
-from odradek_metadata_quorum.quorum.errors import (
+from odradek_metadata_quorum.errors import (
     CorruptStorage,
     InsecureListener,
     LeadershipUnconfirmed,
@@ -17,19 +14,17 @@ from odradek_metadata_quorum.quorum.errors import (
     StorageMismatch,
 )
 from odradek_metadata_quorum.quorum.quorum import Quorum
-from odradek_metadata_quorum.quorum.raft.shell import StateMachine
-from odradek_metadata_quorum.quorum.settings import QuorumSettings, QuorumTimers, QuorumTls
-from odradek_metadata_quorum.quorum.state_machine import (
-    CommittedEntry,
-    StateSnapshot,
-)
 from odradek_metadata_quorum.quorum.status import (
+    CommittedEntry,
     LatencyStatus,
     PeerStatus,
     QuorumRole,
     QuorumStatus,
+    StateSnapshot,
 )
-from odradek_metadata_quorum.quorum.storage_format import check_storage, format_storage
+from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.settings import QuorumSettings, QuorumTimers, QuorumTls
+from odradek_metadata_quorum.storage.data_directory import check_storage, format_storage
 
 __all__ = [
     "CommittedEntry",

@@ -1,36 +1,39 @@
-"""The quorum's face: start, propose, listen, feed, status. What runs behind it is `Voter`."""
+"""The quorum's face: start, propose, listen to leadership, feed, status. `Voter` runs behind it.
+
+A proposal that is appended ends in exactly one of three ways: *applied* (the entry at its offset has its
+term), *unknown* (leadership ended, or the caller's time ran out, or a snapshot covers it), or
+*cancelled* by the caller.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from odradek_metadata_quorum.quorum.errors import (
+from odradek_metadata_quorum.errors import (
     LeadershipUnconfirmed,
     NotLeader,
     OutcomeUnknown,
     ProposalTooLarge,
     QuorumOverloaded,
 )
-from odradek_metadata_quorum.quorum.proposals import HeldProposal, PendingProposals
-from odradek_metadata_quorum.quorum.raft.shell import StateMachine
-from odradek_metadata_quorum.quorum.settings import QuorumSettings
-from odradek_metadata_quorum.quorum.state_machine import (
-    CommittedEntry,
-    StateSnapshot,
-)
 from odradek_metadata_quorum.quorum.status import (
+    CommittedEntry,
     LatencyStatus,
     PeerStatus,
     QuorumRole,
     QuorumStatus,
+    StateSnapshot,
 )
-from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotId
 from odradek_metadata_quorum.quorum.voter import Voter, end_process
+from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.settings import QuorumSettings
+from odradek_metadata_quorum.storage.disk import Fatal
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotId
 
 _STOP_TRANSFER_S: Final = 1.0
 _HAND_OVER_RETRY_S: Final = 0.1
@@ -39,10 +42,96 @@ _OPEN_TRIES_MAX: Final = 100
 _OPEN_PAUSE_S: Final = 0.01
 
 
-class Quorum:
-    """One voter: a replicated log, elections, and the state machine it feeds.
+@dataclass(frozen=True, slots=True)
+class HeldProposal:
+    """A proposal that came while leadership was being handed over; not appended yet."""
 
-    Everything runs on the event loop that called `start`; disk writes run on two own threads.
+    payload: bytes
+    epoch: int
+    admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
+
+    def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
+        """Append the proposal, unless its caller has gone; `NotLeader` goes to the caller."""
+        if self.admitted.done():
+            return
+        try:
+            self.admitted.set_result(append(self.payload, self.epoch))
+        except NotLeader as error:
+            self.admitted.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    epoch: int
+    payload_bytes: int
+    future: asyncio.Future[int]
+
+
+class PendingProposals:
+    """Proposals that are appended and not applied yet. `Quorum` bounds `count` and `payload_bytes`."""
+
+    def __init__(self) -> None:
+        self._by_offset: dict[int, _Pending] = {}
+        self.payload_bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._by_offset)
+
+    def add(self, offset: int, epoch: int, payload_bytes: int) -> asyncio.Future[int]:
+        """Return a future that gives the proposal's offset once it is applied."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        assert offset not in self._by_offset, offset
+        self._by_offset[offset] = _Pending(epoch, payload_bytes, future)
+        self.payload_bytes += payload_bytes
+        return future
+
+    def applied(self, offset: int, epoch: int) -> None:
+        """The entry at `offset`, of term `epoch`, is applied."""
+        pending = self._remove(offset)
+        if pending is None or pending.future.done():
+            return
+        if pending.epoch == epoch:
+            pending.future.set_result(offset)
+        else:
+            pending.future.set_exception(_unknown(offset, "another leader's entry took its place"))
+
+    def restored(self, offset: int) -> None:
+        """A snapshot replaced everything up to `offset`."""
+        for waiting in [waiting for waiting in self._by_offset if waiting <= offset]:
+            self._fail(waiting, "a snapshot took its place")
+
+    def fail_all(self, reason: str) -> None:
+        """Fail every proposal as unknown."""
+        for offset in list(self._by_offset):
+            self._fail(offset, reason)
+
+    def forget(self, offset: int, epoch: int) -> None:
+        """Drop a proposal that its caller does not wait for any more."""
+        pending = self._by_offset.get(offset)
+        if pending is not None and pending.epoch == epoch:
+            self._remove(offset)
+
+    def _fail(self, offset: int, reason: str) -> None:
+        pending = self._remove(offset)
+        if pending is not None and not pending.future.done():
+            pending.future.set_exception(_unknown(offset, reason))
+
+    def _remove(self, offset: int) -> _Pending | None:
+        pending = self._by_offset.pop(offset, None)
+        if pending is not None:
+            self.payload_bytes -= pending.payload_bytes
+        return pending
+
+
+def _unknown(offset: int, reason: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"whether entry {offset} is committed is not known: {reason}")
+
+
+class Quorum:
+    """One voter: a replicated log, elections, and the state machine that replays the log.
+
+    Everything runs on the event loop that called `start`; disk writes run on two threads of their own.
     `fatal` is for tests; the default ends the process.
     """
 
@@ -74,9 +163,9 @@ class Quorum:
         self._started = True
 
     async def stop(self) -> None:
-        """Hand leadership over if held (bounded), fail what is pending as unknown, close all.
+        """Hand leadership over (bounded), fail pending proposals as unknown, and close everything.
 
-        Nothing happens where `start` failed: it has closed what it had opened.
+        Does nothing where `start` failed, which has closed what it had opened.
         """
         if self._stopping or not self._started:
             return
@@ -90,9 +179,9 @@ class Quorum:
     # Proposals.
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
-        """Replicate one entry; returns its offset once it is committed and applied here.
+        """Replicate one entry. Return its offset once it is committed and applied here.
 
-        `epoch` is the term the caller decided under: the entry is never appended in another.
+        `epoch` is the term in which the caller decided: the entry is never appended in another.
         Raises `NotLeader`, `ProposalTooLarge`, `QuorumOverloaded` (nothing was appended) or
         `OutcomeUnknown` (leadership lost, or `timeout_s` passed). An empty payload is refused with
         ValueError: it stands for a leader's no-op in the feed.
@@ -126,7 +215,7 @@ class Quorum:
             self._pending.forget(offset, epoch)
 
     def _append(self, payload: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
-        """Append now; the offset, and the future of its being applied. Raises `NotLeader`."""
+        """Append now. Return the offset, and a future that ends when it is applied. Raises `NotLeader`."""
         offset = self._voter.node.propose(payload, epoch)
         if offset is None:
             raise NotLeader(
@@ -139,8 +228,8 @@ class Quorum:
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
         """Return once a majority has confirmed that nobody was elected before this call.
 
-        Then what this node had applied when it called was the newest of all. All callers that wait
-        share a round trip to the other voters; nothing is written. Raises `NotLeader`, also when
+        Then no voter had applied more than this node when the call began. All waiting callers share a
+        round trip to the other voters; nothing is written. Raises `NotLeader`, also when
         the leadership ends meanwhile, or `LeadershipUnconfirmed` (`timeout_s` passed).
         """
         node = self._voter.node
@@ -174,18 +263,18 @@ class Quorum:
     def add_leadership_listener(
         self, *, on_active: Callable[[int], None], on_resigned: Callable[[int], None]
     ) -> None:
-        """Call `on_active(epoch)` when this node leads and has applied its own no-op of that term;
+        """Call `on_active(epoch)` when this node leads and has applied its own no-op of that term.
 
-        `on_resigned(epoch)` at once when that ends, after every pending proposal has failed.
-        Both run on the loop and must not raise: that ends the process. Add before `start`.
+        `on_resigned(epoch)` is called at once when that ends, after every pending proposal has failed.
+        Both run on the loop; an exception in them ends the process. Add listeners before `start`.
         """
         self._listeners.append((on_active, on_resigned))
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Hand leadership to the most caught-up peer; False if it stays here or was not here.
+        """Hand leadership to the most caught-up peer. Return False if it stays here or was not here.
 
-        Proposals wait meanwhile, in their order, so that the peer can come to have the whole log;
-        after it they are appended, or refused because another leads.
+        Proposals wait meanwhile, in their order, so that the peer can catch up with the whole log;
+        then they are appended, or refused because another node leads.
         """
         if not self._started or not self._voter.node.is_leader or self._held is not None:
             return False
@@ -193,11 +282,11 @@ class Quorum:
         held = self._held = deque()
         try:
             end_s = self._loop.time() + timeout_s
-            asked_s = 0.0
+            handed_over_s = 0.0
             while node.is_leader and self._loop.time() < end_s:
                 successor = node.best_successor()
-                if successor is not None and self._loop.time() - asked_s > _HAND_OVER_RETRY_S:
-                    asked_s = self._loop.time()
+                if successor is not None and self._loop.time() - handed_over_s > _HAND_OVER_RETRY_S:
+                    handed_over_s = self._loop.time()
                     node.hand_over(successor)
                 await asyncio.sleep(0.005)
             return not node.is_leader
@@ -208,7 +297,6 @@ class Quorum:
 
     @property
     def role(self) -> QuorumRole:
-        """What this node is at this moment."""
         if not self._voter.node.may_vote:
             return QuorumRole.JOINING
         if self._voter.node.is_leader:
@@ -219,12 +307,12 @@ class Quorum:
 
     @property
     def leader_id(self) -> int | None:
-        """The voter that leads, as far as known; None during an election."""
+        """The voter that leads, as far as this node knows; None during an election."""
         return self._voter.node.leader_id
 
     @property
     def term(self) -> int:
-        """Raft's current term: the controller epoch of whoever leads in it."""
+        """Raft's current term, which is the controller epoch of the leader elected in it."""
         return self._voter.node.term
 
     @property
@@ -244,18 +332,18 @@ class Quorum:
 
     @property
     def disk_wait_s(self) -> float:
-        """How long the write to disk has been that is under way now; 0 without one."""
+        """How long the disk write under way has taken so far; 0 without one."""
         return self._voter.barrier.waited_ns / 1e9
 
     @property
     def listen_port(self) -> int:
-        """The port that peers reach this node at, once started."""
+        """The port of the listener for other voters, once started."""
         return self._voter.network.port
 
     # The feed.
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
-        """Wait until `applied >= offset`, at most `timeout_s`; returns `applied` either way."""
+        """Wait until `applied >= offset`, at most `timeout_s`; return `applied` either way."""
         if self.applied < offset and not self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
             waiter = (offset, future)
@@ -266,16 +354,16 @@ class Quorum:
         return self.applied
 
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
-        """Applied entries from `from_offset` on, of at most `bytes_max` (at least one entry).
+        """Return applied entries from `from_offset` on, of at most `bytes_max` (but at least one entry).
 
-        Empty when there are none yet; None where the log is trimmed: take `latest_snapshot`.
+        Returns none where there are none yet, and None where the log is trimmed: take `latest_snapshot`.
         """
-        found = self._voter.node.entries(from_offset, _FEED_ENTRIES_MAX)
-        if found is None:
+        entries = self._voter.node.entries(from_offset, _FEED_ENTRIES_MAX)
+        if entries is None:
             return None
         taken: list[CommittedEntry] = []
         total = 0
-        for command, offset, epoch in found:
+        for command, offset, epoch in entries:
             total += len(command)
             if taken and total > bytes_max:
                 break
@@ -283,10 +371,10 @@ class Quorum:
         return taken
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """The newest snapshot on disk, None when none was taken yet (then the log is whole).
+        """Return the newest snapshot on disk, None when none was taken yet (then the log is whole).
 
-        All who ask while somebody has it share one copy in memory. Raises OSError: it cannot be read,
-        or somebody removed it.
+        Callers share one copy in memory while any of them holds it. Raises OSError when the file cannot
+        be read, or was removed.
         """
         async with self._snapshot_reading:
             snapshot_id = self._voter.snapshots.current
@@ -314,7 +402,7 @@ class Quorum:
         return opened.snapshot, StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
 
     def status(self) -> QuorumStatus:
-        """One reading of everything worth a metric."""
+        """Return one reading of everything that metrics and status show."""
         node, log, latency = self._voter.node, self._voter.log, self._voter.barrier.latency
         snapshot = node.snapshot
         return QuorumStatus(
@@ -375,7 +463,7 @@ class Quorum:
 
 
 class _Relay:
-    """What the voter tells (`VoterEvents`), to proposals, listeners and the feed's waiters."""
+    """Passes what the voter reports (`VoterEvents`) to proposals, listeners and the feed's waiters."""
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum

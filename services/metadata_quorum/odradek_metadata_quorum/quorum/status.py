@@ -1,4 +1,4 @@
-"""What the quorum tells about itself: for metrics, health checks and `odradek quorum status`."""
+"""What the quorum reports of itself, its entries and its snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QuorumRole(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """One other voter as this node sees it; indices and age mean something on the leader only."""
+    """Another voter as this node sees it; indices and age are meaningful on the leader only."""
 
     node_id: int
     connected: bool
@@ -38,12 +38,12 @@ class LatencyStatus:
     entries: int
     bytes: int
     buckets: tuple[tuple[str, int], ...]
-    """(upper bound in seconds, how many at or below it)."""
+    """Pairs of an upper bound in seconds and the number of writes at or below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """One consistent reading; offsets are inclusive indices of the last entry each names."""
+    """One consistent reading. Each offset is the index of the last entry that it includes."""
 
     node_id: int
     cluster_id: str
@@ -63,9 +63,27 @@ class QuorumStatus:
     snapshot_bytes: int
     snapshot_bytes_max: int
     snapshot_taken_bytes: int
-    """Size of the last one that was taken here, stored or not; 0 before the first."""
+    """Size of the snapshot that was taken here last, stored or not; 0 before the first."""
     snapshots_not_stored: int
-    """Taken here since the start, and too large, or without room on the disk."""
+    """Snapshots taken here since the start that were too large, or found no room on the disk."""
     pending_proposals: int
     peers: tuple[PeerStatus, ...]
     sync: LatencyStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEntry:
+    """A committed entry of the log; an empty payload is a leader's no-op."""
+
+    offset: int
+    epoch: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class StateSnapshot:
+    """The state machine's state after the entry at `offset`, as its own `snapshot()` encoded it."""
+
+    offset: int
+    epoch: int
+    data: bytes

@@ -16,23 +16,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.network.transport import VoterNetwork
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.node import RaftNode
-from odradek_metadata_quorum.quorum.raft.shell import RaftLimits, RaftTimers, StateMachine
-from odradek_metadata_quorum.quorum.settings import SNAPSHOT_LIMIT_SETTING, QuorumSettings
-from odradek_metadata_quorum.quorum.storage.disk import DirectoryDisk
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskThread, Fatal
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotStore
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
-from odradek_metadata_quorum.quorum.storage_format import (
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.network.transport import VoterNetwork
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.node import RaftNode
+from odradek_metadata_quorum.raft.shell import RaftLimits, RaftTimers, StateMachine
+from odradek_metadata_quorum.settings import SNAPSHOT_LIMIT_SETTING, QuorumSettings
+from odradek_metadata_quorum.storage.data_directory import (
     StorageIdentity,
     check_disk,
     save_identity,
 )
+from odradek_metadata_quorum.storage.disk import DirectoryDisk, DiskThread, Fatal
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 from odradek_runtime.logs import event_log
 
 EXIT_FATAL: Final = 70

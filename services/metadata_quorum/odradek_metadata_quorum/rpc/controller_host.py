@@ -23,7 +23,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from odradek_metadata_quorum.controller import Controller, Decision
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_metadata_quorum.quorum.errors import (
+from odradek_metadata_quorum.errors import (
     LeadershipUnconfirmed,
     NotLeader,
     OutcomeUnknown,

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgpack
 
-from odradek_metadata_quorum.quorum.errors import WireError
+from odradek_metadata_quorum.errors import WireError
 
 PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION_MAX: Final = 1

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage, is_newer, newer_format
-from odradek_metadata_quorum.quorum.storage.disk import Disk, DiskFile
+from odradek_metadata_quorum.errors import CorruptStorage, is_newer, newer_format
+from odradek_metadata_quorum.storage.disk import Disk, DiskFile
 
 _HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc of the data, offset, epoch, length
 _SEAL: Final = struct.Struct("<I")  # crc of the header

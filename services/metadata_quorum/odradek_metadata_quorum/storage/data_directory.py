@@ -1,36 +1,38 @@
-"""Whose directory this is: the identity file, what makes one, and what a wrong one says.
+"""The data directory of a voter: its identity file, formatting one, and refusing a wrong one.
 
-A directory is formatted once, before the first start; no voter ever starts on an empty one by
-itself, because an empty voter has forgotten its votes and entries, and two of those among three can
-elect a leader that lacks committed entries.
+A directory is formatted once, before the first start. No voter starts on an empty one by itself,
+because an empty voter has forgotten its votes and entries, and two of those among three can elect a
+leader that lacks committed entries. `odradek storage format` runs this module as a process, with the
+arguments `DIR CLUSTER_ID NODE_ID VOTER,...`.
 
 For the same reason a formatted directory starts as `joined: false`. Such a voter stores entries but
 neither votes nor campaigns until one of two things is known (`raft/joining.py`): the cluster is new,
 every voter being as empty as this one; or it has caught up with a leader and knows a term above
 every one in which it may have voted before. So formatting a wiped voter again is always safe, and
-needs no flag that somebody could get wrong.
+needs no flag that an operator could get wrong.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage, StorageMismatch, newer_format
-from odradek_metadata_quorum.quorum.storage.disk import (
-    DirectoryDisk,
-    Disk,
-    read_file,
-    write_file,
+from odradek_metadata_quorum.errors import (
+    CorruptStorage,
+    QuorumError,
+    StorageMismatch,
+    newer_format,
 )
-from odradek_metadata_quorum.quorum.storage.last_segment import LAST_SEGMENT_NAME
-from odradek_metadata_quorum.quorum.storage.log_frame import SEGMENT_HEADER, is_segment
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import WriteAheadLog
+from odradek_metadata_quorum.storage.disk import DirectoryDisk, Disk, read_file, write_file
+from odradek_metadata_quorum.storage.log_frame import SEGMENT_HEADER, is_segment
+from odradek_metadata_quorum.storage.log_recovery import LAST_SEGMENT_NAME
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
 
 IDENTITY_NAME: Final = "identity.json"
 _OF_THE_FILE_SYSTEM: Final = "lost+found"
@@ -39,7 +41,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageIdentity:
-    """Whose data directory this is. `joined` is False until the node may vote."""
+    """The voter that a data directory belongs to. `joined` is False until the node may vote."""
 
     cluster_id: str
     node_id: int
@@ -52,8 +54,8 @@ def format_storage(
 ) -> StorageIdentity:
     """Give a directory its identity, an empty log and no vote; creates the directory.
 
-    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when it has
-    another, or holds files that are not ours.
+    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when the
+    directory has another identity, or holds files that no voter wrote.
     """
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
@@ -70,7 +72,7 @@ def format_storage(
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the names in a directory durable; one that we may not read was not made by us."""
+    """Make the names in a directory durable, unless it may not be read: then this process did not make it."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -84,7 +86,7 @@ def _sync_directory(path: Path) -> None:
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Read the identity; raises `StorageMismatch`, naming the way out, when it is not this one."""
+    """Read the identity. Raises `StorageMismatch`, naming the way out, when it is another one."""
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
@@ -96,11 +98,11 @@ def check_storage(
 
 
 def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """`format_storage` on an open directory; the identity comes last, so a crash leaves none."""
+    """Like `format_storage`, on an open directory. The identity comes last, so a crash leaves none."""
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
         identity = check_disk(disk, wanted, place)
-        disk.sync_directory()  # the format before may have been killed ahead of it
+        disk.sync_directory()  # an earlier format may have been killed before this
         return identity
     strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
     if strangers:
@@ -117,7 +119,7 @@ def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdent
 
 
 def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
-    """Remove what a format left that was cut short: a log without entries, no vote, no identity."""
+    """Remove what an interrupted format left: a log without entries, and no identity."""
     for name in names:
         used = is_segment(name) and len(read_file(disk, name)) > SEGMENT_HEADER.size
         if used or name.startswith(LAST_SEGMENT_NAME):
@@ -130,32 +132,32 @@ def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
 
 
 def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """`check_storage` on an open directory."""
+    """Like `check_storage`, on an open directory."""
     if IDENTITY_NAME not in disk.names():
         raise StorageMismatch(
             f"{place} is not formatted: run `odradek storage format` for it before the first start"
         )
-    found = _decode(read_file(disk, IDENTITY_NAME), place)
-    if found.cluster_id != wanted.cluster_id:
+    identity = _decode(read_file(disk, IDENTITY_NAME), place)
+    if identity.cluster_id != wanted.cluster_id:
         raise StorageMismatch(
-            f"{place} belongs to cluster {found.cluster_id}, not {wanted.cluster_id}: use the"
+            f"{place} belongs to cluster {identity.cluster_id}, not {wanted.cluster_id}: use the"
             " directory or the cluster id that belong together"
         )
-    if found.node_id != wanted.node_id:
+    if identity.node_id != wanted.node_id:
         raise StorageMismatch(
-            f"{place} belongs to controller {found.node_id}, not {wanted.node_id}: give each"
+            f"{place} belongs to controller {identity.node_id}, not {wanted.node_id}: give each"
             " controller its own directory"
         )
-    if found.voters != wanted.voters:
+    if identity.voters != wanted.voters:
         raise StorageMismatch(
-            f"{place} was formatted for the voters {list(found.voters)}, the settings name"
+            f"{place} was formatted for the voters {list(identity.voters)}, the settings name"
             f" {list(wanted.voters)}: voters cannot be changed, put the old list back"
         )
-    return found
+    return identity
 
 
 def save_identity(disk: Disk, identity: StorageIdentity) -> None:
-    """Make it durable, the old one or the new one at any crash. Waits for the disk."""
+    """Replace the identity durably: a crash leaves the old or the new one. Waits for the disk."""
     document = {"version": _VERSION, **asdict(identity), "voters": list(identity.voters)}
     write_file(disk, IDENTITY_NAME, json.dumps(document, indent=2).encode() + b"\n")
 
@@ -192,3 +194,26 @@ def _decode(data: bytes, place: str) -> StorageIdentity:
     ):
         raise CorruptStorage(f"{place}/{IDENTITY_NAME} is damaged: a value has the wrong type")
     return identity
+
+
+def main() -> int:
+    """Format. Return 1, with one line on stderr, when the directory belongs to another voter."""
+    data_dir, cluster_id, node_id, voters = sys.argv[1:5]
+    try:
+        format_storage(
+            Path(data_dir),
+            cluster_id=cluster_id,
+            node_id=int(node_id),
+            voters=[int(voter) for voter in voters.split(",")],
+        )
+    except OSError as error:
+        print(f"odradek: {data_dir}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except (QuorumError, ValueError) as error:
+        print(f"odradek: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

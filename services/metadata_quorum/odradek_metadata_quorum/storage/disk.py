@@ -6,19 +6,29 @@ Names are plain file names in the quorum's own directory.
 
 What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name
 (created, renamed, removed) survives once `sync_directory` has returned; a failed call leaves both
-in doubt, so that whoever gets an exception must not go on (`DiskQueue` ends the process). What a file
-reads as is not what is durable: an earlier process may have been killed before its sync, or have
-failed at it. Whoever opens a file and acts on what it says makes that durable first.
+in doubt, so a caller that gets an exception must not go on. What a file reads as is not what is
+durable: an earlier process may have been killed before its sync, or its sync may have failed. A caller
+that opens a file and acts on its contents makes them durable first.
+
+A `DiskQueue` runs disk work in order, off the event loop, and stops at the first failure. A job that
+raises may have left half of its bytes on the disk, and the page cache may have dropped what it could
+not write: a later sync that succeeds proves nothing about it. So there is no retry and no error to
+handle: `fatal` is called on the spot, on the disk's thread, and no later job and no `done` runs, even
+where `fatal` returns (as it does in tests).
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+import queue
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from odradek_metadata_quorum.quorum.errors import StorageMismatch
+from odradek_metadata_quorum.errors import StorageMismatch
 
 _LOCK_NAME = "lock"
 
@@ -30,26 +40,26 @@ class DiskFile(Protocol):
         """Length in bytes."""
 
     def read(self, size: int, position: int) -> bytes:
-        """At most `size` bytes; fewer only at the end of the file."""
+        """Return `size` bytes; fewer only at the end of the file."""
 
     def write(self, data: bytes, position: int) -> None:
-        """All of `data`, or an OSError."""
+        """Write all of `data`, or raise OSError."""
 
     def sync(self) -> None:
-        """What was written, and the file's length, survives a power cut from here on."""
+        """Make what was written, and the file's length, survive a power cut from here on."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file; durable after `sync`."""
+        """Shorten the file; durable after `sync`."""
 
     def close(self) -> None:
-        """Release the descriptor; the object is dead."""
+        """Release the descriptor; no other call may follow."""
 
 
 class Disk(Protocol):
     """One directory."""
 
     def names(self) -> list[str]:
-        """Every file in it, sorted."""
+        """Return the names of all files, sorted."""
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         """Open for reading and writing; `create` makes a new, empty one, replacing an old one."""
@@ -58,10 +68,10 @@ class Disk(Protocol):
         """Give a file a new name, replacing another of that name."""
 
     def remove(self, name: str) -> None:
-        """Remove a name; open files stay readable."""
+        """Remove a file; where it is open it stays readable."""
 
     def sync_directory(self) -> None:
-        """Names survive a power cut from here on."""
+        """Make names survive a power cut from here on."""
 
 
 class DirectoryFile:
@@ -159,7 +169,7 @@ def write_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def sync_file(disk: Disk, name: str) -> None:
-    """Make a file's bytes durable, whoever wrote them."""
+    """Make a file's bytes durable, also those that an earlier process wrote."""
     file = disk.open(name)
     try:
         file.sync()
@@ -168,9 +178,61 @@ def sync_file(disk: Disk, name: str) -> None:
 
 
 def read_file(disk: Disk, name: str) -> bytes:
-    """The whole of a small file."""
+    """Return the whole of a small file."""
     file = disk.open(name)
     try:
         return file.read(file.size(), 0)
     finally:
         file.close()
+
+
+Result = TypeVar("Result")
+Fatal = Callable[[str, BaseException | None], None]
+
+
+class DiskQueue(Protocol):
+    """Runs jobs one after the other, as the module says."""
+
+    def submit(self, job: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        """Run `job` later, then `done(result)` on the event loop. Jobs and callbacks keep their order."""
+
+
+class DiskThread:
+    """A `DiskQueue` on a thread. Its callers bound it: each waits for `done` before its next job."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, fatal: Fatal) -> None:
+        self._loop = loop
+        self._fatal = fatal
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        def run() -> None:
+            result = job()
+            self._loop.call_soon_threadsafe(done, result)
+
+        self._jobs.put(run)
+
+    async def close(self) -> None:
+        """Finish what is queued, then end the thread."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if self._failed:
+                continue
+            try:
+                job()
+            except RuntimeError as error:
+                if self._loop.is_closed():
+                    return  # the process is ending, and nothing waits for the result
+                self._fail(error)
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._fatal("a write to the quorum's disk failed", error)

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import random
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.engine import Engine
-from odradek_metadata_quorum.quorum.raft.read_index import Confirmed, ReadIndex
-from odradek_metadata_quorum.quorum.raft.shell import RaftTimers
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.engine import Engine
+from odradek_metadata_quorum.raft.read_index import Confirmed, ReadIndex
+from odradek_metadata_quorum.raft.shell import RaftTimers
 
 
 class PreVote:

@@ -1,13 +1,23 @@
-"""Reading the log's segments back after a stop of any kind: replay, torn tail, or refusal."""
+"""Reading the log's segments back after a stop of any kind: replay, torn tail, or refusal.
+
+Where the last segment begins is noted in a file of its own (`LastSegment`). Each segment names the entry
+that it follows, so a missing one in the middle is found; a missing last one would go unnoticed. The note
+is written after the segment is durable and before an entry in it is acknowledged, so it is never ahead
+of the log. A note that is missing (the first release wrote none) or torn says nothing, and is written
+again when the log is opened. Programs that do not know the file leave it alone: its position is then
+behind the log's end, which is allowed.
+"""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import dataclass
+from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage, is_newer, newer_format
-from odradek_metadata_quorum.quorum.storage.disk import Disk, read_file
-from odradek_metadata_quorum.quorum.storage.last_segment import read_last_segment
-from odradek_metadata_quorum.quorum.storage.log_frame import (
+from odradek_metadata_quorum.errors import CorruptStorage, is_newer, newer_format
+from odradek_metadata_quorum.storage.disk import Disk, DiskFile, read_file
+from odradek_metadata_quorum.storage.log_frame import (
     ENTRY,
     RESET,
     SEGMENT_HEADER,
@@ -23,12 +33,12 @@ from odradek_metadata_quorum.quorum.storage.log_frame import (
     segment_version,
 )
 
-Entry = tuple[bytes, int, int]  # (command, index, term): the shape that the engine wants
+Entry = tuple[bytes, int, int]  # (command, index, term), as the engine needs it
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The log as its files tell it: `entries[0]` is the boundary.
+    """The log as its files hold it: `entries[0]` is the boundary.
 
     `last_write_offset` is where the last write began, in the last segment: a frame, or a header and the
     first frame behind it.
@@ -41,9 +51,9 @@ class RecoveredLog:
 
 
 def recover_log(disk: Disk) -> RecoveredLog:
-    """Replay every segment; cut a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
+    """Replay every segment; truncate a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
 
-    What is read may be in the page cache only: an earlier life may have been killed before its sync.
+    What is read may be in the page cache only: an earlier process may have been killed before its sync.
     """
     segments = _read_segments(disk)
     entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
@@ -68,7 +78,7 @@ def recover_log(disk: Disk) -> RecoveredLog:
             offset = frame.end
         if offset < len(data):
             _refuse_damage(segments[number:], offset, position)
-            _cut(disk, segment_name(header.base_position), offset)
+            _truncate(disk, segment_name(header.base_position), offset)
     return RecoveredLog(entries, [header for header, _ in segments], position, last_write_offset)
 
 
@@ -90,7 +100,7 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
             and base_position_of(name) > noted_position
             and not _holds_frames(name, data)
         ):
-            disk.remove(name)  # the crash came while it was being started
+            disk.remove(name)  # the crash came while the segment was being started
             disk.sync_directory()
         else:
             raise CorruptStorage(f"{name}: the header is damaged, and no crash explains it")
@@ -107,11 +117,10 @@ def _holds_frames(name: str, data: bytes) -> bool:
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
-    """A torn tail is what nothing durable follows; anything else is damage."""
+    """Raise `CorruptStorage` where something durable follows: then it is damage, not a torn tail."""
     name = segment_name(segments[0][0].base_position)
-    if (
-        len(segments) > 1
-    ):  # a segment is synced to its end before the next one is started, see there
+    # A segment is synced to its end before the next one is started.
+    if len(segments) > 1:
         raise CorruptStorage(
             f"{name}: damaged at byte {offset}, but the log goes on in another segment"
         )
@@ -122,7 +131,7 @@ def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, pos
             )
 
 
-def _cut(disk: Disk, name: str, size: int) -> None:
+def _truncate(disk: Disk, name: str, size: int) -> None:
     file = disk.open(name)
     file.truncate(size)
     file.sync()
@@ -139,9 +148,51 @@ def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
         keep = index - entries[0][1]
         if keep > 0:
             del entries[keep:]
-        else:  # below what this segment knows: the entry before the cut is all that is left
+        else:  # truncated below this segment: only the entry before the truncation is left
             entries[:] = [(b"", index - 1, term)]
     elif kind == RESET:
         entries[:] = [(b"", index, term)]
     else:
         raise newer_format("the log, in a record that is whole,", kind, RESET)
+
+
+LAST_SEGMENT_NAME: Final = "log-last-segment"
+_NOTE: Final = struct.Struct("<4sIIQ")  # magic, version, crc of the position, position
+_POSITION: Final = struct.Struct("<Q")
+_MAGIC: Final = b"ODLS"
+_VERSION: Final = 1
+
+
+def read_last_segment(disk: Disk) -> int:
+    """Return the base position of the noted last segment, 0 without a note. Raises `StorageMismatch`."""
+    if LAST_SEGMENT_NAME not in disk.names():
+        return 0
+    data = read_file(disk, LAST_SEGMENT_NAME)[: _NOTE.size]
+    if len(data) < _NOTE.size:
+        return 0
+    magic, version, crc, position = _NOTE.unpack(data)
+    if magic == _MAGIC and is_newer(version, _VERSION):
+        raise newer_format(LAST_SEGMENT_NAME, version, _VERSION)
+    whole = magic == _MAGIC and version == _VERSION and crc == zlib.crc32(_POSITION.pack(position))
+    return int(position) if whole else 0
+
+
+class LastSegment:
+    """The note of the last segment, open for writing. Opening and `save` wait for the disk."""
+
+    def __init__(self, disk: Disk, position: int) -> None:
+        create = LAST_SEGMENT_NAME not in disk.names()
+        self._file: DiskFile = disk.open(LAST_SEGMENT_NAME, create=create)
+        self.save(position)
+        if create:
+            disk.sync_directory()
+
+    def save(self, position: int) -> None:
+        """Note a segment that is durable."""
+        crc = zlib.crc32(_POSITION.pack(position))
+        self._file.write(_NOTE.pack(_MAGIC, _VERSION, crc, position), 0)
+        self._file.sync()
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._file.close()

@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message, encode
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message, encode
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 SendFrame = Callable[[int, bytes], None]
 

@@ -25,9 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.storage.disk import Disk, sync_file
-from odradek_metadata_quorum.quorum.storage.last_segment import LastSegment
-from odradek_metadata_quorum.quorum.storage.log_frame import (
+from odradek_metadata_quorum.storage.disk import Disk, sync_file
+from odradek_metadata_quorum.storage.log_frame import (
     ENTRY,
     RECORD_HEADER,
     RESET,
@@ -38,7 +37,7 @@ from odradek_metadata_quorum.quorum.storage.log_frame import (
     encode_record,
     segment_name,
 )
-from odradek_metadata_quorum.quorum.storage.log_recovery import Entry, recover_log
+from odradek_metadata_quorum.storage.log_recovery import Entry, LastSegment, recover_log
 
 GENESIS_INDEX: Final = 1
 GENESIS_TERM: Final = 0

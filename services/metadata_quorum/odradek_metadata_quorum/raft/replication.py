@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.engine import Engine
-from odradek_metadata_quorum.quorum.raft.shell import RaftEvents
-from odradek_metadata_quorum.quorum.raft.snapshots import SnapshotSending
-from odradek_metadata_quorum.quorum.storage.log_recovery import Entry
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.engine import Engine
+from odradek_metadata_quorum.raft.shell import RaftEvents
+from odradek_metadata_quorum.raft.snapshots import SnapshotSending
+from odradek_metadata_quorum.storage.log_recovery import Entry
 
 COMMIT_NOTICE_S: Final = 0.002  # followers learn of a commit with the next entries, or after this
 

@@ -1,11 +1,11 @@
 """The voters' network: one listener, one dialler a peer, one live connection each way.
 
-Diallers never give up: they resolve the name, connect, greet, ping, and after any end begin again
-after a short pause. Only the errors of sockets, TLS and the peer's bytes are expected there; any
-other exception is ours and ends the task, thereby the task group, thereby the process.
+Diallers never give up: they resolve the name, connect, greet, ping, and begin again a short pause
+after the connection ended. Only the errors of sockets, TLS and the peer's bytes are expected there; any
+other exception is a bug and ends the task, thereby the task group, thereby the process.
 
 A new connection from a peer ends its old one before a frame of the new one is read, and nothing
-that the old one still brings is delivered: messages of a peer's former life stay in it.
+that the old one still brings is delivered: messages from before a peer's restart end with it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import InsecureListener
-from odradek_metadata_quorum.quorum.network.peer_identity import ServerIdentity, client_context
-from odradek_metadata_quorum.quorum.network.peer_link import (
+from odradek_metadata_quorum.errors import InsecureListener
+from odradek_metadata_quorum.network.peer_link import (
     PEER_TIMEOUT_S,
     PING_INTERVAL_S,
     FrameProtocol,
     IncomingLink,
     OutgoingLink,
+    ServerIdentity,
+    client_context,
     voters_text,
 )
-from odradek_metadata_quorum.quorum.network.wire import PING, Message
-from odradek_metadata_quorum.quorum.settings import QuorumSettings
+from odradek_metadata_quorum.network.wire import PING, Message
+from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_runtime.listeners import host_port
 from odradek_runtime.logs import event_log
 
@@ -43,7 +44,7 @@ _log = event_log(__name__)
 
 
 class VoterNetwork:
-    """Sends frames to voters, delivers their messages."""
+    """Sends frames to the other voters and delivers their messages."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class VoterNetwork:
         self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
         self._voters = voters_text(settings.voters)
-        self._mismatches: dict[int, str] = {}  # by peer, what its last longer hello said
-        self._short_hello: set[int] = set()  # peers that did not answer the last, longer one
+        self._mismatches: dict[int, str] = {}  # by peer, why its last longer hello was refused
+        self._short_hello: set[int] = set()  # peers that did not respond to the last, longer one
         self.port = 0
 
     async def listen(self) -> None:
@@ -87,7 +88,7 @@ class VoterNetwork:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
-        """One dialler a peer, in the caller's task group."""
+        """Start one dialler for each peer, in the caller's task group."""
         for peer_id in sorted(self._peer_ids):
             tasks.create_task(self._dial_for_ever(peer_id), name=f"quorum-dial-{peer_id}")
 
@@ -101,13 +102,13 @@ class VoterNetwork:
             await self._server.wait_closed()
 
     def send_frame(self, peer_id: int, frame: bytes) -> None:
-        """Send if connected and its queue is not full; Raft repeats what matters."""
+        """Send if the peer is connected and its queue is not full; Raft repeats what matters."""
         link = self._outgoing.get(peer_id)
         if link is not None:
             link.offer_frame(frame)
 
     def queued_bytes(self, peer_id: int) -> int:
-        """What still waits for the peer."""
+        """Return the bytes that still wait for a peer."""
         link = self._outgoing.get(peer_id)
         return 0 if link is None else link.queued_bytes()
 
@@ -129,7 +130,7 @@ class VoterNetwork:
                         "Cannot reach a controller",
                         peer_id=peer_id,
                         address=host_port(*self._settings.voters[peer_id]),
-                        error=str(error) or f"no answer within {CONNECT_TIMEOUT_S} s",
+                        error=str(error) or f"no response within {CONNECT_TIMEOUT_S} s",
                     )
             await asyncio.sleep(REDIAL_PAUSE_S)
 
@@ -159,7 +160,7 @@ class VoterNetwork:
                 self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
 
     async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
-        """To the first address that answers. Raises what went wrong with the last: OSError."""
+        """Connect to the first address that responds. Raises the failure of the last one, an OSError."""
         failure = OSError(f"controller {peer_id} has no address")
         for address in addresses:
             try:
@@ -213,7 +214,7 @@ class VoterNetwork:
             try:
                 self._identity.reload_if_renewed()
             except (OSError, ssl.SSLError) as error:
-                self._warn("our own renewed certificate", str(error))
+                self._warn("this controller's own renewed certificate", str(error))
         link = IncomingLink(
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
@@ -229,7 +230,10 @@ class VoterNetwork:
         self._ungreeted.add(link)
         asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._expect_greeting, link)
         if len(self._ungreeted) > UNGREETED_CONNECTIONS_MAX:
-            self._drop_ungreeted(next(iter(self._ungreeted - {link})), "too many callers")
+            self._drop_ungreeted(
+                next(iter(self._ungreeted - {link})),
+                "too many connections that have not said hello",
+            )
         return link
 
     def _expect_greeting(self, link: IncomingLink) -> None:
@@ -237,7 +241,7 @@ class VoterNetwork:
             self._drop_ungreeted(link, "it did not say hello in time")
 
     def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
-        """Also one whose handshake never ended: nobody will ever call its `connection_lost`."""
+        """Close a connection without a hello. If its TLS handshake never ended, asyncio reports no loss."""
         self._ungreeted.discard(link)
         link.refuse(reason)
 
@@ -257,10 +261,10 @@ class VoterNetwork:
             self._note_mismatch(link.claimed_id, link)
         if link.refusal is not None and not link.mismatch:
             address = link.transport and link.transport.get_extra_info("peername")
-            self._warn(f"a caller from {address and address[0]}", link.refusal)
+            self._warn(f"a connection from {address and address[0]}", link.refusal)
 
     def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
-        """Tell once of a peer that counts other voters; it may be another one after its restart."""
+        """Log once that a peer counts other voters; a restart may change that."""
         if link.mismatch:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
@@ -271,7 +275,7 @@ class VoterNetwork:
             self._mismatches.pop(peer_id, None)
 
     def _warn(self, who: str, reason: str) -> None:
-        """Once in ten seconds per reason: a stranger that redials must not fill the disk."""
+        """Log a reason once in ten seconds: an unknown peer that redials must not fill the disk."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusals.get(reason, -60.0) > 10.0:
             if len(self._refusals) > 100:
@@ -281,19 +285,19 @@ class VoterNetwork:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Asked for at every dial: a pod's address changes. Raises OSError.
+    """Resolve a voter's name, at every dial: a pod's address changes. Raises OSError.
 
-    A resolver may need longer than a connection: its first server is gone, say. And a lookup that
-    is given up goes on, in one of the few threads that all of them share.
+    A resolver may need longer than a connection, for example when its first server is gone. A lookup
+    that timed out goes on, in one of the few threads that all lookups share.
     """
     async with asyncio.timeout(RESOLVE_TIMEOUT_S):
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
+            addresses = await asyncio.get_running_loop().getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
             )
         except UnicodeError as error:  # `a..b`, or a label of more than 63 characters
             raise OSError(f"{host!r} is no host name: {error}") from None
-    return [str(address[0]) for *_, address in found]
+    return [str(address[0]) for *_, address in addresses]
 
 
 def _require_loopback(host: str) -> None:

@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage
-from odradek_metadata_quorum.quorum.raft.engine import COMMAND_NO_OP, COMMAND_REGULAR, Engine
-from odradek_metadata_quorum.quorum.raft.shell import RaftEvents, RaftLimits, StateMachine
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
-from odradek_metadata_quorum.quorum.storage.log_recovery import Entry
-from odradek_metadata_quorum.quorum.storage.snapshot_store import (
+from odradek_metadata_quorum.errors import CorruptStorage
+from odradek_metadata_quorum.raft.engine import COMMAND_NO_OP, COMMAND_REGULAR, Engine
+from odradek_metadata_quorum.raft.shell import RaftEvents, RaftLimits, StateMachine
+from odradek_metadata_quorum.storage.disk import DiskQueue
+from odradek_metadata_quorum.storage.log_recovery import Entry
+from odradek_metadata_quorum.storage.snapshot_store import (
     SnapshotId,
     SnapshotNotWritten,
     SnapshotStore,
 )
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX, WriteAheadLog
+from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX, WriteAheadLog
 
 APPLY_ENTRIES_MAX: Final = 1_000  # a step, so that the loop breathes between
 APPLY_BYTES_MAX: Final = 256 << 10  # a step, give or take an entry: some 50 ms of replaying

@@ -16,8 +16,8 @@ import struct
 import zlib
 from typing import Final
 
-from odradek_metadata_quorum.quorum.errors import CorruptStorage, newer_format
-from odradek_metadata_quorum.quorum.storage.disk import Disk
+from odradek_metadata_quorum.errors import CorruptStorage, newer_format
+from odradek_metadata_quorum.storage.disk import Disk
 
 VOTE_FILE_NAME: Final = "vote"
 _SLOT_BYTES: Final = 4096  # a page each: a torn write cannot reach the other

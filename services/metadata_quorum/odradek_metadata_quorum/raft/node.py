@@ -19,27 +19,27 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.elections import Elections
-from odradek_metadata_quorum.quorum.raft.engine import COMMAND_REGULAR, Engine, EngineHooks
-from odradek_metadata_quorum.quorum.raft.joining import Joining
-from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.quorum.raft.read_index import Confirmed
-from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
-from odradek_metadata_quorum.quorum.raft.replication import Replication
-from odradek_metadata_quorum.quorum.raft.shell import (
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.elections import Elections
+from odradek_metadata_quorum.raft.engine import COMMAND_REGULAR, Engine, EngineHooks
+from odradek_metadata_quorum.raft.joining import Joining
+from odradek_metadata_quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.raft.read_index import Confirmed
+from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.raft.replication import Replication
+from odradek_metadata_quorum.raft.shell import (
     RaftEvents,
     RaftLimits,
     RaftTimers,
     StateMachine,
 )
-from odradek_metadata_quorum.quorum.raft.snapshots import SnapshotReceiving, SnapshotSending
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue, Fatal
-from odradek_metadata_quorum.quorum.storage.log_recovery import Entry
-from odradek_metadata_quorum.quorum.storage.snapshot_store import SnapshotId, SnapshotStore
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.raft.snapshots import SnapshotReceiving, SnapshotSending
+from odradek_metadata_quorum.storage.disk import DiskQueue, Fatal
+from odradek_metadata_quorum.storage.log_recovery import Entry
+from odradek_metadata_quorum.storage.snapshot_store import SnapshotId, SnapshotStore
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 
 class RaftNode:

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import INSTALL_SNAPSHOT, Message
-from odradek_metadata_quorum.quorum.raft.engine import Engine
-from odradek_metadata_quorum.quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.quorum.raft.replicated_state import ReplicatedState
-from odradek_metadata_quorum.quorum.raft.shell import RaftEvents
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
-from odradek_metadata_quorum.quorum.storage.snapshot_store import (
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import INSTALL_SNAPSHOT, Message
+from odradek_metadata_quorum.raft.engine import Engine
+from odradek_metadata_quorum.raft.log_matching import LogMatching
+from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
+from odradek_metadata_quorum.raft.shell import RaftEvents
+from odradek_metadata_quorum.storage.disk import DiskQueue
+from odradek_metadata_quorum.storage.snapshot_store import (
     OpenSnapshot,
     SnapshotId,
     SnapshotNotWritten,

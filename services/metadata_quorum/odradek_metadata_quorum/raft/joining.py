@@ -30,12 +30,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.elections import Elections
-from odradek_metadata_quorum.quorum.raft.engine import Engine
-from odradek_metadata_quorum.quorum.raft.shell import RaftEvents
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import GENESIS_INDEX
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.elections import Elections
+from odradek_metadata_quorum.raft.engine import Engine
+from odradek_metadata_quorum.raft.shell import RaftEvents
+from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX
 
 JOIN_QUERY_INTERVAL_S: Final = 0.2
 

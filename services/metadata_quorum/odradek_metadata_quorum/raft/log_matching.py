@@ -13,10 +13,10 @@ pysyncobj appends the entries of append_entries. `LogMatching` stands in front o
 
 from __future__ import annotations
 
-from odradek_metadata_quorum.quorum.network import wire
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.raft.elections import Elections
-from odradek_metadata_quorum.quorum.raft.engine import Engine
+from odradek_metadata_quorum.network import wire
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.raft.elections import Elections
+from odradek_metadata_quorum.raft.engine import Engine
 
 
 class LogMatching:

@@ -1,4 +1,4 @@
-"""One connection between two voters: frames, a hello, pings. asyncio protocols, no state of Raft.
+"""One connection between two voters: frames, a hello, pings, certificates. No state of Raft.
 
 Each voter dials every other one and sends on the connection it dialled; the other direction of a
 connection carries only pongs. So there are two connections between two voters, and neither ever has
@@ -10,11 +10,16 @@ to decide which of two to keep.
 The hello names protocol versions, cluster and both ends; with TLS the certificate must name the
 sender too. Both ends name the lowest and the highest version they speak, and speak the lower of the two
 highest. Voters of the first release take a hello of four fields only (a *short* one, which names one
-version): a dialler whose hello gets no answer sends a short one next, and a short one is answered by a
-short one. A longer hello names the set of voters, too: a peer that counts another set is refused, after a
-hello that shows it ours. A peer that does not answer a ping within 2 s is gone, whatever TCP believes; the kernel
-is told the same (`TCP_USER_TIMEOUT`). What waits in the kernel or in the transport's buffer dies
-with the connection: nothing stale is delivered after a link heals.
+version): a dialler whose hello gets no response sends a short one next, and the response to a short one is short.
+A longer hello names the set of voters, too: a peer that counts another set is refused, after a hello that
+shows it this one's set. A peer that does not answer a ping within 2 s is taken for gone, whatever TCP
+believes; the kernel gets the same limit (`TCP_USER_TIMEOUT`). What waits in the kernel or in the
+transport's buffer is dropped with the connection: nothing stale is delivered after a link heals.
+
+With TLS (1.3, mutual, certificates of the cluster's own CA) a controller's certificate names it in a SAN,
+`DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not
+checked: addresses move, identities do not. A dialler reads the files for each connection, the listener
+when they have changed, so a renewed certificate needs no restart.
 """
 
 from __future__ import annotations
@@ -22,12 +27,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from odradek_metadata_quorum.quorum.errors import WireError
-from odradek_metadata_quorum.quorum.network.peer_identity import certified_ids
-from odradek_metadata_quorum.quorum.network.wire import (
+from odradek_metadata_quorum.errors import WireError
+from odradek_metadata_quorum.network.wire import (
     HELLO,
     LENGTH,
     PING,
@@ -38,15 +43,16 @@ from odradek_metadata_quorum.quorum.network.wire import (
     decode,
     encode,
 )
+from odradek_metadata_quorum.settings import QuorumTls
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
-_VOTERS_TEXT_MAX: Final = 200  # of what a stranger says, in our log
-HELLO_BYTES_MAX: Final = 4096  # before anybody is known, no more memory than this is taken
+_VOTERS_TEXT_MAX: Final = 200  # characters of an unknown peer's hello that are logged
+HELLO_BYTES_MAX: Final = 4096  # memory that a peer may take before it is known
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Cuts the byte stream into messages. An error of the peer closes, an error of ours raises."""
+    """Splits the byte stream into messages. A peer's error closes the connection, a bug here raises."""
 
     def __init__(self, *, frame_bytes_max: int, tls: bool) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -55,7 +61,7 @@ class FrameProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.greeted = False
         self.refusal: str | None = None
-        self.mismatch = ""  # that the peer counts other voters; then it is the refusal, too
+        self.mismatch = ""  # why the peer counts other voters; it is the refusal, too
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,11 +103,11 @@ class FrameProtocol(asyncio.Protocol):
             del self._buffer[:offset]
 
     def received(self, message: Message) -> None:
-        """One message."""
+        """Take one message."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
 
     def send(self, message: Message) -> None:
         """Send one message, if still connected."""
@@ -113,12 +119,12 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.write(frame)
 
     def refuse(self, reason: str) -> None:
-        """The peer is not to be talked to: close, and tell whoever logs."""
+        """Close at once; the owner logs the reason."""
         self.refusal = self.refusal or reason
         self.abort()
 
     def refuse_after(self, message: Message, reason: str) -> None:
-        """Close once this message is sent: the peer is to learn the reason by itself."""
+        """Close once this message is sent: it lets the peer find the reason by itself."""
         self.refusal = self.refusal or reason
         self.send(message)
         if not self.closed.done():
@@ -127,7 +133,7 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once; what is buffered is lost."""
+        """Close at once and drop what is buffered."""
         if not self.closed.done():
             self.closed.set_result(None)
         if self.transport is not None:
@@ -143,7 +149,7 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class OutgoingLink(FrameProtocol):
-    """The connection this voter dialled: it sends, and hears only hello and pongs."""
+    """A connection that this voter dialled: it sends, and receives only hello and pongs."""
 
     def __init__(
         self,
@@ -198,13 +204,13 @@ class OutgoingLink(FrameProtocol):
             if not self.ready.done():
                 self.ready.set_result(None)
         elif message["type"] != PONG or not self.greeted:
-            raise WireError(f"{message['type']} on a connection that only carries answers")
+            raise WireError(f"{message['type']} on a connection that only carries responses")
 
     def lost(self) -> None:
         self.ready.cancel()
 
     def queued_bytes(self) -> int:
-        """What the transport still holds."""
+        """Return the bytes that the transport still holds."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def offer_frame(self, frame: bytes) -> None:
@@ -214,7 +220,7 @@ class OutgoingLink(FrameProtocol):
 
 
 class IncomingLink(FrameProtocol):
-    """A connection that another voter dialled: it brings messages, and gets hello and pongs."""
+    """A connection that another voter dialled: it receives messages, and sends only hello and pongs."""
 
     def __init__(
         self,
@@ -230,7 +236,7 @@ class IncomingLink(FrameProtocol):
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[IncomingLink], None],
     ) -> None:
-        """`known_mismatch` is what the last longer hello of a peer said of other voters."""
+        """`known_mismatch(peer_id)` returns what the last longer hello of a peer said of other voters."""
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -241,7 +247,7 @@ class IncomingLink(FrameProtocol):
         self._on_message = on_message
         self._on_lost = on_lost
         self.peer_id: int | None = None
-        self.claimed_id: int | None = None  # a peer's that said a proper hello, greeted or not
+        self.claimed_id: int | None = None  # of the peer that sent a proper hello, greeted or not
 
     def received(self, message: Message) -> None:
         if self.peer_id is not None:
@@ -267,26 +273,26 @@ class IncomingLink(FrameProtocol):
             self._known_mismatch(peer_id) if "voters" not in message else ""
         )
         short = "version_max" not in message
-        answer = hello(self._cluster_id, self._node_id, peer_id, voters=self._voters, short=short)
+        response = hello(self._cluster_id, self._node_id, peer_id, voters=self._voters, short=short)
         if self.mismatch:
-            self.refuse_after(answer, self.mismatch)
+            self.refuse_after(response, self.mismatch)
             return
         self.peer_id = peer_id
         self.greeted = True
         self._on_greeted(self)
-        self.send(answer)
+        self.send(response)
 
     def lost(self) -> None:
         self._on_lost(self)
 
 
 def voters_text(voters: Iterable[int]) -> str:
-    """A set of voters as a hello names it."""
+    """Return a set of voters as a hello names it."""
     return ",".join(map(str, sorted(voters)))
 
 
 def voters_mismatch(message: Message, voters: str) -> str:
-    """Why the peer counts other majorities, with the way out; empty: it does not, or does not say."""
+    """Return why the peer counts other majorities, with the way out; empty if it does not or does not say."""
     theirs = message.get("voters", voters)
     if theirs == voters:
         return ""
@@ -300,7 +306,7 @@ def voters_mismatch(message: Message, voters: str) -> str:
 def hello(
     cluster_id: str, node_id: int, target_id: int, *, voters: str = "", short: bool
 ) -> Message:
-    """The first message of either side; a short one has the fields of the first release only."""
+    """Return the first message of either side; a short one has the fields of the first release only."""
     message: Message = {
         "type": HELLO,
         "version": PROTOCOL_VERSION_MIN,
@@ -316,7 +322,7 @@ def hello(
 
 
 def agreed_version(message: Message) -> int | None:
-    """The highest protocol version that both ends speak, by the peer's hello; None without one."""
+    """Return the highest protocol version that both ends speak, by the peer's hello; None without one."""
     lowest: int = message["version"]
     highest: int = message.get("version_max", lowest)
     version = min(highest, PROTOCOL_VERSION_MAX)
@@ -324,7 +330,7 @@ def agreed_version(message: Message) -> int | None:
 
 
 def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int) -> str | None:
-    """Why a hello is not acceptable; None if it is."""
+    """Return why a hello is not acceptable; None if it is."""
     if agreed_version(message) is None:
         return (
             f"it speaks versions {message['version']} to"
@@ -339,3 +345,55 @@ def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int)
     if message["target_id"] != node_id:
         return f"it looks for controller {message['target_id']}, this is {node_id}"
     return None
+
+
+class ServerIdentity:
+    """The listener's TLS context: peers must show a certificate of the CA."""
+
+    def __init__(self, tls: QuorumTls) -> None:
+        """Raises OSError, ssl.SSLError."""
+        self._tls = tls
+        self._stamp = self._read_stamp()
+        self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+
+    def reload_if_renewed(self) -> None:
+        """Use renewed files for later connections. Raises OSError, ssl.SSLError; then the old ones stay."""
+        stamp = self._read_stamp()
+        if stamp != self._stamp:
+            _load(
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls
+            )  # raises for a half-written pair, before the context in use changes
+            _load(self.context, self._tls)
+            self._stamp = stamp
+
+    def _read_stamp(self) -> tuple[int, ...]:
+        tls = self._tls
+        paths = (tls.certificate_path, tls.key_path, tls.ca_path)
+        return tuple(path.stat().st_mtime_ns for path in paths)
+
+
+def client_context(tls: QuorumTls) -> ssl.SSLContext:
+    """Return the context for dialling. `certified_ids` checks the identity, not the host name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    return _load(context, tls)
+
+
+def _load(context: ssl.SSLContext, tls: QuorumTls) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tls.certificate_path, tls.key_path)
+    context.load_verify_locations(tls.ca_path)
+    return context
+
+
+def certified_ids(certificate: dict[str, Any] | None) -> frozenset[int]:
+    """Return the controller ids that a verified peer certificate names; empty without any."""
+    ids = set()
+    for kind, value in (certificate or {}).get("subjectAltName", ()):
+        prefix = {"DNS": "controller-", "URI": "odradek://controller/"}.get(kind)
+        if prefix is not None and value.startswith(prefix):
+            digits = value[len(prefix) :]
+            if digits.isascii() and digits.isdigit():
+                ids.add(int(digits))
+    return frozenset(ids)

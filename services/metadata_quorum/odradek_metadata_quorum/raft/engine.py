@@ -35,10 +35,10 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
-from odradek_metadata_quorum.quorum.network.outbox import Outbox
-from odradek_metadata_quorum.quorum.network.wire import Message
-from odradek_metadata_quorum.quorum.storage.disk_queue import Fatal
-from odradek_metadata_quorum.quorum.storage.write_barrier import WriteBarrier
+from odradek_metadata_quorum.network.outbox import Outbox
+from odradek_metadata_quorum.network.wire import Message
+from odradek_metadata_quorum.storage.disk import Fatal
+from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 REQUIRED_VERSION: Final = "0.3.17"
 

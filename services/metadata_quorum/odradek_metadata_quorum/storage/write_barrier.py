@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from odradek_metadata_quorum.quorum.storage.disk_queue import DiskQueue
-from odradek_metadata_quorum.quorum.storage.vote_file import VoteFile
-from odradek_metadata_quorum.quorum.storage.write_ahead_log import LogWrite, WriteAheadLog
+from odradek_metadata_quorum.storage.disk import DiskQueue
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_metadata_quorum.storage.write_ahead_log import LogWrite, WriteAheadLog
 from odradek_runtime.latencies import Latencies
 
 

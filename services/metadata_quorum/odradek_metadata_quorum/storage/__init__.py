@@ -1,0 +1,1 @@
+"""What a voter keeps on disk: write-ahead log, vote, snapshots, the directory's identity."""
