@@ -203,7 +203,7 @@ class BrokerCluster:
     async def create_topic(
         self, name: str, *, partitions: int = 1, replicas: int = 1, via: int = 1, **configs: str
     ) -> None:
-        """Create a topic through a broker, and wait until it has leaders everywhere."""
+        """Create a topic through a broker, and have each other broker wait until it knows the topic."""
         stub = admin_service_pb2_grpc.AdminServiceStub(self.channel(via))
         answer = await stub.CreateTopics(
             admin_service_pb2.CreateTopicsRequest(
@@ -218,17 +218,13 @@ class BrokerCluster:
             )
         )
         assert answer.topics[0].error_code == 0, answer
+        wanted = broker_service_pb2.MetadataRequest(
+            topics=[name], min_metadata_offset=answer.metadata_offset
+        )
         for broker_id in self.brokers:
-            await self.until_known(broker_id, name)
-
-    async def until_known(self, broker_id: int, topic: str) -> None:
-        """Wait until a broker's image has the topic."""
-        stub = self.broker_stub(broker_id)
-        async for news in stub.WatchMetadata(
-            broker_service_pb2.WatchMetadataRequest(topics=[topic])
-        ):
-            if any(one.partitions for one in news.metadata.topics):
-                return
+            metadata = await self.broker_stub(broker_id).Metadata(wanted)
+            assert metadata.metadata_offset >= answer.metadata_offset > 0
+            assert len(metadata.topics[0].partitions) == partitions
 
     def partition(self, topic: str, index: int = 0) -> Any:
         """The controller's state of a partition."""

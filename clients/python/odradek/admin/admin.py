@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, cast
@@ -68,7 +67,6 @@ from odradek_protocol.rpc.v1 import broker_service_pb2, group_service_pb2
 
 TIMEOUT_S: Final = 30.0
 SCRAM_ITERATIONS: Final = 8192
-_LEADER_POLL_S: Final = 0.02
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
@@ -155,10 +153,8 @@ class Admin:
             )
             for replicas in new.assignments:
                 item.assignments.add(broker_ids=replicas)
-        response = await self._calls.send(methods.CREATE_TOPICS, request)
+        response = await self._calls.change(methods.CREATE_TOPICS, request)
         outcomes = [topic_outcome(result) for result in response.topics]
-        if not validate_only:
-            await self._wait_for_leaders([o.name for o in outcomes if o.error is None])
         return outcomes
 
     async def delete_topic(self, name: str) -> None:
@@ -174,7 +170,7 @@ class Admin:
         request = pb.DeleteTopicsRequest(
             names=list(names), topic_ids=list(topic_ids), timeout_ms=self._calls.timeout_ms
         )
-        response = await self._calls.send(methods.DELETE_TOPICS, request)
+        response = await self._calls.change(methods.DELETE_TOPICS, request)
         return [topic_outcome(result) for result in response.topics]
 
     async def add_partitions(
@@ -192,18 +188,14 @@ class Admin:
         item = request.topics.add(name=name, total_count=total)
         for replicas in assignments:
             item.assignments.add(broker_ids=replicas)
-        response = await self._calls.send(methods.CREATE_PARTITIONS, request)
+        response = await self._calls.change(methods.CREATE_PARTITIONS, request)
         outcome = topic_outcome(response.topics[0])
         if outcome.error is not None:
             raise outcome.error
-        if not validate_only:
-            await self._wait_for_leaders([name], partitions=total)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
         """The topics that the caller may describe, sorted by name."""
-        response = await self._calls.send(
-            methods.METADATA, broker_service_pb2.MetadataRequest(all_topics=True)
-        )
+        response = await self._calls.metadata(broker_service_pb2.MetadataRequest(all_topics=True))
         described = [
             topic_description(response, t.name) for t in response.topics if not t.error_code
         ]
@@ -213,9 +205,7 @@ class Admin:
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """One topic with the leaders and replicas of its partitions. Raises UnknownTopic."""
-        response = await self._calls.send(
-            methods.METADATA, broker_service_pb2.MetadataRequest(topics=[name])
-        )
+        response = await self._calls.metadata(broker_service_pb2.MetadataRequest(topics=[name]))
         return topic_description(response, name)
 
     async def describe_configs(
@@ -232,7 +222,11 @@ class Admin:
             name=resource.name,
             config_names=list(names),
         )
-        response = await self._calls.send(methods.DESCRIBE_CONFIGS, request)
+        response = await self._calls.send(
+            methods.DESCRIBE_CONFIGS,
+            request,
+            codes=lambda r: [result.error_code for result in r.resources],
+        )
         result = response.resources[0]
         check(result.error_code, str(resource), result.error_message)
         return {entry.name: config_value(entry) for entry in result.entries}
@@ -273,7 +267,7 @@ class Admin:
                 item.operations.add(name=name, operation=operation, value=value)
         for name in delete:
             item.operations.add(name=name, operation=_DELETE)
-        response = await self._calls.send(methods.ALTER_CONFIGS, request)
+        response = await self._calls.change(methods.ALTER_CONFIGS, request)
         result = response.resources[0]
         check(result.error_code, str(resource), result.error_message)
 
@@ -297,7 +291,7 @@ class Admin:
             partitions=[partition_message(p) for p in partitions],
             timeout_ms=self._calls.timeout_ms,
         )
-        response = await self._calls.send(methods.ELECT_LEADERS, request)
+        response = await self._calls.change(methods.ELECT_LEADERS, request)
         check(response.error_code, "electing leaders")
         return [partition_outcome(r, ErrorCode.ELECTION_NOT_NEEDED) for r in response.partitions]
 
@@ -310,7 +304,7 @@ class Admin:
             request.reassignments.add(
                 partition=partition_message(partition), replicas=broker_ids or ()
             )
-        response = await self._calls.send(methods.ALTER_PARTITION_REASSIGNMENTS, request)
+        response = await self._calls.change(methods.ALTER_PARTITION_REASSIGNMENTS, request)
         check(response.error_code, "reassigning partitions")
         return [partition_outcome(result) for result in response.partitions]
 
@@ -319,7 +313,11 @@ class Admin:
         request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
         for partition, offset in before.items():
             request.partitions.add(partition=partition_message(partition), offset=offset)
-        response = await self._calls.send(methods.DELETE_RECORDS, request)
+        response = await self._calls.send(
+            methods.DELETE_RECORDS,
+            request,
+            codes=lambda r: [result.error_code for result in r.partitions],
+        )
         return [partition_outcome(result) for result in response.partitions]
 
     async def list_offsets(
@@ -336,7 +334,9 @@ class Admin:
     async def list_groups(self) -> list[GroupListing]:
         """All groups of the cluster, sorted by name."""
         response = await self._calls.send(
-            methods.LIST_GROUPS, group_service_pb2.ListGroupsRequest()
+            methods.LIST_GROUPS,
+            group_service_pb2.ListGroupsRequest(),
+            codes=lambda r: [r.error_code],
         )
         check(response.error_code, "listing groups")
         return sorted(
@@ -355,7 +355,11 @@ class Admin:
     async def describe_group(self, group: str) -> GroupDescription:
         """One group. Raises OdradekError if no group has that name."""
         request = group_service_pb2.DescribeGroupsRequest(group_ids=[group])
-        response = await self._calls.send(methods.DESCRIBE_GROUPS, request)
+        response = await self._calls.send(
+            methods.DESCRIBE_GROUPS,
+            request,
+            codes=lambda r: [group.error_code for group in r.groups],
+        )
         (description,) = response.groups
         check(description.error_code, f"group {group!r}")
         return group_description(description)
@@ -368,7 +372,9 @@ class Admin:
         request = group_service_pb2.FetchOffsetsRequest(
             group_id=group, partitions=[partition_message(name) for name in names], member_epoch=-1
         )
-        response = await self._calls.send(methods.GROUP_FETCH, request)
+        response = await self._calls.send(
+            methods.GROUP_FETCH, request, codes=lambda r: [r.error_code]
+        )
         check(response.error_code, f"offsets of group {group!r}")
         return {
             TopicPartition(
@@ -389,7 +395,9 @@ class Admin:
             request.offsets.add(
                 partition=partition_message(as_partition(name)), offset=offset, leader_epoch=-1
             )
-        response = await self._calls.send(methods.GROUP_COMMIT, request)
+        response = await self._calls.send(
+            methods.GROUP_COMMIT, request, codes=lambda r: [r.error_code]
+        )
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
             raise group_error(ErrorCode.NON_EMPTY_GROUP, group)
         check(response.error_code, f"group {group!r}")
@@ -402,7 +410,9 @@ class Admin:
         outcomes: dict[str, OdradekError | None] = {}
         for group in groups:
             response = await self._calls.send(
-                methods.DELETE_GROUPS, group_service_pb2.DeleteGroupsRequest(group_ids=[group])
+                methods.DELETE_GROUPS,
+                group_service_pb2.DeleteGroupsRequest(group_ids=[group]),
+                codes=lambda r: [group.error_code for group in r.groups],
             )
             for result in response.groups:
                 code = result.error_code
@@ -415,7 +425,9 @@ class Admin:
             group_id=group,
             partitions=[partition_message(name) for name in as_partitions(partitions)],
         )
-        response = await self._calls.send(methods.DELETE_OFFSETS, request)
+        response = await self._calls.send(
+            methods.DELETE_OFFSETS, request, codes=lambda r: [r.error_code]
+        )
         check(response.error_code, f"group {group!r}")
         for result in response.offsets:
             partition = result.partition
@@ -424,7 +436,7 @@ class Admin:
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Add access control entries. Raises the error of the first entry that was refused."""
         entries = [acl_entry(acl) for acl in acls]
-        response = await self._calls.send(
+        response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
         )
         for entry, result in zip(entries, response.results, strict=True):
@@ -434,7 +446,7 @@ class Admin:
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """Delete the entries that match any of the filters, and return them."""
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
-        response = await self._calls.send(methods.DELETE_ACLS, request)
+        response = await self._calls.change(methods.DELETE_ACLS, request)
         deleted = []
         for result in response.results:
             check(result.error_code, "deleting ACLs", result.error_message)
@@ -496,7 +508,7 @@ class Admin:
             entry = request.entries.add(key=quota.key, value=quota.value)
             for kind, name in quota.entity.items():
                 entry.entity.add(type=kind, name=name)
-        response = await self._calls.send(methods.ALTER_QUOTAS, request)
+        response = await self._calls.change(methods.ALTER_QUOTAS, request)
         for quota, result in zip(quotas, response.results, strict=True):
             subject = f"quota {quota.key} of {dict(quota.entity)}"
             check(result.error_code, subject, result.error_message)
@@ -509,7 +521,7 @@ class Admin:
 
     async def list_brokers(self) -> list[Broker]:
         """The live brokers with their addresses, sorted by id."""
-        response = await self._calls.send(methods.METADATA, broker_service_pb2.MetadataRequest())
+        response = await self._calls.metadata(broker_service_pb2.MetadataRequest())
         cache = MetadataCache()
         cache.apply(response)
         return [cache.brokers[broker_id] for broker_id in sorted(cache.brokers)]
@@ -546,7 +558,7 @@ class Admin:
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove the registration of a broker that will not return."""
-        response = await self._calls.send(
+        response = await self._calls.change(
             methods.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=broker_id)
         )
         check(response.error_code, f"broker {broker_id}", response.error_message)
@@ -558,30 +570,13 @@ class Admin:
 
     async def update_feature(self, name: str, level: int, *, allow_downgrade: bool = False) -> None:
         """Set the level of a feature; a lower level than before needs `allow_downgrade`."""
-        response = await self._calls.send(
+        response = await self._calls.change(
             methods.UPDATE_FEATURES,
             pb.UpdateFeaturesRequest(name=name, level=level, allow_downgrade=allow_downgrade),
         )
         check(response.error_code, f"feature {name!r}", response.error_message)
 
-    async def _wait_for_leaders(self, names: list[str], *, partitions: int = 1) -> None:
-        """Wait until a broker's metadata has a leader for each partition. Returns at the deadline without an error."""
-        deadline_s = time.monotonic() + self._timeout_s
-        while names and time.monotonic() < deadline_s:
-            response = await self._calls.send(
-                methods.METADATA, broker_service_pb2.MetadataRequest(topics=names)
-            )
-            names = [
-                topic.name
-                for topic in response.topics
-                if topic.error_code
-                or len(topic.partitions) < partitions
-                or any(p.leader_id < 0 for p in topic.partitions)
-            ]
-            if names:
-                await asyncio.sleep(_LEADER_POLL_S)
-
     async def _alter_scram(self, request: pb.AlterScramUsersRequest) -> None:
-        response = await self._calls.send(methods.ALTER_SCRAM_USERS, request)
+        response = await self._calls.change(methods.ALTER_SCRAM_USERS, request)
         for result in response.results:
             check(result.error_code, f"user {result.name!r}", result.error_message)

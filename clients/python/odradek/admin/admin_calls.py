@@ -1,33 +1,41 @@
-"""How the admin calls a cluster: any broker, again while the controller or a coordinator is changing."""
+"""How the admin calls a cluster: any broker, again while a coordinator or a leader is changing."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.errors import error_code, error_of
 from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
+
+class Changed(Protocol):
+    """A response to a request that changes metadata."""
+
+    metadata_offset: int
+
+
+C = TypeVar("C", bound=Changed)
 R = TypeVar("R")
 _UNSETTLED = frozenset(
     {
-        ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.STALE_CONTROLLER_EPOCH,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""The controller or a coordinator is changing: the call was not carried out, or is safe to repeat."""
+"""A coordinator or a leader is changing: the call was not carried out, or is safe to repeat."""
 
 
 class AdminCalls:
@@ -42,8 +50,19 @@ class AdminCalls:
         """The time that the cluster may take: a tenth less than the call, so that it can report what timed out."""
         return int(self._timeout_s * 900)
 
-    async def send(self, method: Method[Any, R], request: Any) -> R:
-        """Send a request to any broker, and again while the response says that a controller or coordinator moves."""
+    async def send(
+        self,
+        method: Method[Any, R],
+        request: Any,
+        *,
+        codes: Callable[[R], Iterable[int]] | None = None,
+    ) -> R:
+        """Send a request to any broker.
+
+        `codes` are the error codes of a response; the request is repeated while all of them say that a
+        coordinator or a leader is changing. Without an active controller brokers respond with a status
+        instead, and `Cluster.call_any` repeats the request.
+        """
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff(first_ms=20, most_ms=500)
         attempts = 0
@@ -54,9 +73,20 @@ class AdminCalls:
             )
             attempts += 1
             pause_s = backoff.after(attempts, random.random()) / 1000
-            if not _is_unsettled(response) or time.monotonic() + pause_s >= deadline_s:
+            is_settled = codes is None or not _are_unsettled(codes(response))
+            if is_settled or time.monotonic() + pause_s >= deadline_s:
                 return response
             await asyncio.sleep(pause_s)
+
+    async def change(self, method: Method[Any, C], request: Any) -> C:
+        """Send a request that changes metadata; what this client reads afterwards has the change."""
+        response = await self.send(method, request)
+        self._cluster.require_metadata(response.metadata_offset)
+        return response
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        """Ask any broker for metadata that has the changes that this client has made."""
+        return await self._cluster.metadata(request, timeout_s=self._timeout_s)
 
 
 def check(code: int, subject: str, message: str = "") -> None:
@@ -65,11 +95,6 @@ def check(code: int, subject: str, message: str = "") -> None:
         raise error_of(code, subject, message)
 
 
-def _is_unsettled(response: Any) -> bool:
-    """Whether the response, or every item in it, says that the controller or coordinator is moving."""
-    if getattr(response, "error_code", 0):
-        return error_code(response.error_code) in _UNSETTLED
-    codes: list[int] = []
-    for field in ("topics", "resources", "partitions", "results", "groups"):
-        codes += [getattr(item, "error_code", 0) for item in getattr(response, field, ())]
-    return bool(codes) and all(error_code(code) in _UNSETTLED for code in codes)
+def _are_unsettled(codes: Iterable[int]) -> bool:
+    received = [error_code(code) for code in codes]
+    return bool(received) and all(code in _UNSETTLED for code in received)

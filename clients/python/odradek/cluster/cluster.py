@@ -51,6 +51,7 @@ R = TypeVar("R")
 
 FIRST_NEWS_S_MAX: Final = 3.0
 CALL_S_MAX: Final = 5.0
+OWN_CHANGES_S_MAX: Final = 5.0
 REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
@@ -96,6 +97,7 @@ class Cluster:
         self._backoff = Backoff(first_ms=50, most_ms=500)
         self._tasks = BackgroundTasks("cluster link")
         self._is_started = False
+        self._metadata_offset_min = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
@@ -190,8 +192,7 @@ class Cluster:
             waited_s = time.monotonic() - began_s
             if waited_s >= timeout_s:
                 raise error or self.unavailable(waited_s)
-            response = await self.call_any(
-                METADATA,
+            response = await self.metadata(
                 pb.MetadataRequest(topics=[name], allow_auto_topic_creation=allow_create),
                 timeout_s=timeout_s - waited_s,
             )
@@ -223,6 +224,38 @@ class Cluster:
     def refresh_soon(self) -> None:
         """Ask a broker for the topics of interest: what is known may be stale. Does not wait."""
         self._refresh_wanted.set()
+
+    def require_metadata(self, metadata_offset: int) -> None:
+        """Have `metadata` return a change that this client made, the entry at this metadata offset."""
+        self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
+
+    async def metadata(
+        self, request: pb.MetadataRequest, *, timeout_s: float
+    ) -> pb.MetadataResponse:
+        """Ask any broker for metadata that has the changes that this client has made (`require_metadata`).
+
+        A broker that is behind waits a moment and then says how far it has come; another one is asked
+        then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and they
+        are required no more: the cluster may have been replaced by another one, and later requests
+        must not wait for what it will never have.
+        """
+        required = request.min_metadata_offset = self._metadata_offset_min
+        deadline_s = time.monotonic() + timeout_s
+        patience_s = time.monotonic() + min(timeout_s, OWN_CHANGES_S_MAX)
+        attempts = 0
+        while True:
+            remaining_s = max(0.01, deadline_s - time.monotonic())
+            response = await self.call_any(METADATA, request, timeout_s=remaining_s)
+            if response.metadata_offset >= required:
+                return response
+            attempts += 1
+            pause_s = self._backoff.after(attempts, random.random()) / 1000
+            if time.monotonic() + pause_s >= patience_s:
+                break
+            await asyncio.sleep(pause_s)
+        if self._metadata_offset_min == required:
+            self._metadata_offset_min = 0
+        return response
 
     async def call_any(
         self,
@@ -365,8 +398,7 @@ class Cluster:
             self._refresh_wanted.clear()
             if self._interest:
                 with contextlib.suppress(OdradekError):
-                    response = await self.call_any(
-                        METADATA,
+                    response = await self.metadata(
                         pb.MetadataRequest(topics=sorted(self._interest)),
                         timeout_s=CALL_S_MAX,
                     )

@@ -173,6 +173,8 @@ class MemoryTransport:
                 kind, handler = table[method.name]
                 message = kind.FromString(method.encode(request))
                 answer = handler(self._cluster, broker_id, message)
+                if table is ADMIN_CALLS and "metadata_offset" in answer.DESCRIPTOR.fields_by_name:
+                    setattr(answer, "metadata_offset", self._cluster.metadata_offset)  # noqa: B010
                 return method.decode(answer.SerializeToString())
         raise UnsupportedOperation(f"the broker at {endpoint} does not offer {method.name}")
 

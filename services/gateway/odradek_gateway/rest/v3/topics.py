@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from odradek.admin.descriptions import TopicDescription
-from odradek.errors import UnknownTopic
 from odradek_gateway.cluster_access import INTERNAL_TOPICS
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.requests import INT32_MAX, TOPIC_PATTERN, Cluster, JsonBody, TopicName
@@ -53,7 +50,6 @@ class UpdatePartitionsRequest(msgspec.Struct):
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
-_NEWS_PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _CREATE = JsonBody(CreateTopicRequest)
 _UPDATE = JsonBody(UpdatePartitionsRequest)
 
@@ -92,19 +88,8 @@ async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> 
             "replication_factor": outcome.replication_factor,
         }
         return JSONResponse(_topic(names, would_be) | counts, 200)
-    created = _topic(names, await _with_partitions(cluster, wanted.topic_name, 1))
+    created = _topic(names, await cluster.admin.describe_topic(wanted.topic_name))
     return JSONResponse(created, 201, headers={"Location": created["metadata"]["self"]})
-
-
-async def _with_partitions(cluster: Cluster, name: str, count: int) -> TopicDescription:
-    """The topic with so many partitions: the broker that is asked may not have heard of the change yet."""
-    for pause_s in _NEWS_PAUSES_S:
-        with contextlib.suppress(UnknownTopic):
-            described = await cluster.admin.describe_topic(name)
-            if len(described.partitions) >= count:
-                return described
-        await asyncio.sleep(pause_s)
-    return await cluster.admin.describe_topic(name)
 
 
 @router.get("/topics/{topic}", response_model=TopicResource, responses=ERRORS)
@@ -125,7 +110,7 @@ async def update_topic(
     """Add partitions."""
     wanted = await _UPDATE.read(request)
     await cluster.admin.add_partitions(topic, wanted.partitions_count)
-    return _topic(names, await _with_partitions(cluster, topic, wanted.partitions_count))
+    return _topic(names, await cluster.admin.describe_topic(topic))
 
 
 @router.delete("/topics/{topic}", status_code=204, responses=ERRORS)
