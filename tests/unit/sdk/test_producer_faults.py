@@ -339,3 +339,19 @@ async def test_a_tight_loop_of_sends_lets_other_tasks_run(
             await producer.send("t", b"", partition=number % 8)
         is_over = True
     assert turns >= 10_000 / 500 - 1
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in ErrorCode if code.metadata_is_stale], ids=lambda code: code.name
+)
+async def test_stale_metadata_is_fetched_again_before_the_retry(
+    cluster: MemoryCluster, client: Client, code: ErrorCode
+) -> None:
+    cluster.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send_and_wait("t", b"1", partition=0)
+        watches = cluster.requests.count("WatchMetadata")
+        cluster.fail_next("produce", "t", 0, code)
+        await producer.send_and_wait("t", b"2", partition=0)
+        await until(lambda: cluster.requests.count("WatchMetadata") > watches)
+    assert values(cluster, "t") == [b"1", b"2"]

@@ -28,6 +28,7 @@ from odradek.errors import (
     RequestTimedOut,
     UnknownTopic,
     UnsupportedOperation,
+    error_code,
     error_of,
 )
 from odradek.producer.accumulator import Accumulator, Callbacks
@@ -39,18 +40,6 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 PRODUCER_ID_CALL_S_MAX: Final = 10.0
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-    }
-)
-
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 
 _log = logging.getLogger(__name__)
@@ -401,7 +390,7 @@ class Sender:
                 now_ms=now_ms,
                 draw=random.random(),
             )
-            if code in _MOVED:
+            if code and error_code(code).metadata_is_stale:
                 if result.HasField("leader"):
                     self._cluster.hint(batch.queue.name, result.leader)
                 self._cluster.refresh_soon()

@@ -1,6 +1,4 @@
-"""The one table of error codes, on every wire of ours: Kafka's numbers (Errors.java), each with
-whether a retry may help.
-"""
+"""The one table of error codes, used on every wire: Kafka's numbers (Errors.java), and what each means for a retry."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """What went wrong; `retriable` tells whether the same request may succeed later."""
+    """What went wrong. The properties say what a client does next."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -156,6 +154,16 @@ class ErrorCode(IntEnum):
         """Whether the same request may succeed later, perhaps at another broker."""
         return self in _RETRIABLE
 
+    @property
+    def leader_moved(self) -> bool:
+        """Whether another broker, or a later leader epoch, leads the partition; responses name that leader."""
+        return self in _LEADER_MOVED
+
+    @property
+    def metadata_is_stale(self) -> bool:
+        """Whether a client needs new metadata before it tries again (Kafka's InvalidMetadataException)."""
+        return self in _METADATA_IS_STALE
+
 
 _RETRIABLE: Final = frozenset(
     {
@@ -192,3 +200,11 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
+_LEADER_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_METADATA_IS_STALE: Final = _LEADER_MOVED | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+}

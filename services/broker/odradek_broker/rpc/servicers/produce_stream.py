@@ -34,10 +34,6 @@ _PARTITIONS_A_PIECE: Final = 100  # appended before others have their turn
 TIMEOUT_MS_MAX: Final = 600_000
 Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
-_HINTED: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID}
-)
-
 
 class _Request:
     """A request whose partitions are being appended and waited for."""
@@ -184,7 +180,7 @@ class ProduceStream:
                 log_append_time_ms=gated.log_append_time_ms,
                 log_start_offset=gated.log_start_offset,
             )
-            if gated.error in _HINTED:
+            if gated.error and gated.error.leader_moved:
                 now = self._service.leader_of(topic, index)
                 result.leader.CopyFrom(
                     leader_hint(

@@ -44,7 +44,6 @@ WAIT_MS_MAX: Final = 60_000
 PARTITIONS_AT_ONCE: Final = 256
 """A fetch of more is answered in turns with everybody else."""
 _READ_COMMITTED: Final = 1
-_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
@@ -184,7 +183,7 @@ def _encode_steps(
             if not belongs and begun.is_incremental:
                 continue
         leader = None
-        if outcome.error in _MOVED:
+        if outcome.error and outcome.error.leader_moved:
             now = request.services.partitions.leader_of(topic, index)
             leader = CurrentLeader(now.broker_id, now.leader_epoch)
             leaders.append(leader)

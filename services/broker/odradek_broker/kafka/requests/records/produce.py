@@ -41,13 +41,6 @@ from odradek_protocol.kafka.produce import (
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
 """A request for more is appended in turns with everybody else: 8 ms of the loop."""
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-    }
-)
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
@@ -213,7 +206,7 @@ class _Produce:
                 index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset
             )
         leader = None
-        if error in _MOVED:
+        if error.leader_moved:
             now = partitions.leader_of(topic, PartitionIndex(index))
             leader = CurrentLeader(now.broker_id, now.leader_epoch)
             leaders.append(leader)
