@@ -29,9 +29,9 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster
 @pytest.mark.parametrize(
     ("name", "error", "said"),
     [
-        ("", ErrorCode.INVALID_TOPIC_EXCEPTION, "not empty"),
-        (".", ErrorCode.INVALID_TOPIC_EXCEPTION, "neither . nor .."),
-        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION, "neither . nor .."),
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION, "must not be empty"),
+        (".", ErrorCode.INVALID_TOPIC_EXCEPTION, "must not be '.' or '..'"),
+        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION, "must not be '.' or '..'"),
         ("a" * 250, ErrorCode.INVALID_TOPIC_EXCEPTION, "at most 249"),
         ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
         ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),

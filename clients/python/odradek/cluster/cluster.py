@@ -45,6 +45,7 @@ from odradek.transports.transport import Method, Stream, Transport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.topic_names import topic_name_error
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -432,9 +433,8 @@ class Cluster:
             )
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             return InvalidTopic(
-                f"topic {name!r} cannot be",
+                f"topic {name!r}: {topic_name_error(name) or message or 'the name is not allowed'}",
                 code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-                hint="names have 1 to 249 ASCII letters, digits, '.', '_' and '-'",
             )
         return error_of(code, f"topic {name!r}", message)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,9 +10,9 @@ from google.protobuf.message import Message
 from odradek.testing.memory_state import DEFAULT_CONFIGS, MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.topic_names import topic_name_error
 
 Call = Callable[[MemoryState, int, Any], Message]
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def _create_topics(
@@ -24,9 +23,9 @@ def _create_topics(
         result = response.topics.add(name=new.name)
         count = new.partition_count if new.partition_count > 0 else cluster.default_partitions
         unknown = sorted(set(new.configs) - set(DEFAULT_CONFIGS))
-        if not _NAME.fullmatch(new.name) or new.name in (".", ".."):
+        if error := topic_name_error(new.name):
             result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
-            result.error_message = f"{new.name!r} is no name of a topic"
+            result.error_message = error
         elif new.name in cluster.topics:
             result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
             result.error_message = f"topic {new.name!r} exists"

@@ -29,6 +29,7 @@ from odradek_gateway.auth.callers import ACCESS
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
+from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
@@ -222,14 +223,12 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
         raise ClientDisconnect from None
 
 
-TOPIC_PATTERN: Final = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
-_topic_pattern = re.compile(TOPIC_PATTERN)
 _whole: Final = re.compile("-?[0-9]{1,10}")
 
 
-def _named_as_topics_are(name: str) -> str:
-    if not _topic_pattern.fullmatch(name):
-        raise UnknownTopic(f"there is no topic {name!r}: no topic can be so named")
+def _allowed_topic_name(name: str) -> str:
+    if error := topic_name_error(name):
+        raise UnknownTopic(f"topic {name!r} does not exist: {error}")
     return name
 
 
@@ -247,8 +246,8 @@ Cluster = Annotated[ClusterAccess, Depends(_cluster)]
 TopicName = Annotated[
     str,
     Path(),
-    AfterValidator(_named_as_topics_are),
-    WithJsonSchema({"type": "string", "pattern": TOPIC_PATTERN}),
+    AfterValidator(_allowed_topic_name),
+    WithJsonSchema({"type": "string", "pattern": TOPIC_NAME_PATTERN}),
 ]
 PartitionId = Annotated[
     int,

@@ -1,7 +1,7 @@
 """Topics are created, grow and go: names, counts, placement, configs at birth.
 
-Names follow Kafka's rules (Topic.validate): 1 to 249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`; and
-two names that differ only in `.` and `_` collide, because metrics write both as `_`.
+Names follow Kafka's rules (`odradek_protocol.topic_names`). Two names that differ only in `.` and `_` collide,
+because metrics write both as `_`.
 
 A topic is created whole in one batch: its record, its configs, its partitions. Deleting removes the
 id; brokers delete the files. A name that comes again has another id.
@@ -9,7 +9,6 @@ id; brokers delete the files. A name that comes again has another id.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Final
 
@@ -28,7 +27,6 @@ from odradek_metadata_quorum.controller.requests import (
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
-    TOPIC_NAME_BYTES_MAX,
     BrokerId,
     PartitionIndex,
     TopicId,
@@ -50,11 +48,11 @@ from odradek_protocol.metadata.records import (
     RemoveTopic,
     Topic,
 )
+from odradek_protocol.topic_names import topic_name_error
 
 Assignments = list[tuple[BrokerId, ...]]
 # A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
 TOPIC_PARTITIONS_MAX: Final = 100_000
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class _Refused(Exception):
@@ -200,21 +198,8 @@ def _create(
     )
 
 
-def name_refusal(name: str) -> str | None:
-    """What is wrong with a topic's name, for people; None: nothing."""
-    if not name:
-        return "a topic's name is not empty"
-    if name in (".", ".."):
-        return f"a topic's name is neither . nor .., this one is {name}"
-    if len(name) > TOPIC_NAME_BYTES_MAX:
-        return f"a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, this has {len(name)}"
-    if _NAME.fullmatch(name) is None:
-        return f"{name!r}: a topic's name has only ASCII letters, digits, '.', '_' and '-'"
-    return None
-
-
 def _check_name(work: Workspace, survey: _Survey, name: str) -> None:
-    refusal = name_refusal(name)
+    refusal = topic_name_error(name)
     if refusal is not None:
         raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, refusal)
     if work.image.topic(name) is not None:

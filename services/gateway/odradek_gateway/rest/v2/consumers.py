@@ -19,7 +19,6 @@ from odradek_gateway.errors import ILLEGAL_STATE, RestError, errors_of
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES, headers_for_older_gateways
 from odradek_gateway.rest.requests import (
     INT32_MAX,
-    TOPIC_PATTERN,
     GroupName,
     InstanceName,
     JsonBody,
@@ -28,6 +27,7 @@ from odradek_gateway.rest.requests import (
 )
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
 from odradek_gateway.rest.v2.topics import answer
+from odradek_protocol.topic_names import TOPIC_NAME_PATTERN
 
 BASE = "/consumers/{group}/instances/{instance}"
 ERRORS = errors_of(400, 401, 403, 404, 406, 408, 409, 413, 415, 422, 429, 500, 503)
@@ -75,7 +75,7 @@ async def at_owner(
 
 
 router = APIRouter(tags=["v2 consumers"])
-_Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]
+_Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
 
 class SubscribeRequest(msgspec.Struct, forbid_unknown_fields=True):

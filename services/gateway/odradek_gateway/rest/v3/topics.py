@@ -11,9 +11,10 @@ from fastapi.responses import JSONResponse, Response
 from odradek.admin.descriptions import TopicDescription
 from odradek_gateway.cluster_access import INTERNAL_TOPICS
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
-from odradek_gateway.rest.requests import INT32_MAX, TOPIC_PATTERN, Cluster, JsonBody, TopicName
+from odradek_gateway.rest.requests import INT32_MAX, Cluster, JsonBody, TopicName
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import Collection, TopicResource
+from odradek_protocol.topic_names import TOPIC_NAME_PATTERN
 
 router = APIRouter(prefix=PREFIX, tags=["v3 topics"])
 _BrokerId = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
@@ -36,7 +37,7 @@ class ReplicasAssignment(msgspec.Struct):
 class CreateTopicRequest(msgspec.Struct):
     """A topic to be; -1 is the cluster's default. With assignments, leave both numbers out."""
 
-    topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]
+    topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
     partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
     replication_factor: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
     replicas_assignments: list[ReplicasAssignment] = []

@@ -14,11 +14,11 @@ from odradek_broker.kafka.forwarding import Unanswered, ask_controller, change
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.configs.config_descriptions import describe_topic
-from odradek_broker.kafka.requests.topics.topic_errors import is_topic_name
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import CreateTopicsResponse, Message, uuid_of
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_protocol.topic_names import topic_name_error
 
 PARTITIONS_MAX: Final = 10_000  # what a request is charged for at most
 _Result: Final = CreateTopicsResponse.CreatableTopicResult
@@ -62,11 +62,8 @@ def _refused(
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed to create it"
     if is_twice:
         return ErrorCode.INVALID_REQUEST, "the request names it twice"
-    if not is_topic_name(topic.name):
-        return (
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            "a topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
-        )
+    if error := topic_name_error(topic.name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, error
     if any(one.value is None for one in topic.configs):
         return ErrorCode.INVALID_CONFIG, "a config has no value"
     if topic.assignments:

@@ -15,13 +15,14 @@ from odradek_broker.access.rights import CLUSTER_NAME, Operation, ResourceType
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import live_nodes
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic, is_topic_name
+from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message, MetadataResponse, uuid_of
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 from odradek_protocol.metadata.image import PartitionState, TopicState
+from odradek_protocol.topic_names import topic_name_error
 
 _AUTO_CREATE_FLAG: Final = 4
 _CLUSTER_OPERATIONS: Final = range(8, 11)
@@ -119,7 +120,7 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
         if one.name
         and request.services.image.topic(one.name) is None
         and request.allows_topic(Operation.DESCRIBE, one.name)
-        and is_topic_name(one.name)
+        and topic_name_error(one.name) is None
         and one.name not in INTERNAL_TOPICS
     ]
     may_all = request.sees_cluster(Operation.CREATE)
@@ -139,7 +140,7 @@ async def _named_topic(request: Request, wanted: Any, refused: dict[str, ErrorCo
     if isinstance(found, TopicState):
         return await _topic(request, found)
     error = refused.get(wanted.name, found)
-    if wanted.name is not None and not is_topic_name(wanted.name):
+    if wanted.name is not None and topic_name_error(wanted.name) is not None:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     return _Topic(
         error_code=error,

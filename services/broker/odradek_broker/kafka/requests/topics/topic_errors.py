@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.request import Request
-from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX, TopicId
+from odradek_protocol.identity import TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import TopicState
-
-_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}")
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name: it is also a directory's."""
-    return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def find_topic(

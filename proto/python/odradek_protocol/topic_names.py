@@ -1,0 +1,25 @@
+"""Which names a topic may have: Kafka's rule, the same for the controller, the brokers, the gateway and the SDK."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
+
+TOPIC_NAME_PATTERN: Final = rf"^(?!\.{{1,2}}$)[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}$"
+"""The rule as a regular expression that JSON schemas understand too."""
+_PATTERN: Final = re.compile(TOPIC_NAME_PATTERN)
+
+
+def topic_name_error(name: str) -> str | None:
+    """Say what is wrong with the name of a topic, without repeating the name; None if it is allowed."""
+    if _PATTERN.fullmatch(name):
+        return None
+    if not name:
+        return "a topic's name must not be empty"
+    if name in (".", ".."):
+        return "a topic's name must not be '.' or '..'"
+    if len(name) > TOPIC_NAME_BYTES_MAX:
+        return f"a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, this one has {len(name)}"
+    return "a topic's name has only ASCII letters, digits, '.', '_' and '-'"
