@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek_broker.access.rights import CLUSTER_NAME, Operation, ResourceType
+from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID, TopicName
 from odradek_protocol.kafka import fetch, messages, produce
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey

@@ -17,15 +17,15 @@ from odradek_broker.access.quotas import (
     PRODUCE_RATE,
     Quotas,
 )
-from odradek_broker.access.rights import (
+from odradek_broker.access.token_bucket import TokenBucket
+from odradek_broker.kafka.registry import Registry
+from odradek_protocol.access import (
     IMPLIED_BY,
     Operation,
     PatternType,
     Permission,
     ResourceType,
 )
-from odradek_broker.access.token_bucket import TokenBucket
-from odradek_broker.kafka.registry import Registry
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.metadata.records import AccessControlEntry

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer
-from odradek_broker.access.rights import OPERATIONS_OF, Operation, ResourceType
 from odradek_broker.groups.messages import GroupDescription, MemberDescription
 from odradek_broker.kafka.registry import Registry
+from odradek_protocol.access import OPERATIONS_OF, Operation, ResourceType
 from odradek_protocol.identity import GroupId, MemberId, MetadataOffset, PartitionIndex
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.groups.messages import FetchOffsets
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.services import Services
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.listener import _tell_unlogged
 from odradek_broker.kafka.services import Services
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_runtime.budget.refusals import LINES_BURST
 from odradek_runtime.clock import monotonic_ms

@@ -18,8 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_broker.access.authorizer import AclAuthorizer
-from odradek_broker.access.rights import Operation
 from odradek_broker.access.sasl import credential_of
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

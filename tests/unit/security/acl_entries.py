@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_broker.access.rights import Operation, PatternType, Permission, ResourceType
+from odradek_protocol.access import Operation, PatternType, Permission, ResourceType
 from odradek_protocol.metadata.records import AccessControlEntry
 
 Right = tuple[Operation, ResourceType, str]

@@ -19,13 +19,13 @@ from google.protobuf.message_factory import GetMessageClass
 from odradek_broker.access.authorizer import AclAuthorizer
 from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS
 from odradek_broker.access.grpc_sessions import GrpcSessions
-from odradek_broker.access.rights import (
+from odradek_broker.rpc.authorization import Authorization
+from odradek_broker.rpc.callers import Callers
+from odradek_protocol.access import (
     CLUSTER_NAME,
     Operation,
     ResourceType,
 )
-from odradek_broker.rpc.authorization import Authorization
-from odradek_broker.rpc.callers import Callers
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2,
     broker_service_pb2,

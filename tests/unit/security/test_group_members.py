@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer, EverybodyMay
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.groups.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
@@ -20,6 +19,7 @@ from odradek_broker.rpc import callers as grpc_callers
 from odradek_broker.rpc.callers import Caller, serve_as
 from odradek_broker.rpc.servicers.group_routing import GROUPS_MAX
 from odradek_broker.rpc.servicers.group_servicer import GroupServicer
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import BrokerId, GroupId, LeaderEpoch, MemberId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb

@@ -1,4 +1,4 @@
-"""Access control entries, users, quotas: what the admin takes and tells of them."""
+"""Access control entries, SCRAM users and quotas: values that the admin takes and returns."""
 
 from __future__ import annotations
 
@@ -9,57 +9,27 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from odradek.errors import InvalidRequest
+from odradek_protocol.access import Operation as AclOperation
+from odradek_protocol.access import PatternType, ResourceType
+from odradek_protocol.access import Permission as AclPermission
 
-
-class ResourceType(IntEnum):
-    """Kafka's numbers."""
-
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(IntEnum):
-    """How a resource's name is meant; ANY and MATCH in filters only."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    """Kafka's numbers."""
-
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class AclPermission(IntEnum):
-    """DENY wins over ALLOW."""
-
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
+__all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
+    "PatternType",
+    "Quota",
+    "ResourceType",
+    "ScramMechanism",
+    "ScramUser",
+    "salted_password",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """Who may do what to which resource. `principal` is like User:alice."""
+    """One access control entry: it allows or denies `principal`, such as User:alice, an operation on a resource."""
 
     resource_type: ResourceType
     resource_name: str
@@ -72,7 +42,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which entries; ANY and "" match everything."""
+    """Selects access control entries; ANY and "" match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str = ""
@@ -84,7 +54,7 @@ class AclFilter:
 
 
 class ScramMechanism(IntEnum):
-    """RFC 5802 and 7677."""
+    """A SCRAM hash function (RFC 5802, RFC 7677)."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -92,7 +62,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUser:
-    """A user's mechanisms, each with its iterations. Secrets are never told."""
+    """A SCRAM user: its iterations by mechanism. A broker never returns secrets."""
 
     name: str
     iterations: Mapping[ScramMechanism, int]
@@ -100,9 +70,9 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """`value` of `key` for an entity: types (user, client-id, ip) to names; None: the default of that type.
+    """A quota for an entity, which maps types (user, client-id, ip) to names; None is the default of a type.
 
-    A `value` of None removes it.
+    A `value` of None removes the quota.
     """
 
     entity: Mapping[str, str | None]
@@ -113,10 +83,10 @@ class Quota:
 def salted_password(
     mechanism: ScramMechanism, password: str, iterations: int
 ) -> tuple[bytes, bytes]:
-    """(salt, Hi(password, salt, iterations)): the password itself does not leave this process.
+    """A random salt, and the password hashed with it (Hi of RFC 5802), so that the password stays in this process.
 
     Raises:
-        InvalidRequest: it is empty, or has characters that RFC 4013 forbids in passwords.
+        InvalidRequest: the password is empty, or has characters that RFC 4013 forbids.
     """
     from scramp import ScramException
     from scramp.utils import saslprep
@@ -126,7 +96,9 @@ def salted_password(
     try:
         prepared = saslprep(password)
     except ScramException as error:
-        raise InvalidRequest(f"a password like this cannot be used: {error}") from None
+        raise InvalidRequest(
+            f"the password has characters that SCRAM does not allow: {error}"
+        ) from None
     if not prepared:
         raise InvalidRequest("a password must not be empty")
     return salt, hashlib.pbkdf2_hmac(hashed, prepared.encode(), salt, iterations)

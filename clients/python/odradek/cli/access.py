@@ -1,12 +1,15 @@
-"""`odradek acl`: who may do what. DENY wins; without an entry that allows it nothing is allowed."""
+"""`odradek acl`, `odradek user` and `odradek tls`: access control entries, SCRAM users, certificates.
+
+DENY wins over ALLOW. What no entry allows is denied.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +24,15 @@ from odradek.cli.output import (
     print_facts,
     print_rows,
 )
+from odradek_protocol.access import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    WILDCARD,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 if TYPE_CHECKING:
     from odradek.admin.access import Acl, AclFilter, ScramMechanism
@@ -28,179 +40,205 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 
-acl_app = typer.Typer(help="Who may do what: access control entries.", no_args_is_help=True)
-CLUSTER_NAME = "kafka-cluster"
+Kind = TypeVar("Kind", bound=IntEnum)
+
+acl_app = typer.Typer(help="Add, list and remove access control entries.", no_args_is_help=True)
 
 
-class Operation(StrEnum):
-    """Kafka's operations."""
-
-    ALL = "all"
-    READ = "read"
-    WRITE = "write"
-    CREATE = "create"
-    DELETE = "delete"
-    ALTER = "alter"
-    DESCRIBE = "describe"
-    CLUSTER_ACTION = "cluster-action"
-    DESCRIBE_CONFIGS = "describe-configs"
-    ALTER_CONFIGS = "alter-configs"
-    IDEMPOTENT_WRITE = "idempotent-write"
+def _word(member: IntEnum) -> str:
+    return member.name.lower().replace("_", "-")
 
 
-class Pattern(StrEnum):
-    """How a name is meant."""
+def _words(*members: Kind) -> dict[str, Any]:
+    """Arguments of an option that takes the name of one of these members, in lower case and with dashes."""
+    by_word = {_word(member): member for member in members}
 
-    LITERAL = "literal"
-    PREFIXED = "prefixed"
+    def parse(value: str | Kind) -> Kind:
+        if not isinstance(value, str):
+            return value  # the default
+        if (member := by_word.get(value.lower())) is None:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(by_word)}.")
+        return member
 
-
-class Wanted(StrEnum):
-    """How a name in a filter is meant."""
-
-    LITERAL = "literal"
-    PREFIXED = "prefixed"
-    ANY = "any"
-    MATCH = "match"
+    return {"parser": parse, "metavar": f"[{'|'.join(by_word)}]"}
 
 
-class Permission(StrEnum):
-    """DENY wins."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-
+_RESOURCE_TYPES = (
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.TRANSACTIONAL_ID,
+    ResourceType.CLUSTER,
+)
+_ALLOWED = {operation for kind in _RESOURCE_TYPES for operation in OPERATIONS_OF[kind]}
+_OPERATIONS = _words(Operation.ALL, *sorted(_ALLOWED)) | {"metavar": "OPERATION"}
+_OPERATION_NAMES = ", ".join(_word(operation) for operation in (Operation.ALL, *sorted(_ALLOWED)))
+_PATTERNS = _words(PatternType.LITERAL, PatternType.PREFIXED)
+_PATTERN_FILTERS = _words(*(pattern for pattern in PatternType if pattern > PatternType.UNKNOWN))
+_PERMISSIONS = _words(Permission.ALLOW, Permission.DENY)
 
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="A topic, or * for all; repeat it.")
+    list[str] | None,
+    typer.Option("--topic", metavar="NAME", help="Name a topic, or * for all. Repeatable."),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="A consumer group, or *; repeat it.")
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="Name a consumer group, or *. Repeatable."),
 ]
 TransactionalIds = Annotated[
     list[str] | None,
-    typer.Option("--transactional-id", help="A transactional id, or *; repeat it."),
+    typer.Option(
+        "--transactional-id", metavar="ID", help="Name a transactional id, or *. Repeatable."
+    ),
 ]
-OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+OnCluster = Annotated[bool, typer.Option("--cluster", help="Select the cluster itself.")]
 
 
 @acl_app.command()
 def add(
     principal: Annotated[
         list[str],
-        typer.Option(help="User:NAME, User:CN=... of a certificate, or User:*; repeat it."),
+        typer.Option(
+            metavar="PRINCIPAL",
+            help="Allow User:NAME, User:CN=... for a certificate, or User:* for everybody. Repeatable.",
+        ),
     ],
-    operation: Annotated[list[Operation], typer.Option(help="What; repeat it.")],
+    operation: Annotated[
+        list[Operation],
+        typer.Option(help=f"Allow this operation: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
+    ],
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: OnCluster = False,
     pattern: Annotated[
-        Pattern, typer.Option(help="prefixed: whatever begins with the name.")
-    ] = Pattern.LITERAL,
+        PatternType,
+        typer.Option(
+            help="Apply the entry to this name, or to all names with this prefix.",
+            show_default="literal",
+            **_PATTERNS,
+        ),
+    ] = PatternType.LITERAL,
     deny: Annotated[
-        bool, typer.Option("--deny", help="Forbid it, whatever else allows it.")
+        bool, typer.Option("--deny", help="Deny instead of allow; this wins over other entries.")
     ] = False,
     host: Annotated[
-        list[str] | None, typer.Option(help="Only from this address; repeat it. Default: any.")
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="Limit to clients at this address. Repeatable. [default: any]"
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Allow, or with --deny forbid. One that is there already stays as it is."""
-    from odradek.admin.access import Acl, AclOperation, AclPermission, PatternType
+    """Add access control entries. An entry that exists already stays as it is."""
+    from odradek.admin.access import Acl
 
     resources = _resources(topic, group, transactional_id, cluster)
     if not resources:
-        fail("on what? --topic, --group, --transactional-id or --cluster", status=EXIT_USAGE)
-    if pattern is Pattern.PREFIXED and (cluster or any(name == "*" for _, name in resources)):
-        fail("--pattern prefixed is for names of topics, groups and ids", status=EXIT_USAGE)
-    for one in principal:
-        if not one.startswith("User:") or one == "User:":
-            fail(f"--principal {one}: write User:NAME", status=EXIT_USAGE)
+        fail(
+            "name a resource: --topic, --group, --transactional-id or --cluster", status=EXIT_USAGE
+        )
+    is_everything = cluster or any(name == WILDCARD for _, name in resources)
+    if pattern is PatternType.PREFIXED and is_everything:
+        fail("--pattern prefixed needs the name of a topic, group or id", status=EXIT_USAGE)
+    for name in principal:
+        if not name.startswith("User:") or name == "User:":
+            fail(f"--principal {name}: write User:NAME", status=EXIT_USAGE)
     acls = [
         Acl(
-            resource_type=kind,
-            resource_name=name,
-            principal=who,
-            operation=AclOperation[what.name],
-            permission=AclPermission.DENY if deny else AclPermission.ALLOW,
-            pattern_type=PatternType[pattern.name],
-            host=where,
+            resource_type=resource_type,
+            resource_name=resource_name,
+            principal=name,
+            operation=allowed,
+            permission=Permission.DENY if deny else Permission.ALLOW,
+            pattern_type=pattern,
+            host=address,
         )
-        for who in principal
-        for kind, name in resources
-        for what in operation
-        for where in host or ["*"]
+        for name in principal
+        for resource_type, resource_name in resources
+        for allowed in operation
+        for address in host or [WILDCARD]
     ]
 
     async def work(client: Client) -> None:
         await client.admin.create_acls(acls)
 
     with_client(bootstrap, work)
-    print_rows([_row(one) for one in acls], output, empty="nothing")
+    print_rows([_row(acl) for acl in acls], output, empty="no entries")
 
 
-Principal = Annotated[str | None, typer.Option(help="Only of this one, as User:alice.")]
-Operations = Annotated[
-    list[Operation] | None, typer.Option("--operation", help="Only this; repeat it.")
+PrincipalFilter = Annotated[
+    str | None,
+    typer.Option(metavar="PRINCIPAL", help="Select entries for this principal, as User:alice."),
 ]
-PatternFilter = Annotated[
-    Wanted,
-    typer.Option(help="match: also prefixes and * that the name falls under."),
+OperationFilter = Annotated[
+    list[Operation] | None,
+    typer.Option("--operation", help="Select this operation. Repeatable.", **_OPERATIONS),
 ]
-PermissionFilter = Annotated[Permission | None, typer.Option(help="Only allow, or only deny.")]
-Host = Annotated[str | None, typer.Option(help="Only for this address.")]
+PermissionFilter = Annotated[
+    Permission | None,
+    typer.Option(help="Select entries that allow, or those that deny.", **_PERMISSIONS),
+]
+HostFilter = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Select entries for this address.")
+]
+_PATTERN_HELP = "Select by pattern type; match: every entry that applies to the name."
 
 
 @acl_app.command("list")
 def list_acls(
-    principal: Principal = None,
-    operation: Operations = None,
+    principal: PrincipalFilter = None,
+    operation: OperationFilter = None,
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: OnCluster = False,
-    pattern: PatternFilter = Wanted.ANY,
+    pattern: Annotated[
+        PatternType, typer.Option(help=_PATTERN_HELP, show_default="any", **_PATTERN_FILTERS)
+    ] = PatternType.ANY,
     permission: PermissionFilter = None,
-    host: Host = None,
+    host: HostFilter = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List entries, filtered."""
+    """List access control entries, all of them or those selected."""
     resources = _resources(topic, group, transactional_id, cluster)
     filters = _filters(principal, operation, resources, pattern, permission, host)
 
     async def work(client: Client) -> list[Acl]:
         return await _find(client, filters)
 
-    rows = [_row(one) for one in with_client(bootstrap, work)]
+    rows = [_row(acl) for acl in with_client(bootstrap, work)]
     print_rows(rows, output, empty="there are no entries")
 
 
 @acl_app.command()
 def remove(
-    principal: Principal = None,
-    operation: Operations = None,
+    principal: PrincipalFilter = None,
+    operation: OperationFilter = None,
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: OnCluster = False,
-    pattern: PatternFilter = Wanted.LITERAL,
+    pattern: Annotated[
+        PatternType, typer.Option(help=_PATTERN_HELP, show_default="literal", **_PATTERN_FILTERS)
+    ] = PatternType.LITERAL,
     permission: PermissionFilter = None,
-    host: Host = None,
-    every: Annotated[bool, typer.Option("--all", help="Every entry that there is.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be removed.")] = False,
+    host: HostFilter = None,
+    every: Annotated[bool, typer.Option("--all", help="Select every entry.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the entries without removing them.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Remove the entries that fit; status 1 if there are none."""
+    """Remove the selected access control entries. The status is 1 if there are none."""
     resources = _resources(topic, group, transactional_id, cluster)
     is_narrow = any((principal, operation, resources, permission, host))
     if is_narrow is every:
-        fail("say which: by --principal, --topic, ..., or --all", status=EXIT_USAGE)
+        fail("select entries by --principal, --topic, ..., or all by --all", status=EXIT_USAGE)
     if not resources:
-        pattern = Wanted.ANY
+        pattern = PatternType.ANY
     filters = _filters(principal, operation, resources, pattern, permission, host)
 
     async def work(client: Client) -> list[Acl]:
@@ -208,9 +246,9 @@ def remove(
             return await _find(client, filters)
         return await client.admin.delete_acls(filters)
 
-    gone = [{**_row(one), "removed": not dry_run} for one in with_client(bootstrap, work)]
-    print_rows(gone, output, empty="no entry fits")
-    if not gone:
+    rows = [{**_row(acl), "removed": not dry_run} for acl in with_client(bootstrap, work)]
+    print_rows(rows, output, empty="no entry matches")
+    if not rows:
         raise typer.Exit(1)
 
 
@@ -219,66 +257,59 @@ acl_app.command("delete", hidden=True)(remove)
 
 
 async def _find(client: Client, filters: list[AclFilter]) -> list[Acl]:
-    found: dict[Acl, None] = {}
-    for one in filters:
-        found.update(dict.fromkeys(await client.admin.describe_acls(one)))
+    matches: dict[Acl, None] = {}
+    for acl_filter in filters:
+        matches.update(dict.fromkeys(await client.admin.describe_acls(acl_filter)))
     return sorted(
-        found, key=lambda acl: (acl.resource_type, acl.resource_name, acl.principal, acl.operation)
+        matches,
+        key=lambda acl: (acl.resource_type, acl.resource_name, acl.principal, acl.operation),
     )
 
 
 def _filters(
     principal: str | None,
     operations: list[Operation] | None,
-    resources: list[tuple[Any, str]],
-    pattern: Wanted,
+    resources: list[tuple[ResourceType, str]],
+    pattern: PatternType,
     permission: Permission | None,
     host: str | None,
 ) -> list[AclFilter]:
-    from odradek.admin.access import (
-        AclFilter,
-        AclOperation,
-        AclPermission,
-        PatternType,
-        ResourceType,
-    )
+    from odradek.admin.access import AclFilter
 
     return [
         AclFilter(
-            resource_type=kind,
+            resource_type=resource_type,
             resource_name=name,
             principal=principal or "",
-            operation=AclOperation[what.name] if what else AclOperation.ANY,
-            permission=AclPermission[permission.name] if permission else AclPermission.ANY,
-            pattern_type=PatternType[pattern.name],
+            operation=operation,
+            permission=permission or Permission.ANY,
+            pattern_type=pattern,
             host=host or "",
         )
-        for kind, name in resources or [(ResourceType.ANY, "")]
-        for what in operations or (None,)
+        for resource_type, name in resources or [(ResourceType.ANY, "")]
+        for operation in operations or (Operation.ANY,)
     ]
 
 
 def _resources(
     topics: list[str] | None, groups: list[str] | None, ids: list[str] | None, cluster: bool
-) -> list[tuple[Any, str]]:
-    from odradek.admin.access import ResourceType
-
-    found = [(ResourceType.TOPIC, name) for name in topics or ()]
-    found += [(ResourceType.GROUP, name) for name in groups or ()]
-    found += [(ResourceType.TRANSACTIONAL_ID, name) for name in ids or ()]
+) -> list[tuple[ResourceType, str]]:
+    resources = [(ResourceType.TOPIC, name) for name in topics or ()]
+    resources += [(ResourceType.GROUP, name) for name in groups or ()]
+    resources += [(ResourceType.TRANSACTIONAL_ID, name) for name in ids or ()]
     if cluster:
-        found.append((ResourceType.CLUSTER, CLUSTER_NAME))
-    return found
+        resources.append((ResourceType.CLUSTER, CLUSTER_NAME))
+    return resources
 
 
 def _row(acl: Acl) -> dict[str, Any]:
     return {
         "principal": acl.principal,
-        "permission": acl.permission.name.lower(),
-        "operation": acl.operation.name.lower().replace("_", "-"),
-        "resource_type": acl.resource_type.name.lower().replace("_", "-"),
+        "permission": _word(acl.permission),
+        "operation": _word(acl.operation),
+        "resource_type": _word(acl.resource_type),
         "resource": acl.resource_name,
-        "pattern": acl.pattern_type.name.lower(),
+        "pattern": _word(acl.pattern_type),
         "host": acl.host,
     }
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from odradek_broker.access.rights import (
+from odradek_protocol.access import (
     IMPLIED_BY,
     OPERATIONS_OF,
     WILDCARD,

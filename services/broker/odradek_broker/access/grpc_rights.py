@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from odradek_broker.access.rights import CLUSTER_NAME, Operation, ResourceType
+from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 
 Right = tuple[Operation, ResourceType, str | None]
 Need = Sequence[Right]

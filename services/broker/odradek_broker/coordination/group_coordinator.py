@@ -14,7 +14,6 @@ from typing import Any, Final
 import re2
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
@@ -47,6 +46,7 @@ from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog, al
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage

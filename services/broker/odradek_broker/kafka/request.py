@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from odradek_broker.access.rights import (
+from odradek_broker.access.sasl import SaslExchange
+from odradek_broker.kafka.services import Services
+from odradek_protocol.access import (
     CLUSTER_NAME,
     OPERATIONS_OF,
     Operation,
     ResourceType,
 )
-from odradek_broker.access.sasl import SaslExchange
-from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.response_encoding import encode_steps
 from odradek_runtime.budget.loop_turns import Pace

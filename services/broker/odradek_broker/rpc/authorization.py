@@ -24,7 +24,6 @@ from grpc_health.v1 import health_pb2
 from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, RULES
 from odradek_broker.access.grpc_sessions import GrpcSession
 from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.rpc.callers import (
     Caller,
     Callers,
@@ -36,6 +35,7 @@ from odradek_broker.rpc.callers import (
     serve_as,
 )
 from odradek_broker.rpc.intake import GrpcIntake
+from odradek_protocol.access import Operation, ResourceType
 
 _LOGIN: Final = "/odradek.v1.AuthService/"  # how one becomes somebody
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"

@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 
 from odradek_broker.access.grpc_rights import may_create
 from odradek_broker.access.quotas import Quotas
-from odradek_broker.access.rights import Operation
 from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
@@ -28,6 +27,7 @@ from odradek_broker.rpc.servicers.metadata_view import (
     topic_infos,
 )
 from odradek_broker.rpc.servicers.produce_stream import ProduceStream
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, PartitionState

@@ -15,7 +15,6 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.quotas import FETCH_RATE, Quotas
-from odradek_broker.access.rights import Operation
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
@@ -23,6 +22,7 @@ from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import decoded
 from odradek_broker.rpc.servicers.metadata_view import leader_hint
 from odradek_broker.wire_bytes import FetchResponseBytes
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_BROKER,
     LeaderEpoch,

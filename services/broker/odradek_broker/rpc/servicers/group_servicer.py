@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc.aio
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc.callers import client_caller, in_turns
 from odradek_broker.rpc.servicers import group_wire as wire
 from odradek_broker.rpc.servicers.group_routing import GroupRouting
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb

@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
-from odradek_broker.access.rights import Operation
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_broker.rpc.callers import Caller
@@ -24,6 +23,7 @@ from odradek_broker.wire_bytes import (
     WireError,
     read_produce_request,
 )
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb

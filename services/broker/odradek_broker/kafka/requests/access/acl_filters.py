@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek_broker.access.rights import PatternType
+from odradek_protocol.access import PatternType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
 

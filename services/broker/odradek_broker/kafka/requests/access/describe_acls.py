@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.forwarding import Unanswered, ask_controller
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.access.acl_filters import filter_of, is_understood
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeAclsResponse, Message

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeUserScramCredentialsResponse, Message

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek_broker.access.rights import CLUSTER_NAME, Operation, ResourceType
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.cluster.brokers import node_of
+from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeClusterResponse, Message

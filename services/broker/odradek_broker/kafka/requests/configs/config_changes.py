@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.forwarding import Unanswered, ask_controller, change
 from odradek_broker.kafka.request import Request
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.metadata.records import ConfigResourceType

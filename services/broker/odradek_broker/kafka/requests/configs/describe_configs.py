@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.configs.config_descriptions import (
@@ -14,6 +13,7 @@ from odradek_broker.kafka.requests.configs.config_descriptions import (
     describe_group,
     describe_topic,
 )
+from odradek_protocol.access import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeConfigsResponse, Message

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import GroupDescription
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.services import Services
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.features import GROUP_VERSION

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import (
     Assignment,
@@ -15,6 +14,7 @@ from odradek_broker.groups.messages import (
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.groups import coordinator, has_consumer_protocol, has_groups
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

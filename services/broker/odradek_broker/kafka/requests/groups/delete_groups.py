@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import GroupId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.groups.formats.consumer_protocol import (
     PROTOCOL_TYPE,
     read_assignment,
@@ -14,6 +13,7 @@ from odradek_broker.groups.messages import GroupDescription
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.groups import describe, has_groups
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeGroupsResponse, Message

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.cluster.brokers import node_of
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import Heartbeat
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

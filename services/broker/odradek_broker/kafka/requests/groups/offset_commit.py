@@ -11,13 +11,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommitOffsets, CommittedOffset
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     NO_TOPIC_ID,

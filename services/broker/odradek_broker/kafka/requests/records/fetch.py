@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from odradek_broker.access.quotas import FETCH_RATE
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_BROKER,
     LeaderEpoch,

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.replication.partition_service import OFFSET_EARLIEST
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Generator
 from typing import Final
 
 from odradek_broker.access.quotas import PRODUCE_RATE
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import (
     NO_ANSWER,
@@ -25,6 +24,7 @@ from odradek_broker.kafka.request import (
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import Topic
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -9,11 +9,11 @@ from collections import Counter
 from typing import Any, Final
 
 from odradek_broker.access.quotas import MUTATION_RATE
-from odradek_broker.access.rights import Operation, ResourceType
 from odradek_broker.kafka.forwarding import Unanswered, ask_controller, change
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.kafka.requests.configs.config_descriptions import describe_topic
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import CreateTopicsResponse, Message, uuid_of

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from odradek_broker.access.rights import CLUSTER_NAME, Operation, ResourceType
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import live_nodes
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
+from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode

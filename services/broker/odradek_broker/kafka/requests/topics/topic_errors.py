@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from odradek_broker.access.rights import Operation
 from odradek_broker.kafka.request import Request
+from odradek_protocol.access import Operation
 from odradek_protocol.identity import TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import TopicState

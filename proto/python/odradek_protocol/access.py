@@ -1,4 +1,4 @@
-"""What may be done to what: Kafka's operations, resources and pattern types, by its numbers."""
+"""Kafka's vocabulary of access control, with its numbers: operations, resource types, pattern types, permissions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Operation(IntEnum):
-    """What somebody wants to do. UNKNOWN, ANY and ALL occur in entries and filters only."""
+    """An operation on a resource. UNKNOWN, ANY and ALL occur only in entries and filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -28,7 +28,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """To what."""
+    """The type of a resource that operations apply to. ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an entry's name names resources. ANY and MATCH occur in filters only."""
+    """How the name in an entry selects resources. ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -51,7 +51,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an entry says. ANY occurs in filters only."""
+    """Whether an entry allows or denies; DENY wins. ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -99,7 +99,7 @@ OPERATIONS_OF: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 }
 
 IMPLIED_BY: Final[dict[Operation, tuple[Operation, ...]]] = {
-    # Who may do one of these may look at the resource as well (Kafka's AclAuthorizer).
+    # Each of these operations includes the right to describe the resource (Kafka's AclAuthorizer).
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
