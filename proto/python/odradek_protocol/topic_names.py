@@ -1,4 +1,4 @@
-"""Which names a topic may have: Kafka's rule, the same for the controller, the brokers, the gateway and the SDK."""
+"""Names of topics: which are allowed, and which are internal; the same for every process and the SDK."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
 
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics that coordinators keep their state in; metadata marks them as internal."""
 TOPIC_NAME_PATTERN: Final = rf"^(?!\.{{1,2}}$)[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}$"
 """The rule as a regular expression that JSON schemas understand too."""
 _PATTERN: Final = re.compile(TOPIC_NAME_PATTERN)

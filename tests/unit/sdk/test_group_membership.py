@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from odradek import TopicPartition
+from odradek.cluster.metadata_cache import Topic
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.options import GroupOptions
 from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
@@ -37,9 +38,10 @@ class Coordinator:
     def start(self) -> None:
         """As the link does."""
 
-    async def topic(self, name: str, *, timeout_s: float) -> None:
+    async def topic(self, name: str, *, timeout_s: float) -> Topic:
         if self.topic_error is not None:
             raise self.topic_error
+        return Topic(name=name, topic_id=ID_1, is_internal=False, partitions=[], metadata_offset=0)
 
     async def call_any(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
         await asyncio.sleep(0)

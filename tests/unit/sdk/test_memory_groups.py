@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from odradek import Client, Consumer, TopicPartition
+from odradek import Client, Consumer, GroupOptions, TopicPartition
 from odradek.errors import GroupInUse, UnknownGroup
 from odradek.testing import MemoryCluster
 from odradek.testing.memory_groups import MemoryGroups, MemoryMember, PartitionId
@@ -69,6 +69,46 @@ async def test_a_group_reads_partitions_that_are_added(
     async with client.consumer(topic, group="g") as consumer:
         await until_owned(consumer, PARTITIONS)
         cluster.add_partitions(topic, 2)
+        await until_owned(consumer, PARTITIONS + 2)
+
+
+@pytest.fixture
+def internal_topic(cluster: MemoryCluster, topic: str) -> str:
+    cluster.create_topic("__consumer_offsets", partitions=2)
+    return "__consumer_offsets"
+
+
+async def test_a_pattern_does_not_select_internal_topics(
+    client: Client, topic: str, internal_topic: str
+) -> None:
+    assigned: list[TopicPartition] = []
+    options = GroupOptions(group="g", pattern=".*", on_assign=assigned.extend)
+    await fill(client, 5, internal_topic)
+    await fill(client, 5)
+    async with client.consumer(group=options, auto_offset_reset="earliest") as consumer:
+        records = await read(consumer, 5)
+        assert {record.topic for record in records} == {topic}
+        assert {name.topic for name in consumer.assignment()} == {topic}
+        await consumer.commit()
+        # The group has no further assignment for it: what it owns is what it shall own.
+        described = await client.admin.describe_group("g")
+        assert {name.topic for m in described.members for name in m.assignment} == {
+            topic,
+            internal_topic,
+        }
+    assert {name.topic for name in assigned} == {topic}
+    assert {name.topic for name in await client.admin.group_offsets("g")} == {topic}
+
+
+async def test_internal_topics_are_read_when_they_are_named_or_not_excluded(
+    client: Client, topic: str, internal_topic: str
+) -> None:
+    everything = GroupOptions(group="a", pattern=".*", exclude_internal_topics=False)
+    async with client.consumer(group=everything) as consumer:
+        await until_owned(consumer, PARTITIONS + 2)
+    async with client.consumer(group=GroupOptions(group="b", pattern=".*")) as consumer:
+        await until_owned(consumer, PARTITIONS)
+        consumer.subscribe(internal_topic)
         await until_owned(consumer, PARTITIONS + 2)
 
 

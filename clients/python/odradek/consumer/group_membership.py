@@ -22,7 +22,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from odradek.cluster.background import BackgroundTasks
@@ -100,6 +100,9 @@ class GroupMembership:
         self.member_epoch = _JOIN
         self.times_lost = 0
         self.owned: dict[TopicPartition, bytes] = {}  # with the topic's id
+        self._excluded: set[str] = (
+            set()
+        )  # internal topics that are owned, because of a pattern, but not read
         self._topics = topics
         self._cluster = cluster
         self._reader = reader
@@ -131,6 +134,10 @@ class GroupMembership:
     def subscribe(self, topics: frozenset[str]) -> None:
         """Read these from now on; the coordinator is told at once."""
         self._topics = topics
+        if to_read := self._excluded & topics:
+            # Take these up again, this time to read them.
+            self._excluded -= to_read
+            self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
         self._says_all = True
         self._wake.set()
 
@@ -159,7 +166,7 @@ class GroupMembership:
                         if is_processed:
                             self.read_begins()
                         await self._commit_gone(list(self.owned))
-                    await _call(self.options.on_revoke, list(self.owned))
+                    await _call(self.options.on_revoke, self._readable(self.owned))
                     await self._leave(CALL_S_MAX)
             elif self._is_join_under_way:  # it may be a member without having heard so
                 await self._leave(_UNHEARD_LEAVE_S_MAX)
@@ -269,11 +276,11 @@ class GroupMembership:
         kept = {name: i for name, i in self.owned.items() if target.get(name) == i}
         gone = [name for name in self.owned if name not in kept]
         if gone:
-            self._reader.hold(gone)
+            self._reader.hold(self._readable(gone))
             await self._until_processed()
             if self.options.auto_commit:  # but for what is another topic's now, of the same name
                 await self._commit_gone([name for name in gone if name not in target])
-            await _call(self.options.on_revoke, gone)
+            await _call(self.options.on_revoke, self._readable(gone))
             self._own(kept, {})
         new = [name for name in target if name not in self.owned]
         if new:
@@ -289,8 +296,8 @@ class GroupMembership:
                 return
             if self._target is target:
                 self._own(target, starts)
-                await _call(self.options.on_assign, new)
-                self._reader.release(new)
+                await _call(self.options.on_assign, self._readable(new))
+                self._reader.release(self._readable(new))
         self._wake.set()
 
     async def _until_processed(self) -> None:
@@ -308,19 +315,27 @@ class GroupMembership:
         self.owned = dict(owned)
         self._committable = {n: at for n, at in self._committable.items() if n in owned}
         self._offsets.keep_only(owned)
-        self._reader.take_over(list(owned), starts)
+        self._reader.take_over(self._readable(owned), starts)
+
+    def _readable(self, names: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [name for name in names if name.topic not in self._excluded]
 
     async def _starts(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        for topic in sorted({name.topic for name in names}):
-            await self._cluster.topic(topic, timeout_s=_TOPIC_S)
-        committed = await self._offsets.committed(names)
+        for name in sorted({name.topic for name in names}):
+            topic = await self._cluster.topic(name, timeout_s=_TOPIC_S)
+            # The coordinator matches the pattern against all topics, and RE2 cannot say "but not these".
+            # So the member owns internal topics, which keeps its target and what it owns equal, without reading.
+            is_by_pattern = self.options.pattern is not None and name not in self._topics
+            if topic.is_internal and is_by_pattern and self.options.exclude_internal_topics:
+                self._excluded.add(name)
+        committed = await self._offsets.committed(self._readable(names))
         return {name: offset for name, offset in committed.items() if offset is not None}
 
     async def _lose(self) -> None:
         """Fenced or forgotten: what we owned is somebody else's."""
         if self._moving is not None:
             self._moving.cancel()
-        lost = list(self.owned)
+        lost = self._readable(self.owned)
         self.times_lost += 1
         self.member_epoch, self._says_all, self._target = _JOIN, True, None
         if self.options.instance_id is not None:

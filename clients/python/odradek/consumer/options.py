@@ -95,7 +95,9 @@ class GroupOptions:
     group: str
     """Id of the group."""
     pattern: str | None = None
-    """Subscribe to the topics whose whole name matches (RE2 syntax), those to come included."""
+    """Subscribe to all present and future topics whose whole name matches (RE2 syntax)."""
+    exclude_internal_topics: bool = True
+    """Do not read internal topics that only the pattern matches. A topic subscribed to by name is read anyway."""
     instance_id: str | None = None
     """A name that stays over restarts: a static member keeps its partitions while it is away briefly."""
     assignor: Literal["uniform", "range"] | None = None

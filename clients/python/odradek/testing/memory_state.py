@@ -13,6 +13,7 @@ from odradek.testing.memory_log import MemoryPartition, MemoryTopic
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 DEFAULT_CONFIGS = {
     "cleanup.policy": "delete",
@@ -139,7 +140,9 @@ class MemoryState:
             if topic is None:
                 response.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            told = response.topics.add(name=name, topic_id=topic.topic_id)
+            told = response.topics.add(
+                name=name, topic_id=topic.topic_id, is_internal=name in INTERNAL_TOPICS
+            )
             for index, partition in enumerate(topic.partitions):
                 alive = [i for i in partition.replicas if i in self.alive]
                 told.partitions.add(

@@ -6,8 +6,6 @@ resource broker ""), else the built-in default. Each is set at run time; none ne
 
 from __future__ import annotations
 
-from typing import Final
-
 from odradek_protocol.metadata.broker_configs import BROKER_CONFIGS
 from odradek_protocol.metadata.config_definition import (
     ConfigDefinition,
@@ -19,6 +17,7 @@ from odradek_protocol.metadata.config_definition import (
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.metadata.topic_configs import TOPIC_CONFIGS
+from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -35,8 +34,6 @@ __all__ = [
     "resolve_topic_config",
     "set_topic_configs",
 ]
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition]:
