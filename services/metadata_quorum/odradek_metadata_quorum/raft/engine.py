@@ -94,6 +94,13 @@ _library.createPoller = lambda _kind: _NullPoller()
 _library.createJournal = lambda journal: journal
 
 
+class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
+    """A voter as the library knows it, equal to its id: what the library keeps by node is found by id."""
+
+    def __new__(cls, peer_id: int) -> _Peer:
+        return int.__new__(cls, peer_id)
+
+
 class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     """The library's view of the durable log and vote: changes are noted, the barrier writes them."""
 
@@ -140,7 +147,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
     """What the library takes for its network; it only ever sends."""
 
-    def __init__(self, send: Callable[[Node, Message], None]) -> None:
+    def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
         self._send = send
 
@@ -148,7 +155,7 @@ class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no typ
     def ready(self) -> bool:
         return True
 
-    def send(self, node: Node, message: Message) -> bool:
+    def send(self, node: _Peer, message: Message) -> bool:
         self._send(node, message)
         return True
 
@@ -211,13 +218,13 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.now_s: Final = clock
         self.halted = False
         self._fatal = fatal
-        self._nodes = {peer_id: Node(peer_id) for peer_id in self.peer_ids}
-        self._round_ended: set[Node] = set()
+        self._peers = {peer_id: _Peer(peer_id) for peer_id in self.peer_ids}
+        self._round_ended: set[int] = set()
         self._hooks: EngineHooks
         _library.monotonicTime = clock
         super().__init__(
-            Node(node_id),
-            list(self._nodes.values()),
+            _Peer(node_id),
+            list(self._peers.values()),
             conf=SyncObjConf(
                 autoTick=False,
                 journalFile=_BarrierJournal(barrier),
@@ -230,7 +237,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 dynamicMembershipChange=False,
                 useFork=False,
             ),
-            nodeClass=Node,
+            nodeClass=_Peer,
             transport=_EngineTransport(self._send),
         )
         self._SyncObj__needLoadDumpFile = False
@@ -249,12 +256,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def receive(self, peer_id: int, message: Message) -> None:
         """Hand the library a message that has passed the rules of this package."""
         _library.monotonicTime = self.now_s
-        self._SyncObj__onMessageReceived(self._nodes[peer_id], message)
+        self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 
     def send_appends(self, skipped: Set[int]) -> None:
         """Send entries, or a heartbeat where there are none, to the connected peers not in `skipped`."""
-        connected: set[Node] = self._SyncObj__connectedNodes
-        self._round_ended = {self._nodes[peer_id] for peer_id in skipped} & connected
+        connected: set[int] = self._SyncObj__connectedNodes
+        self._round_ended = connected.intersection(skipped)
         connected -= self._round_ended
         super()._SyncObj__sendAppendEntries()
         connected |= self._round_ended
@@ -301,7 +308,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def leader_id(self) -> int | None:
         """The leader, as far as this node knows; None during an election."""
         leader = self._SyncObj__raftLeader
-        return None if leader is None else int(leader.id)
+        return None if leader is None else int(leader)
 
     def forget_leader(self) -> None:
         """No leader is known from now on."""
@@ -360,47 +367,47 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def connect(self, peer_id: int) -> None:
         """The network reaches a peer from now on."""
-        self._SyncObj__connectedNodes.add(self._nodes[peer_id])
+        self._SyncObj__connectedNodes.add(peer_id)
 
     def disconnect(self, peer_id: int) -> None:
         """The network does not reach a peer any more."""
-        self._SyncObj__connectedNodes.discard(self._nodes[peer_id])
+        self._SyncObj__connectedNodes.discard(peer_id)
 
     def is_connected(self, peer_id: int) -> bool:
         """Whether the network reaches a peer."""
-        return self._nodes[peer_id] in self._SyncObj__connectedNodes
+        return peer_id in self._SyncObj__connectedNodes
 
     def match_index(self, peer_id: int) -> int:
         """The last entry that a peer has acknowledged in this node's term; 0 if this node never led."""
-        index: int = self._SyncObj__raftMatchIndex.get(self._nodes[peer_id], 0)
+        index: int = self._SyncObj__raftMatchIndex.get(peer_id, 0)
         return index
 
     def set_match_index(self, peer_id: int, index: int) -> None:
         """Correct what a peer is known to have."""
-        self._SyncObj__raftMatchIndex[self._nodes[peer_id]] = index
+        self._SyncObj__raftMatchIndex[peer_id] = index
 
     def next_index(self, peer_id: int) -> int:
         """The entry to send to a peer next; 0 if this node never led."""
-        index: int = self._SyncObj__raftNextIndex.get(self._nodes[peer_id], 0)
+        index: int = self._SyncObj__raftNextIndex.get(peer_id, 0)
         return index
 
     def set_next_index(self, peer_id: int, index: int) -> None:
         """Correct where to go on sending to a peer."""
-        self._SyncObj__raftNextIndex[self._nodes[peer_id]] = index
+        self._SyncObj__raftNextIndex[peer_id] = index
 
     def responded_s(self, peer_id: int) -> float | None:
         """When a peer last responded to this leader, by `now_s`; None if this node never led."""
-        responded_s: float | None = self._SyncObj__lastResponseTime.get(self._nodes[peer_id])
+        responded_s: float | None = self._SyncObj__lastResponseTime.get(peer_id)
         return responded_s
 
     def note_response(self, peer_id: int, responded_s: float) -> None:
         """A peer responded to this leader."""
-        self._SyncObj__lastResponseTime[self._nodes[peer_id]] = responded_s
+        self._SyncObj__lastResponseTime[peer_id] = responded_s
 
     # Overrides of the library: each is a hook.
 
-    def _send(self, node: Node, message: Message) -> None:
-        if not self._hooks.send(node.id, message):
+    def _send(self, node: _Peer, message: Message) -> None:
+        if not self._hooks.send(node, message):
             # The library stops a round of entries at a peer that is not connected.
             self._round_ended.add(node)
             self._SyncObj__connectedNodes.discard(node)
@@ -436,12 +443,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _SyncObj__sendNextNodeIdx(
         self,
-        node: Node,
+        node: _Peer,
         reset: bool = False,
         nextNodeIdx: int | None = None,
         success: bool = False,
     ) -> None:
-        self._hooks.respond_to_append(node.id, nextNodeIdx, reset=reset, success=success)
+        self._hooks.respond_to_append(node, nextNodeIdx, reset=reset, success=success)
 
     def _SyncObj__applyLogEntries(self) -> bool:
         self._hooks.apply_committed()
