@@ -1,4 +1,4 @@
-"""`python -m odradek_metadata_quorum`: see `odradek_runtime.program` for the command line."""
+"""`python -m odradek_metadata_quorum` runs a controller; `odradek_runtime.program` has the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from odradek_runtime.tls import TlsRefused
 
 
 def main() -> int:
-    """Run a controller; the exit status."""
+    """Run a controller and return the exit status."""
     arguments = parse_arguments("odradek quorum", settings_help=_settings_help)
     from odradek_metadata_quorum.process import QuorumProcess
     from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings

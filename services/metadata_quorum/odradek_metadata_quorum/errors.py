@@ -1,10 +1,10 @@
-"""What can go wrong with the quorum, a leaf per remedy."""
+"""Errors of the quorum, one class for each remedy."""
 
 from __future__ import annotations
 
 
 class QuorumError(Exception):
-    """Root of everything `quorum` raises on purpose."""
+    """Root of all errors that the quorum raises on purpose."""
 
 
 class NotLeader(QuorumError):
@@ -16,7 +16,7 @@ class NotLeader(QuorumError):
 
 
 class OutcomeUnknown(QuorumError):
-    """The proposal was appended here, but whether it commits is not known. Read before retrying."""
+    """The proposal was appended here, but whether it commits is unknown. Read before retrying."""
 
 
 class ProposalTooLarge(QuorumError):
@@ -28,11 +28,11 @@ class QuorumOverloaded(QuorumError):
 
 
 class LeadershipUnconfirmed(QuorumError):
-    """No majority answered in time, so another controller may lead by now. Ask again, or another one."""
+    """No majority responded in time, so another controller may lead by now. Retry, or ask another one."""
 
 
 class StorageMismatch(QuorumError):
-    """The data directory belongs to another cluster, node or release, or is not formatted, or in use."""
+    """The data directory is of another cluster, node or later release, or is unformatted or in use."""
 
 
 class CorruptStorage(QuorumError):
@@ -47,12 +47,12 @@ class CorruptStorage(QuorumError):
 
 
 def is_newer(version: int, known: int) -> bool:
-    """Whether a file's format is one of a later program; a number beyond reach is damage."""
+    """Whether a file's format is of a later program; an absurdly high number is damage."""
     return known < version < 100
 
 
 def newer_format(what: str, version: int, known: int) -> StorageMismatch:
-    """The error for a file in a format above `known`, which is no damage."""
+    """Return the error for a file in a format above `known`, which is no damage."""
     return StorageMismatch(
         f"{what} has format {version}, this program reads up to {known}: a newer program wrote it."
         " Start this controller with that program; nothing in the directory was changed"
@@ -60,8 +60,8 @@ def newer_format(what: str, version: int, known: int) -> StorageMismatch:
 
 
 class InsecureListener(QuorumError):
-    """A listener beyond loopback needs TLS, or `insecure` in so many words."""
+    """A listener beyond loopback needs TLS, or the explicit setting `insecure`."""
 
 
 class WireError(QuorumError):
-    """A peer's bytes are not a message of this protocol. The connection is closed."""
+    """Bytes of a peer are no message of this protocol. The connection is closed."""

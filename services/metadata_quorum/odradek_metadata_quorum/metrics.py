@@ -1,7 +1,7 @@
-"""What a scrape of /metrics finds: the quorum's state, and the cluster as the controller sees it.
+"""The metrics of a controller process: the quorum's state, and the cluster as the controller sees it.
 
-Read at the moment of the scrape; nothing is counted twice. Cluster-wide figures come from the
-committed image and are the same at every member; `active_controller` says whom to believe.
+All values are read at the moment of the scrape. Cluster-wide figures come from the committed image and
+are the same on every controller that has caught up; `active_controller` shows the one that leads.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class QuorumMetrics:
         self._events = events
         self._expiry = expiry
         self._quorum = quorum
-        self._registry: Any = None  # prometheus_client is imported late: it costs start-up time
+        self._registry: Any = (
+            None  # prometheus_client is imported late, because that slows the start
+        )
 
     def render(self) -> tuple[str, bytes]:
-        """(content type, body) of a scrape."""
+        """Return (content type, body) of a scrape."""
         import prometheus_client as prometheus
 
         if self._registry is None:
@@ -46,7 +48,7 @@ class QuorumMetrics:
         return prometheus.CONTENT_TYPE_LATEST, prometheus.generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:
-        """The families, for prometheus_client."""
+        """Yield the metric families; prometheus_client calls this."""
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -82,7 +84,7 @@ class QuorumMetrics:
             ),
             (
                 "broker_registrations",
-                "Lives of brokers that began.",
+                "Registrations of brokers, one for each start of a broker.",
                 self._events.broker_registrations_total,
             ),
             ("broker_fencings", "Fencings of brokers.", self._events.broker_fencings_total),
@@ -100,7 +102,7 @@ class QuorumMetrics:
             yield CounterMetricFamily(PREFIX + name, text, value=total)
         lag = GaugeMetricFamily(
             PREFIX + "peer_lag_entries",
-            "Entries that a voter is behind, as the leader knows.",
+            "Entries that a voter is behind the leader; only the leader reports it.",
             labels=["peer"],
         )
         for peer in status.peers if status.active else ():
@@ -119,7 +121,7 @@ class QuorumMetrics:
             not_preferred += state.leader != state.replicas[0]
         yield (
             "active_controller",
-            "1 where the active controller is.",
+            "1 on the active controller, 0 on the others.",
             float(self._host.controller.is_active),
         )
         fenced = sum(broker.fenced for broker in image.brokers.values())
@@ -135,32 +137,56 @@ class QuorumMetrics:
         )
         yield (
             "partitions_under_min_isr",
-            "Partitions that take no acks=all record.",
+            "Partitions with fewer in-sync replicas than min.insync.replicas, which refuse acks=all.",
             float(under_min_isr),
         )
         yield (
             "preferred_replica_imbalance",
-            "Partitions that another than the preferred replica leads.",
+            "Partitions whose leader is not the preferred replica.",
             float(not_preferred),
         )
 
 
 def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
     yield "raft_term", "Raft's current term.", float(status.term)
-    yield "raft_leader", "1 where Raft's leader is.", float(status.leader_id == status.node_id)
-    yield "commit_offset", "Last committed entry.", float(status.commit_index)
-    yield "applied_offset", "Last entry applied here.", float(status.applied)
-    yield "log_last_offset", "Last entry in the log here.", float(status.log_last_offset)
-    yield "log_start_offset", "First entry in the log here.", float(status.log_start_offset)
+    yield (
+        "raft_leader",
+        "1 on Raft's leader, 0 on the others.",
+        float(status.leader_id == status.node_id),
+    )
+    yield "commit_offset", "Offset of the last committed entry.", float(status.commit_index)
+    yield (
+        "applied_offset",
+        "Offset of the last entry that this controller has applied.",
+        float(status.applied),
+    )
+    yield (
+        "log_last_offset",
+        "Offset of the last entry in this controller's log.",
+        float(status.log_last_offset),
+    )
+    yield (
+        "log_start_offset",
+        "Offset of the first entry in this controller's log.",
+        float(status.log_start_offset),
+    )
     yield "log_bytes", "Size of the Raft log.", float(status.log_bytes)
-    yield "snapshot_offset", "Entry of the newest snapshot.", float(status.snapshot_offset)
+    yield (
+        "snapshot_offset",
+        "Offset of the last entry that the newest snapshot covers.",
+        float(status.snapshot_offset),
+    )
     yield "snapshot_bytes", "Size of the newest snapshot.", float(status.snapshot_bytes)
     yield "snapshot_bytes_max", "Largest snapshot that is stored.", float(status.snapshot_bytes_max)
     yield (
         "snapshot_taken_bytes",
-        "Size of the snapshot that was taken last, stored or not.",
+        "Size of the snapshot that was taken last, whether it was stored or not.",
         float(status.snapshot_taken_bytes),
     )
-    yield "pending_proposals", "Proposals that wait.", float(status.pending_proposals)
+    yield (
+        "pending_proposals",
+        "Proposals that are not committed yet.",
+        float(status.pending_proposals),
+    )
     yield "log_sync_last_seconds", "Duration of the last sync.", status.sync.last_ns / 1e9
     yield "log_sync_max_seconds", "Longest sync so far.", status.sync.max_ns / 1e9

@@ -1,4 +1,4 @@
-"""The controller process: its parts, the order in which they start and stop."""
+"""The controller process: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ from odradek_runtime.tls import CertificateExpiry, TlsFiles
 _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
-_IDLE_MS_MAX: Final = 600_000  # of a connection without a call
+_IDLE_MS_MAX: Final = 600_000  # a connection without a call is closed after this
 _RPCS_MAX: Final = 2_000
-_DISK_WAIT_S_MAX: Final = 5.0  # a write that takes longer may never end
+_DISK_WAIT_S_MAX: Final = 5.0  # a disk write that takes longer may never end
 _log = event_log(__name__)
 
 
 class QuorumProcess:
-    """One controller, from start to end; `run` is its life."""
+    """One controller, from its start to its stop."""
 
     def __init__(self, settings: QuorumProcessSettings, *, insecure: bool) -> None:
         settings.check()
@@ -78,7 +78,7 @@ class QuorumProcess:
         self.ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
-        """Live until `stop` is set, or something that cannot be mended happens."""
+        """Serve until `stop` is set or the controller fails."""
         settings = self._settings
         self._prepare_storage()
         controller = Controller(settings.controller_settings(), random.SystemRandom())
@@ -111,7 +111,7 @@ class QuorumProcess:
                 registration = self._own_registration()
                 tasks.append(group.create_task(registration.run(), name="registration"))
                 await stop.wait()
-                _log.info("Stops", reason=stop.reason)
+                _log.info("Stopping", reason=stop.reason)
             finally:
                 self._is_serving = False
                 await probes.tell()
@@ -190,7 +190,9 @@ class QuorumProcess:
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
         settings = self._settings
-        open_port(settings.listener(RAFT)).close()  # a taken port is named, with the way out
+        open_port(
+            settings.listener(RAFT)
+        ).close()  # the error names a port that is in use, and the way out
         try:
             await self._quorum.start()
         except (StorageMismatch, CorruptStorage) as error:
@@ -214,15 +216,13 @@ class QuorumProcess:
         self._is_serving = True
         gc.collect()
         gc.freeze()
-        _log.info("Serves", node_id=settings.node_id, **self.ports)
+        _log.info("Serving", node_id=settings.node_id, **self.ports)
         announce_ready(
             role="controller",
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
             **self.ports,
         )
-
-    # --- the cluster
 
     def _own_registration(self) -> OwnRegistration:
         settings = self._settings
@@ -257,23 +257,22 @@ class QuorumProcess:
             voters=self._voter_ids,
         )
 
-    # --- what is told
-
     def _why_not_ready(self) -> str:
-        """Empty when another controller may be stopped now without this one being missed.
+        """Return why this controller does not count if another one stops now; empty when it does.
 
-        An entry of the leader's own term is applied here: all that was committed before it led is.
+        It counts once it has applied an entry of the current leader's term, and with it everything that
+        was committed before.
         """
         if not self._is_serving:
             return "still starting, or stopping"
         if self._quorum.role is QuorumRole.JOINING:
-            return "the data directory is new: it may not vote before it has caught up"
+            return "the data directory is new: this controller may not vote before it has caught up"
         if self._quorum.leader_id is None:
             return "no leader is known"
         if self._host.controller.committed.epoch != self._quorum.term:
-            return "what the leader has committed is not all applied here"
+            return "not everything that the leader has committed is applied here"
         if self._quorum.disk_wait_s > _DISK_WAIT_S_MAX:
-            return "a write to the data directory does not come to its end"
+            return "a write to the data directory does not end"
         return ""
 
     def _describe_members(self) -> tuple[int, list[str]]:

@@ -105,7 +105,7 @@ def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up
     cluster.start("quorum-2")
     empty = cluster.pods["quorum-2"]
     cluster.wait_until(
-        lambda: "must hear of every other voter before it may vote" in empty.log_tail(100),
+        lambda: "Waiting for a response of every other voter before voting" in empty.log_tail(100),
         "quorum-2 says, seconds after it started, that it waits",
     )
     assert metric(cluster, "quorum-1", role) == metric(cluster, "quorum-2", role) == 0

@@ -1,20 +1,20 @@
-"""Messages on their way out: each waits until the disk holds what it says, and for nothing else.
+"""Outgoing messages: each waits until the disk holds what it says, and for nothing else.
 
-What a message says, and so waits for:
+What a message says, and therefore waits for:
 
-    append_entries            term and vote; the log up to its last entry, or to the entry it names
-    next_node_idx             the same; a refusal names no entry
-    snapshot_reply            the same, once the snapshot is installed
+    append_entries            term and vote; the log up to its last entry, or to the entry that it names
+    next_node_idx             term and vote; the log up to what it acknowledges, nothing if it refuses
+    snapshot_reply            term and vote; the log up to the snapshot, once that is installed
     request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
                               term and vote (a snapshot is on disk before it is sent)
-    pre_vote                  nothing: it asks about a term that nobody is in
+    pre_vote                  nothing: it asks about a term that no voter is in yet
     join_query, join_reply    everything noted so far: `joining.py` rests on their order
 
-A heartbeat thus leaves at once while entries wait for a slow disk, and so does its answer: who
-leads does not depend on how long a write takes. Messages that wait for the same write keep their
-order; one that waits for less may pass them, which Raft bears, as it bears repeated messages.
+A heartbeat thus leaves at once while entries wait for a slow disk, and so does its response: leadership
+does not depend on how long a write takes. Messages that wait for the same write keep their order; one
+that waits for less may overtake them, which Raft tolerates, as it tolerates repeated messages.
 
-Messages are encoded at once, because the engine goes on changing what they were made of. Behind the
+Messages are encoded at once, because the engine goes on changing the entries they hold. Behind the
 barrier the link to the peer takes the frame or, when its own queue is full or it is down, drops it;
 Raft sends again what matters.
 """
@@ -42,11 +42,11 @@ class Outbox:
         self._waiting_bytes: dict[int, int] = {}
 
     def waiting_bytes(self, peer_id: int) -> int:
-        """Bytes for one peer that the barrier still holds back."""
+        """Return the bytes for one peer that the barrier still holds back."""
         return self._waiting_bytes.get(peer_id, 0)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send or queue it; False if it was dropped because the peer's share of the queue is full."""
+        """Send or queue a message; False if it was dropped because the peer's share of the queue is full."""
         needed = self._needed(message)
         if self._may_leave(needed):
             self._send_frame(peer_id, encode(message))
@@ -60,7 +60,7 @@ class Outbox:
         return True
 
     def flush(self) -> None:
-        """Let go of what has become durable."""
+        """Send the messages that need wait no longer."""
         waiting, self._waiting = self._waiting, deque()
         for needed, peer_id, frame in waiting:
             if self._may_leave(needed):
@@ -70,7 +70,7 @@ class Outbox:
                 self._waiting.append((needed, peer_id, frame))
 
     def _needed(self, message: Message) -> int:
-        """The value of the barrier's `durable` at which the message may leave; see the module."""
+        """Return the value of the barrier's `durable` at which a message may leave, as the module says."""
         barrier = self._barrier
         kind = message["type"]
         if kind == wire.PRE_VOTE:
@@ -84,7 +84,7 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """The last entry that the message says its sender has; 0: none."""
+    """Return the last entry that a message says its sender has; 0 if it says none."""
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

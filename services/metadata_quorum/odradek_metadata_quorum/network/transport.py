@@ -90,7 +90,7 @@ class VoterNetwork:
     def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
         """Start one dialler for each peer, in the caller's task group."""
         for peer_id in sorted(self._peer_ids):
-            tasks.create_task(self._dial_for_ever(peer_id), name=f"quorum-dial-{peer_id}")
+            tasks.create_task(self._dial_forever(peer_id), name=f"quorum-dial-{peer_id}")
 
     async def close(self) -> None:
         """Close every connection and the listener."""
@@ -114,7 +114,7 @@ class VoterNetwork:
 
     # Dialling.
 
-    async def _dial_for_ever(self, peer_id: int) -> None:
+    async def _dial_forever(self, peer_id: int) -> None:
         loop = asyncio.get_running_loop()
         warn_s = loop.time() + UNREACHED_WARNING_S
         while True:
@@ -127,7 +127,7 @@ class VoterNetwork:
                 if loop.time() >= warn_s:
                     warn_s = loop.time() + UNREACHED_WARNING_INTERVAL_S
                     _log.warning(
-                        "Cannot reach a controller",
+                        "Cannot reach controller",
                         peer_id=peer_id,
                         address=host_port(*self._settings.voters[peer_id]),
                         error=str(error) or f"no response within {CONNECT_TIMEOUT_S} s",
@@ -269,7 +269,9 @@ class VoterNetwork:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
                 _log.error(
-                    "A controller counts other voters", peer_id=peer_id, reason=link.mismatch
+                    "Controller refused, it counts other voters",
+                    peer_id=peer_id,
+                    reason=link.mismatch,
                 )
         elif link.greeted:
             self._mismatches.pop(peer_id, None)
@@ -281,7 +283,7 @@ class VoterNetwork:
             if len(self._refusals) > 100:
                 self._refusals.clear()
             self._refusals[reason] = now_s
-            _log.warning("Refused a connection", peer=who, reason=reason)
+            _log.warning("Refused connection", peer=who, reason=reason)
 
 
 async def _addresses(host: str, port: int) -> list[str]:

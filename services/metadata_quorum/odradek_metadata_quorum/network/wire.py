@@ -1,9 +1,9 @@
 """The messages between voters as bytes: a frame is a length and one msgpack array.
 
-Inside the process a message is a dict with a `type`, because that is what the engine speaks. On the
+Inside the process a message is a dict with a `type`, because pysyncobj takes and makes such dicts. On the
 wire it is an array: a number for the type, then the fields in the order of the table below. The
 table is the protocol: a frame that does not fit it, to the type of each field, is a `WireError` and
-ends the connection. Nothing is ever unpickled, and msgpack is not told any extension type.
+ends the connection. Nothing is ever unpickled, and msgpack knows no extension type.
 
 Messages grow at their end only. A field that a later version appends is ignored by an earlier one, and
 a field that an earlier version lacks is missing in the dict (`_OPTIONAL`). Voters of the first release
@@ -97,7 +97,7 @@ _BY_NUMBER: Final = {number: (name, fields) for name, (number, fields) in _TABLE
 
 
 def encode(message: Message) -> bytes:
-    """One frame, length included."""
+    """Return one frame, including its length."""
     name = message["type"]
     number, fields = _TABLE[name]
     if name == APPEND_ENTRIES:
@@ -122,21 +122,21 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """The message of one frame's body. Raises `WireError`."""
+    """Return the message in a frame's body. Raises `WireError`."""
     try:
         values = msgpack.unpackb(body, raw=False, use_list=True, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
         raise WireError(f"not a message: {error!r}") from None
     if type(values) is not list or not values or type(values[0]) is not int:
         raise WireError("a message is an array that starts with its type")
-    known = _BY_NUMBER.get(values[0])
-    if known is None:
+    message_type = _BY_NUMBER.get(values[0])
+    if message_type is None:
         raise WireError(f"unknown message type {values[0]}")
-    name, fields = known
+    name, fields = message_type
     if len(values) <= len(fields):
         raise WireError(f"{name} has {len(values) - 1} fields instead of {len(fields)}")
     message: Message = {"type": name}
-    # What is behind the last field that is known was appended by a later version.
+    # Values behind the last known field were appended by a later version.
     for (field, kind), value in zip((*fields, *_OPTIONAL.get(name, ())), values[1:], strict=False):
         if type(value) is not kind or (type(value) is int and not 0 <= value <= _U64_MAX):
             raise WireError(f"{name}.{field} is not a proper {kind.__name__}")
@@ -147,7 +147,7 @@ def decode(body: bytes | memoryview) -> Message:
 
 
 def _join_entries(message: Message) -> None:
-    """Columns to the engine's (command, index, term) tuples."""
+    """Turn the columns into the engine's (command, index, term) tuples."""
     commands, terms = message.pop("commands"), message.pop("terms")
     if len(commands) != len(terms):
         raise WireError("append_entries has columns of different lengths")

@@ -1,9 +1,8 @@
 """One running voter: a `RaftNode`, and everything around it that waits.
 
-The event loop's timers, two disk threads (log and vote; snapshots), the network. It decides nothing.
-Whatever must not be survived (a failed write, a state machine that raises, a broken invariant, a
-task that died) ends the process with status 70 on the spot: a voter that goes on in doubt is worse
-than one that is gone.
+That is the event loop's timers, two disk threads (log and vote; snapshots) and the network. It decides
+nothing. A failed write, a state machine that raises, a broken invariant or a task that died ends the
+process with status 70 on the spot: a voter that goes on in doubt is worse than one that is gone.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _log = event_log(__name__)
 
 
 def end_process(reason: str, error: BaseException | None) -> None:
-    """Say why, and be gone before anything else can be sent. Callable from any thread."""
-    _log.error("The quorum cannot go on", exc=error, reason=reason)
+    """Log why and end the process before anything else can be sent. Callable from any thread."""
+    _log.error("Quorum failed; the process ends", exc=error, reason=reason)
     os._exit(EXIT_FATAL)
 
 
 class VoterEvents(Protocol):
-    """What a voter tells its owner, on the loop."""
+    """What a voter reports to its owner, on the loop."""
 
     def applied(self, offset: int, epoch: int) -> None:
         """The entry is applied."""
@@ -59,14 +58,14 @@ class VoterEvents(Protocol):
         """This node leads, and has applied everything before its term."""
 
     def resigned(self, epoch: int) -> None:
-        """It does not lead any more; also if it never got active."""
+        """This node does not lead any more; also called if it never became active."""
 
     def moved(self) -> None:
         """A step is over, and `applied` is higher than before it."""
 
 
 class Voter:
-    """See the module. `open` then `close`; in between `node` is to be used on the loop only."""
+    """A voter that runs between `open` and `close`. Its `node` may be used on the loop only."""
 
     def __init__(
         self,
@@ -81,9 +80,8 @@ class Voter:
         self._events = events
         self._fatal = fatal
         self._step_handle: asyncio.Handle | None = None
-        self._logged_trouble: tuple[str, int] | None = (
-            None  # with the leader's snapshot of this size
-        )
+        # The last problem with a snapshot of the leader that was logged, and that snapshot's size.
+        self._logged_problem: tuple[str, int] | None = None
         self.snapshot_taken_bytes = 0
         self.snapshots_not_stored = 0
 
@@ -105,7 +103,7 @@ class Voter:
         self._supervisor = self._loop.create_task(self._supervise(), name="quorum")
 
     async def close(self) -> None:
-        """Stop leading, stop everything. The node says nothing more."""
+        """Stop leading and close everything. The node sends nothing any more."""
         self.node.resign()
         self.node.stop()
         self._supervisor.cancel()
@@ -170,7 +168,7 @@ class Voter:
     # RaftEvents.
 
     def wake(self, delay_s: float) -> None:
-        """A step after `delay_s`; many wishes for one at once are one step."""
+        """Step after `delay_s`; many calls for an immediate step lead to one."""
         if delay_s > 0.0:
             self._loop.call_later(delay_s, self.wake, 0.0)
         elif self._step_handle is None:
@@ -180,12 +178,12 @@ class Voter:
         self._events.applied(offset, epoch)
 
     def restored(self, offset: int, epoch: int) -> None:
-        self._logged_trouble = None
-        _log.info("Installed a snapshot", offset=offset, epoch=epoch)
+        self._logged_problem = None
+        _log.info("Installed snapshot", offset=offset, epoch=epoch)
         self._events.restored(offset, epoch)
 
     def active(self, epoch: int) -> None:
-        _log.info("Became the active controller", epoch=epoch)
+        _log.info("Became active leader", epoch=epoch)
         self._events.active(epoch)
 
     def resigned(self, epoch: int) -> None:
@@ -198,7 +196,7 @@ class Voter:
         if failure is not None:
             self.snapshots_not_stored += 1
             _log.error(
-                "The disk has no room for a snapshot of the metadata; the log is kept instead and grows",
+                "Metadata snapshot not stored, the disk is full; the log is kept instead and grows",
                 data_dir=str(self._settings.data_dir),
                 error=str(failure),
                 snapshot_bytes=size,
@@ -206,14 +204,14 @@ class Voter:
         elif size > size_max:
             self.snapshots_not_stored += 1
             _log.error(
-                "A snapshot of the metadata is above the limit and was not stored; the log is kept"
-                " instead and grows. Raise the limit on every controller",
+                "Metadata snapshot not stored, it is above the limit; the log is kept instead and grows."
+                " Raise the limit on every controller",
                 snapshot_bytes=size,
                 limit=limit,
             )
         elif size > size_max // 2:
             _log.warning(
-                "A snapshot of the metadata is above half of the limit",
+                "Metadata snapshot exceeded half of the limit",
                 snapshot_bytes=size,
                 limit=limit,
             )
@@ -222,8 +220,8 @@ class Voter:
         if self._is_logged("limit", size):
             return
         _log.error(
-            "The leader's snapshot of the metadata is above the limit here, so this controller cannot"
-            " catch up. Raise the limit on every controller",
+            "Leader's metadata snapshot refused, it is above this controller's limit; this controller"
+            " cannot catch up. Raise the limit on every controller",
             leader_id=peer_id,
             snapshot_bytes=size,
             limit=f"{SNAPSHOT_LIMIT_SETTING}={size_max}",
@@ -233,17 +231,17 @@ class Voter:
         if self._is_logged("room", size):
             return
         _log.error(
-            "The disk has no room for the leader's snapshot of the metadata; it is sent again",
+            "Leader's metadata snapshot not stored, the disk is full; the leader sends it again",
             data_dir=str(self._settings.data_dir),
             leader_id=peer_id,
             snapshot_bytes=size,
             error=str(failure),
         )
 
-    def _is_logged(self, trouble: str, size: int) -> bool:
-        """Whether this was the last trouble; a leader sends a chunk a second, and heartbeats besides."""
-        logged, self._logged_trouble = self._logged_trouble, (trouble, size)
-        return logged == self._logged_trouble
+    def _is_logged(self, problem: str, size: int) -> bool:
+        """Whether this problem was logged last: a leader sends chunks and heartbeats all the time."""
+        logged, self._logged_problem = self._logged_problem, (problem, size)
+        return logged == self._logged_problem
 
     def joined(self) -> None:
         identity = replace(self._identity, joined=True)
@@ -258,11 +256,11 @@ class Voter:
     # The loop.
 
     async def _supervise(self) -> None:
-        """Every task of the quorum; one that ends by itself ends the process."""
+        """Run every task of the quorum; a task that fails ends the process."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self.network.start_dialling(tasks)
-                tasks.create_task(self._tick_for_ever(), name="quorum-tick")
+                tasks.create_task(self._tick_forever(), name="quorum-tick")
                 if not self._identity.joined:
                     tasks.create_task(self._warn_while_joining(), name="quorum-joining")
         except asyncio.CancelledError:
@@ -270,26 +268,26 @@ class Voter:
         except BaseException as error:
             self._fatal("a task of the quorum died", error)
 
-    async def _tick_for_ever(self) -> None:
+    async def _tick_forever(self) -> None:
         tick_s = self._settings.timers.tick_interval_ms / 1000
         while True:
             self._step()
             await asyncio.sleep(tick_s)
 
     async def _warn_while_joining(self) -> None:
-        """An empty voter waits for all others; say so, or it looks like a hang."""
+        """Log what an empty voter waits for: without that, waiting for all others looks like a hang."""
         while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
             if not self.node.may_vote:
                 _log.warning(
-                    "This controller's directory is empty, so it must hear of every other voter"
-                    " before it may vote",
+                    "Waiting for a response of every other voter before voting, because this"
+                    " controller's directory is new",
                     missing_controllers=self.node.joining.missing,
                     leader_id=self.node.leader_id,
                 )
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """A bug in what the loop calls is no network error: it ends the process."""
+        """Let an exception in a callback end the process: it is a bug, not a network error."""
 
         def guarded(*arguments: object) -> None:
             try:
@@ -305,11 +303,11 @@ class Voter:
 
     def _connected(self, peer_id: int) -> None:
         self.node.peer_connected(peer_id)
-        _log.info("Reached a controller", peer_id=peer_id)
+        _log.info("Connected to controller", peer_id=peer_id)
 
     def _disconnected(self, peer_id: int) -> None:
         self.node.peer_disconnected(peer_id)
-        _log.info("Lost a controller", peer_id=peer_id)
+        _log.info("Lost connection to controller", peer_id=peer_id)
 
     def _durable(self) -> None:
         self.node.durable_moved()

@@ -7,14 +7,14 @@
     record    kind, payload length, index, term | payload
 
 A *position* counts the frames' bytes since the log began, over all its segments. A frame is written
-by one write and one sync; it says where it stands, and up to which position the log was known to be
+by one write and one sync; it names its own position, and up to which position the log was known to be
 durable when it was written.
 
-That is what tells a torn tail from damage. After a crash any page of the unsynced bytes may be
-missing while a later one is there. If the frame at position *o* does not check, but a later one
-does, then either its `synced_upto` is above *o* (whoever wrote it knew *o* to be durable: this is
-damage, and cutting the log would lose acknowledged entries: refuse), or it is not (both were in
-flight when the power went: cut at *o*, nobody was told of either).
+That distinguishes a torn tail from damage. After a crash any page of the unsynced bytes may be
+missing while a later one is there. If the frame at position *o* fails its CRC, but a later one does
+not, there are two cases. If the later one's `synced_upto` is above *o*, its writer knew *o* to be durable:
+this is damage, and truncating the log would lose acknowledged entries, so it is refused. Otherwise both
+were in flight when the power went: neither was acknowledged, and the log is truncated at *o*.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRY: Final = 1  # (index, term) and its command
-TRUNCATE: Final = 2  # entries from `index` on are void; `term` is that of the entry before
+TRUNCATE: Final = 2  # entries from `index` on are void; `term` is the term of the entry before
 RESET: Final = 3  # the log is empty after (index, term): a snapshot took its place
 
 SEGMENT_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc, base, index, term
@@ -41,36 +41,36 @@ _PREFIX: Final = "log-"
 
 
 def segment_name(base_position: int) -> str:
-    """File name of the segment that starts at this position; names sort by position."""
+    """Return the file name of the segment that starts at this position; names sort by position."""
     return f"{_PREFIX}{base_position:020d}"
 
 
 def is_segment(name: str) -> bool:
-    """Whether the name is one that `segment_name` gave."""
+    """Whether a file of this name is a segment."""
     return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()
 
 
 def base_position_of(name: str) -> int:
-    """The position that a segment's name tells."""
+    """Return the position in a segment's name."""
     return int(name[len(_PREFIX) :])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Where a segment starts, and the entry its first one follows."""
+    """Where a segment starts, and the entry before its first one."""
 
     base_position: int
     previous_index: int
     previous_term: int
 
     def encode(self) -> bytes:
-        """Its bytes, `SEGMENT_HEADER.size` of them."""
+        """Return the header's bytes, `SEGMENT_HEADER.size` of them."""
         rest = struct.pack("<QQQ", self.base_position, self.previous_index, self.previous_term)
         return struct.pack("<4sII", _SEGMENT_MAGIC, SEGMENT_VERSION, zlib.crc32(rest)) + rest
 
     @staticmethod
     def decode(data: bytes) -> SegmentHeader | None:
-        """None when the bytes are no whole header of a version that is known."""
+        """Return None when the bytes are no whole header of a known version."""
         if len(data) < SEGMENT_HEADER.size:
             return None
         magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)
@@ -82,19 +82,19 @@ class SegmentHeader:
 
 
 def segment_version(data: bytes) -> int | None:
-    """The format that a segment's header names; None when the bytes are no header of any format."""
+    """Return the format that a segment's header names; None when the bytes are no header of any format."""
     if len(data) < SEGMENT_HEADER.size or not data.startswith(_SEGMENT_MAGIC):
         return None
     return int(SEGMENT_HEADER.unpack_from(data)[1])
 
 
 def encode_record(kind: int, index: int, term: int, payload: bytes = b"") -> bytes:
-    """One record of a frame's body."""
+    """Return one record of a frame's body."""
     return RECORD_HEADER.pack(kind, len(payload), index, term) + payload
 
 
 def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
-    """One frame: what is written and synced at once."""
+    """Return one frame, which is written and synced at once."""
     rest = struct.pack("<IQQ", len(body), position, synced_upto)
     crc = zlib.crc32(body, zlib.crc32(rest))
     return b"".join((struct.pack("<4sI", _FRAME_MAGIC, crc), rest, body))
@@ -102,7 +102,7 @@ def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame that checked; `end` is the offset in `data` behind it."""
+    """A frame whose CRC matched; `end` is the offset in `data` behind it."""
 
     position: int
     synced_upto: int
@@ -111,7 +111,7 @@ class Frame:
 
 
 def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame | None:
-    """The frame at `offset`; None when there is no whole one there, or not one of `position`."""
+    """Return the frame at `offset`; None when there is no whole one there, or one of another position."""
     start = offset + FRAME_HEADER.size
     if start > len(data):
         return None
@@ -125,7 +125,7 @@ def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame |
 
 
 def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame]:
-    """Every frame behind `offset` that checks and stands where it says it stands."""
+    """Yield every frame from `offset` on whose CRC matches and which is at the position that it names."""
     view = memoryview(data)
     at = data.find(_FRAME_MAGIC, offset)
     while at >= 0:
@@ -136,7 +136,7 @@ def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame
 
 
 def decode_records(body: memoryview) -> Iterator[tuple[int, int, int, bytes]]:
-    """(kind, index, term, payload) of each record; the frame's CRC has vouched for the bytes."""
+    """Yield (kind, index, term, payload) of each record of a frame whose CRC matched."""
     offset = 0
     while offset < len(body):
         kind, length, index, term = RECORD_HEADER.unpack_from(body, offset)

@@ -1,13 +1,13 @@
-"""Snapshots on disk: at most one is *the* snapshot, and it is only ever replaced by a newer one.
+"""Snapshots on disk: at most one is current, and it is only ever replaced by a newer one.
 
 A snapshot, taken here or received from the leader, is written under another name, synced, checked,
-and only then renamed; the older one goes after the directory is synced. So a crash leaves the old
-one or the new one, a damaged transfer leaves ours alone, and a stale one never gets a name.
+and only then renamed; the older one is removed after the directory is synced. So a crash leaves the old
+one or the new one, a damaged transfer leaves the current one alone, and a stale one never gets a name.
 
-A full disk fails no more than the snapshot: `SnapshotNotWritten`, and what was written of it is removed.
-The log has room of its own, and the old snapshot stays. Any other failure is the disk's.
+A full disk fails only the snapshot, with `SnapshotNotWritten`, and what was written of it is removed.
+The log has room of its own, and the old snapshot stays. Any other failure ends the process.
 
-All methods wait for the disk and run on one disk queue; `current` is a plain reading.
+All methods wait for the disk and run on one disk queue; `current` may be read at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """What a snapshot covers (all entries up to `offset`, of term `epoch`) and what it weighs."""
+    """A snapshot: it covers all entries up to `offset`, which is of term `epoch`. `size` is in bytes."""
 
     offset: int
     epoch: int
@@ -45,11 +45,11 @@ class SnapshotId:
 
     @property
     def name(self) -> str:
-        """Its file's name."""
+        """The file's name."""
         return f"{_PREFIX}{self.offset:020d}-{self.epoch:020d}"
 
     def encode(self) -> bytes:
-        """The file's header."""
+        """Return the file's header."""
         header = _HEADER.pack(_MAGIC, _VERSION, self.crc, self.offset, self.epoch, self.size)
         return header + _SEAL.pack(zlib.crc32(header))
 
@@ -70,18 +70,18 @@ def _full_disk_is_no_failure(abandon: Callable[[], None]) -> Iterator[None]:
 
 
 class OpenSnapshot:
-    """A snapshot being sent: readable to its end even when a newer one replaces it."""
+    """A snapshot that is open for reading, to its end even when a newer one replaces it."""
 
     def __init__(self, snapshot: SnapshotId, file: DiskFile) -> None:
         self.snapshot = snapshot
         self._file = file
 
     def chunk(self, position: int, size: int) -> bytes:
-        """Bytes of the encoded state from `position` on."""
+        """Return bytes of the encoded state from `position` on."""
         return self._file.read(min(size, self.snapshot.size - position), _DATA_START + position)
 
     def read(self) -> bytes:
-        """All of the encoded state. Raises `CorruptStorage`; waits for the disk."""
+        """Return all of the encoded state. Raises `CorruptStorage`; waits for the disk."""
         return _read_checked(self._file, self.snapshot)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class SnapshotStore:
     """The snapshots of one directory."""
 
     def __init__(self, disk: Disk) -> None:
-        """Find the newest; remove what a crash left half-done.
+        """Find the newest snapshot; remove what a crash left unfinished.
 
         Raises `CorruptStorage`, and `StorageMismatch` for a snapshot of a later format.
         """
@@ -101,18 +101,18 @@ class SnapshotStore:
         self._incoming: DiskFile | None = None
         self.current: SnapshotId | None = None
         names = disk.names()
-        found = sorted(name for name in names if name.startswith(_PREFIX))
-        if found:
-            self.current = self._read_header(found[-1])
+        snapshots = sorted(name for name in names if name.startswith(_PREFIX))
+        if snapshots:
+            self.current = self._read_header(snapshots[-1])
         leftovers = [name for name in names if name in (_WRITING, _RECEIVING)]
-        for name in leftovers + found[:-1]:
+        for name in leftovers + snapshots[:-1]:
             disk.remove(name)
-        # A snapshot is synced before it gets its name; the name itself may not be, if the life that gave
-        # it was killed. The log is trimmed on the strength of it.
+        # A snapshot is synced before it gets its name. The name itself may not be durable, if the process
+        # that gave it was killed, but the log is trimmed because the snapshot exists.
         disk.sync_directory()
 
     def read_current(self) -> bytes | None:
-        """The newest snapshot's data, None without one. Raises `CorruptStorage`."""
+        """Return the newest snapshot's data, None without one. Raises `CorruptStorage`."""
         if self.current is None:
             return None
         file = self._disk.open(self.current.name)
@@ -122,7 +122,7 @@ class SnapshotStore:
             file.close()
 
     def open_current(self) -> OpenSnapshot | None:
-        """The newest snapshot, for sending; None also when it is being replaced right now."""
+        """Open the newest snapshot for sending; None without one, or while it is being replaced."""
         current = self.current
         if current is None:
             return None
@@ -132,7 +132,7 @@ class SnapshotStore:
             return None
 
     def write(self, offset: int, epoch: int, data: bytes) -> SnapshotId:
-        """Store a snapshot taken here; a newer one that arrived meanwhile stays.
+        """Store a snapshot taken here, unless a newer one arrived meanwhile.
 
         Raises `SnapshotNotWritten`.
         """
@@ -157,7 +157,7 @@ class SnapshotStore:
             self._disk.remove(name)
 
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Start a file of its own for a snapshot that comes in chunks. Raises `SnapshotNotWritten`."""
+        """Start a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming = self._disk.open(_RECEIVING, create=True)
@@ -170,9 +170,9 @@ class SnapshotStore:
             self._incoming.write(data, _DATA_START + position)
 
     def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
-        """Check the whole, make it durable and current if newer; its data, None if it is damaged.
+        """Check the snapshot; make it durable, and current if it is newer. Return its data, None if damaged.
 
-        A snapshot that is whole but not newer than ours gives its data and replaces nothing.
+        For a whole snapshot that is not newer than the current one, returns its data and replaces nothing.
         Raises `SnapshotNotWritten`.
         """
         assert self._incoming is not None
@@ -188,7 +188,7 @@ class SnapshotStore:
         return data
 
     def abandon_receiving(self) -> None:
-        """Close the file of the snapshot that comes in chunks."""
+        """Close the file of the snapshot that arrives in chunks."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

@@ -1,13 +1,13 @@
-"""Term and vote, in a file of their own, in two slots: whatever is torn, one of them is whole.
+"""Term and vote, in a file of their own, in two slots: a torn write leaves one of them whole.
 
-A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote does not
-live in the log, whose tail may legally be cut after a crash. Each save goes to the slot that does
-not hold the newest record, on another page, and is synced before anything is told to anybody; a
-crash can only tear a record that nobody was told of. Both slots unreadable is damage, never a
-crash, and refuses to start.
+A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept
+in the log, whose tail may be truncated after a crash. Each save goes to the slot that does not hold the
+newest record, on another page, and is synced before any message that depends on it leaves; a crash can
+only tear a record that no other voter knows of. Two unreadable slots are damage, never a crash, and
+the voter refuses to start.
 
-Opening writes the newest record again as it is, and syncs it: an earlier life may have been killed
-before its sync, or have failed at it, and then only the page cache holds the vote.
+Opening writes the newest record again as it is, and syncs it: an earlier process may have been killed
+before its sync, or its sync may have failed, and then only the page cache holds the vote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from odradek_metadata_quorum.errors import CorruptStorage, newer_format
 from odradek_metadata_quorum.storage.disk import Disk
 
 VOTE_FILE_NAME: Final = "vote"
-_SLOT_BYTES: Final = 4096  # a page each: a torn write cannot reach the other
+_SLOT_BYTES: Final = 4096  # one page for each slot: a torn write cannot reach the other
 _RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
 _REST: Final = struct.Struct("<QQq")
 _MAGIC: Final = b"ODVT"  # format 1; a later one ends in its number
@@ -31,7 +31,7 @@ class VoteFile:
     """The durable (term, vote). `save` waits for the disk."""
 
     def __init__(self, disk: Disk) -> None:
-        """Open an existing one. Raises `CorruptStorage`, `StorageMismatch`."""
+        """Open an existing file. Raises `CorruptStorage`, `StorageMismatch`."""
         self._file = disk.open(VOTE_FILE_NAME)
         slots = [slot for number in (0, 1) if (slot := self._load(number)) is not None]
         if not slots:
@@ -43,14 +43,14 @@ class VoteFile:
 
     @staticmethod
     def create(disk: Disk) -> None:
-        """A new one: term 0, no vote. Durable when `sync_directory` has returned."""
+        """Create the file with term 0 and no vote. Durable when `sync_directory` has returned."""
         file = disk.open(VOTE_FILE_NAME, create=True)
         file.write(_encode(0, 0, None).ljust(2 * _SLOT_BYTES, b"\0"), 0)
         file.sync()
         file.close()
 
     def save(self, term: int, vote: int | None) -> None:
-        """Make it durable. Terms never fall, a vote of a term never changes to another."""
+        """Make term and vote durable. A term never falls, and a vote never changes within its term."""
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.vote in (None, vote), (term, self.vote, vote)
         sequence = self._sequence + 1
@@ -58,7 +58,7 @@ class VoteFile:
         self._sequence, self.term, self.vote = sequence, term, vote
 
     def _make_durable(self) -> None:
-        """Vouch for what an earlier life left; see the module."""
+        """Make durable what an earlier process left, as the module says."""
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:

@@ -3,21 +3,21 @@
 Two halves share this object without a lock, because each owns its fields. The *loop* half appends,
 truncates, resets and trims `entries` at once, and notes each change as a record. The *disk* half
 (`write`, `remove_before`; always on the same disk queue) turns the noted records into one frame,
-one write, one sync. In between, `take` hands over what was noted and `written` learns that it is
-durable: `synced_index` then says up to which entry this node may vouch for its log.
+one write, one sync. In between, `take` hands over what was noted and `written` marks it as durable:
+`synced_index` is then the last entry that this node may acknowledge.
 
-`entries[0]` is the *boundary*: the last entry that is not served any more. Its index and term are
-what log matching needs; its command may be gone. An empty log has the boundary (1, 0), genesis.
+`entries[0]` is the *boundary*: the last entry that is not served any more. Log matching needs its index
+and term; its command may be gone. An empty log has the boundary (1, 0), genesis.
 
-Old segments are removed whole, the oldest first, and nothing is ever replaced: there is no moment
-at which a vote or an entry could go to a file that is about to be replaced. Changes of the log's
-end are records (`TRUNCATE`, `RESET`), so the order of the file is the order of events.
+Old segments are removed whole, the oldest first, and no file is ever replaced: so no vote or entry
+can be written to a file that is about to be replaced. Changes of the log's end are records
+(`TRUNCATE`, `RESET`), so the order of the file is the order of events.
 
-Opening makes durable what it read, before anybody hears of it. A life that was killed between a write
-and its sync leaves bytes, or a segment's name, that only the page cache holds: the next life reads
-them as if they were on disk. Nor is a sync enough. A sync that failed has left its pages clean, so that
-the next one returns at once and proves nothing; only writing them again does. At most one write is
-under way at a time, so the last one is all that can be in that state: opening writes it again as it is.
+Opening makes durable what it read, before any message depends on it. A process that was killed between a
+write and its sync leaves bytes, or a segment's name, that only the page cache holds: the next process
+reads them as if they were on disk. A sync alone is not enough. A sync that failed has left its pages
+clean, so that the next one returns at once and proves nothing; only writing the bytes again does. At most
+one write is under way at a time, so only the last one can be in that state: opening writes it again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GENESIS_TERM: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """Records on their way to the disk: `parts` joined are one frame's body."""
+    """Records of one write; `parts` joined are the body of its frame."""
 
     parts: list[bytes]
     entry_count: int
@@ -54,12 +54,13 @@ class LogWrite:
 
 
 class WriteAheadLog:
-    """See the module. Raises `CorruptStorage` when its files cannot be a crash's work.
-
-    Raises `StorageMismatch` for files of a later format.
-    """
+    """The log of one voter, in memory and on disk."""
 
     def __init__(self, disk: Disk, *, segment_bytes_max: int) -> None:
+        """Read the log back. Raises `CorruptStorage` for damage that no crash explains.
+
+        Raises `StorageMismatch` for files of a later format.
+        """
         self._disk = disk
         self._segment_bytes_max = segment_bytes_max
         recovered = recover_log(disk)
@@ -84,7 +85,7 @@ class WriteAheadLog:
 
     @staticmethod
     def create(disk: Disk) -> None:
-        """The files of an empty log. Durable when `sync_directory` has returned."""
+        """Create the files of an empty log. They are durable when `sync_directory` has returned."""
         file = disk.open(segment_name(0), create=True)
         file.write(SegmentHeader(0, GENESIS_INDEX, GENESIS_TERM).encode(), 0)
         file.sync()
@@ -109,11 +110,11 @@ class WriteAheadLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Size of the commands that are not on disk yet, those included that were truncated since."""
+        """Size of the commands that are not on disk yet, including those that were truncated since."""
         return self._noted_bytes + self._taken_bytes
 
     def term_at(self, index: int) -> int | None:
-        """Term of the entry at `index`; None outside of boundary and end."""
+        """Return the term of the entry at `index`; None before the boundary and behind the end."""
         position = index - self.entries[0][1]
         return self.entries[position][2] if 0 <= position < len(self.entries) else None
 
@@ -172,7 +173,7 @@ class WriteAheadLog:
         self._taken_bytes = 0
 
     def _make_durable(self, last_write_offset: int) -> None:
-        """Vouch for what an earlier life left; see the module."""
+        """Make durable what an earlier process left, as the module says."""
         for header in self._segments[:-1]:
             sync_file(self._disk, segment_name(header.base_position))
         last_write = self._file.read(self._file_bytes - last_write_offset, last_write_offset)
@@ -183,7 +184,7 @@ class WriteAheadLog:
     # The disk's half.
 
     def write(self, write: LogWrite) -> int:
-        """One frame, one sync; the number of bytes written. Waits for the disk."""
+        """Write and sync one frame; return its size in bytes. Waits for the disk."""
         body = b"".join(write.parts)
         frame = encode_frame(self._position, self._position, body)
         full = write.resets or self._file_bytes + len(frame) > self._segment_bytes_max
@@ -212,7 +213,7 @@ class WriteAheadLog:
         self._last_segment.close()
 
     def _roll(self, frame: bytes) -> None:
-        """Start a segment with this frame; the old one is durable to its end since it was opened."""
+        """Start a segment with this frame; every frame of the old one is durable already."""
         header = SegmentHeader(self._position, *self._last)
         self._file.close()
         self._file = self._disk.open(segment_name(self._position), create=True)

@@ -1,12 +1,12 @@
-"""The write barrier: what leaves this node waits until what it speaks of is on disk.
+"""The write barrier: a message leaves this node once everything that it says is on disk.
 
 The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`.
 At most one disk write is under way; it takes everything noted so far, the vote first, as one frame
 and one sync (group commit: the next starts when the last ends, without a timer). When it returns,
 `durable` catches up. Changes are counted by the write that takes them: what a message says is on
-disk once `durable` reaches the number that `needed_for_vote` or `needed_for_index` gave when the
-message was made. Votes and acknowledgements thus never outrun the disk, a burst costs one sync, and
-a message that says nothing new waits for no write at all, however slow the disk is.
+disk once `durable` reaches the number that `needed_for_vote` or `needed_for_index` returned when the
+message was made. Votes and acknowledgements thus never leave before the disk has them, a burst costs one
+sync, and a message that says nothing new waits for no write at all, however slow the disk is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek_runtime.latencies import Latencies
 
 @dataclass(slots=True)
 class SyncLatency:
-    """Durations of the log's writes, summed."""
+    """Durations of the log's writes since the start."""
 
     count: int = 0
     total_ns: int = 0
@@ -35,7 +35,7 @@ class SyncLatency:
 
 
 class WriteBarrier:
-    """Owns the durable log and vote; lives on the loop, writes on `queue`."""
+    """Owns the durable log and vote. Its methods run on the loop, its writes on `queue`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WriteBarrier:
 
     @property
     def noted(self) -> int:
-        """Number of changes so far, counting the log's unwritten ones as one more."""
+        """Number of changes so far; all that no write has taken count as one."""
         return self._changes + (1 if self.log.dirty or self._vote_noted else 0)
 
     @property
@@ -93,13 +93,13 @@ class WriteBarrier:
 
     @property
     def waited_ns(self) -> int:
-        """How long the write under way has been; 0 without one."""
+        """How long the write under way has taken so far; 0 without one."""
         if self._writing is None:
             return 0
         return time.perf_counter_ns() - self._write_started_ns
 
     def note_vote(self, term: int, vote: int | None) -> None:
-        """Term and vote change; durable with the next write."""
+        """Change term and vote; durable with the next write."""
         self.term, self.vote = term, vote
         self._vote_noted = True
 
