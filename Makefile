@@ -7,7 +7,7 @@ EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
-SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/codec/_codec.c
+SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/codec/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help

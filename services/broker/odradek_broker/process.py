@@ -43,7 +43,7 @@ from odradek_protocol.identity import (
     BrokerId,
     IncarnationId,
 )
-from odradek_protocol.kafka.messages import warm_up
+from odradek_protocol.kafka.response_encoding import warm_up
 from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.admin_http import AdminHttp

@@ -19,7 +19,7 @@ HELD_FILE: Final = "HELD_FILE"
 
 
 def _plant() -> None:
-    from odradek_protocol.kafka.messages import warm_up
+    from odradek_protocol.kafka.response_encoding import warm_up
     from odradek_runtime import lifecycle
 
     for _ in warm_up():  # a broker generates its codecs in the background, during its first minute

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.records.builder import BatchBuilder
 from tests.unit.kafka.requests_to_everything import HIGHEST, RIGHTS, message_of
 
@@ -47,7 +48,7 @@ def largest_requests(*, count: int = ITEMS_MAX) -> Iterator[LargeRequest]:
             message = _template(key, version)
             if path:
                 _fill(message, messages.MESSAGES[key][0]._struct, path, count)
-            body = bytes(messages.encode_message(message, version))
+            body = bytes(encode_message(message, version))
             yield LargeRequest(key, version, ".".join(path), body)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.records.builder import BatchBuilder
 from tests.unit.kafka.requests_to_everything import RIGHTS
 
@@ -119,7 +120,7 @@ class OddRequests:
         self._oddness = self._draw.choice((0.02, 0.1, 0.3, 0.7))
         message = messages.MESSAGES[key][0](version=version)
         self._fill(message, messages.MESSAGES[key][0]._struct, version)
-        return bytes(messages.encode_message(message, version))
+        return bytes(encode_message(message, version))
 
     def learn(self, key: ApiKey, version: int, response: Any) -> None:
         """Keep the ids and epochs of a response."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer
-from odradek_broker.kafka.requests.groups.describe_groups import _sees_topics
+from odradek_broker.kafka.requests.groups.group_admin import _sees_topics
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
 from tests.unit.kafka import fake_broker

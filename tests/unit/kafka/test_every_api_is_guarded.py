@@ -16,6 +16,8 @@ from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.request_decoding import decode_request
+from odradek_protocol.kafka.response_encoding import encode_message
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import FREE, HIGHEST, RIGHTS, message_of
 from tests.unit.security.acl_entries import Right, entries_for
@@ -44,7 +46,7 @@ async def ask(
     version = HIGHEST[key] if version is None else version
     message = message_of(key, version)
     if key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH):  # ids are bytes once they are received
-        message = messages.decode_request(key, version, messages.encode_message(message, version))
+        message = decode_request(key, version, encode_message(message, version))
     request = fake_broker.request(served, key, version, message)
     reply = load_handlers()[key].handle(request)
     if inspect.isawaitable(reply):
@@ -53,7 +55,7 @@ async def ask(
     if isinstance(reply, Encoded):
         body = b"".join(bytes(one) for one in reply.buffers)
     else:
-        body = bytes(messages.encode_message(reply, version))
+        body = bytes(encode_message(reply, version))
     decoded = messages.MESSAGES[key][1].decode(body, version=version)
     return set(codes(decoded.to_dict())), served
 

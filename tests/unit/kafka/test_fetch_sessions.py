@@ -63,7 +63,7 @@ def test_what_did_not_change_is_left_out_and_who_got_records_goes_last() -> None
 
     def note(partition: int, high_watermark: int, **changed: object) -> bool:
         told = {"error": ErrorCode.NONE, "log_start_offset": 0, "has_records": False}
-        return session.note_answer(  # type: ignore[no-any-return]
+        return session.note_response(  # type: ignore[no-any-return]
             (ORDERS, PartitionIndex(partition)),
             high_watermark=high_watermark,
             says_more=False,

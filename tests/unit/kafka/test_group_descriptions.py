@@ -19,8 +19,8 @@ from odradek_protocol.kafka.messages import (
     ConsumerGroupDescribeResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    encode_message,
 )
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.metadata.records import FeatureLevel
 from tests.unit.kafka.fake_broker import TOPICS, AgreeableGroups, request, services
 from tests.unit.kafka.requests_to_everything import message_of

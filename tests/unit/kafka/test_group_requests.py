@@ -22,10 +22,10 @@ from odradek_protocol.kafka.messages import (
     InitProducerIdRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    decode_request,
-    encode_message,
     uuid_of,
 )
+from odradek_protocol.kafka.request_decoding import decode_request
+from odradek_protocol.kafka.response_encoding import encode_message
 from tests.unit.kafka.fake_broker import TOPICS, request, services
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import running, when_answered

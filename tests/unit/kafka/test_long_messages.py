@@ -9,8 +9,13 @@ import pytest
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
-from odradek_protocol.kafka.response_encoding import encode_steps, item_count
+from odradek_protocol.kafka.request_decoding import (
+    ITEMS_MAX,
+    STRING_BYTES_MAX,
+    decode_request,
+    decode_request_in_steps,
+)
+from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
 from odradek_protocol.primitives.varint import Malformed
 from tests.unit.kafka.largest_requests import LargeRequest, item_of, largest_requests
 from tests.unit.kafka.requests_to_everything import message_of
@@ -27,9 +32,7 @@ RESPONSES = [
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one.name)
 def test_a_request_decoded_in_steps_is_the_same(request_: LargeRequest) -> None:
     key, version, body = request_.key, request_.version, request_.body
-    assert in_steps(key, version, body).to_dict() == (
-        messages.decode_request(key, version, body).to_dict()
-    )
+    assert in_steps(key, version, body).to_dict() == (decode_request(key, version, body).to_dict())
     for end in range(0, len(body), max(1, len(body) // 50)):
         with pytest.raises(Malformed):
             in_steps(key, version, body[:end] if end else b"\xff" * 9)
@@ -41,7 +44,7 @@ def test_a_response_encoded_in_steps_is_the_same(key: ApiKey, version: int) -> N
     message = response(version=version, **filled(response._struct, 3))
     parts: list[bytearray] = []
     steps = sum(1 for _ in encode_steps(message, version, parts))
-    assert b"".join(parts) == bytes(messages.encode_message(message, version))
+    assert b"".join(parts) == bytes(encode_message(message, version))
     assert steps >= item_count(message, version, counted_max=1)
 
 
@@ -64,19 +67,19 @@ def test_a_response_of_many_items_is_encoded_in_as_many_steps() -> None:
     assert item_count(message, 12, counted_max=256) >= 256
     parts: list[bytearray] = []
     assert sum(1 for _ in encode_steps(message, 12, parts)) > 5_000
-    assert b"".join(parts) == bytes(messages.encode_message(message, 12))
+    assert b"".join(parts) == bytes(encode_message(message, 12))
 
 
 def test_more_items_than_any_tool_sends_are_refused() -> None:
     names = [f"group-{number}" for number in range(ITEMS_MAX + 1)]
     for count, is_taken in ((ITEMS_MAX, True), (ITEMS_MAX + 1, False)):
         message = messages.DeleteGroupsRequest(groups_names=names[:count])
-        body = bytes(messages.encode_message(message, 1))
+        body = bytes(encode_message(message, 1))
         if is_taken:
-            assert len(messages.decode_request(ApiKey.DELETE_GROUPS, 1, body).groups_names) == count
+            assert len(decode_request(ApiKey.DELETE_GROUPS, 1, body).groups_names) == count
         else:
             with pytest.raises(Malformed, match="items"):
-                messages.decode_request(ApiKey.DELETE_GROUPS, 1, body)
+                decode_request(ApiKey.DELETE_GROUPS, 1, body)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +121,9 @@ def test_no_string_is_longer_than_the_older_versions_allow(key: ApiKey, version:
 
 def taken(key: ApiKey, version: int, message: Any) -> bool:
     """Whether both decoders take a message, or both refuse it."""
-    body = bytes(messages.encode_message(message, version))
+    body = bytes(encode_message(message, version))
     outcomes = []
-    for decode in (messages.decode_request, in_steps):
+    for decode in (decode_request, in_steps):
         try:
             decode(key, version, body)
         except Malformed:
@@ -133,7 +136,7 @@ def taken(key: ApiKey, version: int, message: Any) -> bool:
 
 def in_steps(key: ApiKey, version: int, body: bytes) -> Any:
     """The message that `decode_request_in_steps` gives."""
-    steps = messages.decode_request_in_steps(key, version, body)
+    steps = decode_request_in_steps(key, version, body)
     while True:
         try:
             next(steps)

@@ -11,8 +11,8 @@ from odradek_broker.kafka.registry import Registry
 from odradek_metadata_quorum.controller.decision import MESSAGE_CHARACTERS_MAX, Outcome
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.messages import encode_message
 from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX
+from odradek_protocol.kafka.response_encoding import encode_message
 from tests.unit.kafka.fake_broker import request, services
 
 LONG = "n" * STRING_BYTES_MAX

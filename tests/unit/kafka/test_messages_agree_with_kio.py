@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.kafka.messages import MESSAGES, decode_request, encode_message
+from odradek_protocol.kafka.messages import MESSAGES
+from odradek_protocol.kafka.request_decoding import decode_request
+from odradek_protocol.kafka.response_encoding import encode_message
 from tests.unit.kafka.foreign_messages import (
     NOT_IN_KIO,
     every_version,

@@ -49,16 +49,16 @@ def test_produce_response(version: int, with_extras: bool) -> None:
     leader = CurrentLeader(7, 9) if with_extras else None
     nodes = (NodeEndpoint(7, "host", 9092, "rack"), NodeEndpoint(8, "h2", 1, None))
     topics = [
-        produce.TopicAnswer(
+        produce.TopicResponse(
             TopicName("topic"),
             TopicId(bytes(range(16))),
             [
-                produce.PartitionAnswer(3, 0, 1 << 40, -1, 5),
-                produce.PartitionAnswer(4, 6, -1, -1, -1, "moved" * 40, leader),
-                produce.PartitionAnswer(5, 87, -1, -1, -1, "no key", None, (0, 3, 1 << 20)),
+                produce.PartitionResponse(3, 0, 1 << 40, -1, 5),
+                produce.PartitionResponse(4, 6, -1, -1, -1, "moved" * 40, leader),
+                produce.PartitionResponse(5, 87, -1, -1, -1, "no key", None, (0, 3, 1 << 20)),
             ],
         ),
-        produce.TopicAnswer(TopicName("empty"), TopicId(bytes(16)), []),
+        produce.TopicResponse(TopicName("empty"), TopicId(bytes(16)), []),
     ]
     data = bytes(
         produce.encode_produce_response(

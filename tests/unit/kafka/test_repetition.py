@@ -18,6 +18,7 @@ from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicNa
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.unit.kafka.fake_broker import AgreeableGroups, request, services
 
@@ -103,9 +104,5 @@ async def test_what_is_named_again_and_again_is_told_once(
     told: Any = handler.handle(request(served, key, version, message))
     if hasattr(told, "__await__"):
         told = await told
-    size = (
-        told.size_bytes
-        if isinstance(told, Encoded)
-        else len(messages.encode_message(told, version))
-    )
+    size = told.size_bytes if isinstance(told, Encoded) else len(encode_message(told, version))
     assert 0 < size <= ANSWER_BYTES_MAX

@@ -13,6 +13,7 @@ import pytest
 from odradek_protocol.kafka import fetch, messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.primitives.varint import write_uvarint
 from tests.unit.kafka.wire_client import listening
 
@@ -53,7 +54,7 @@ def test_the_names_are_kafkas() -> None:
 async def ask(key: ApiKey, version: int, message: Any) -> Any:
     async with listening() as server:
         client = await server.connect()
-        client.send(key, version, bytes(messages.encode_message(message, version)))
+        client.send(key, version, bytes(encode_message(message, version)))
         _, body = await client.receive()
         if version >= SUPPORTED[key].flexible and key is not ApiKey.API_VERSIONS:
             body = body[1:]
@@ -191,7 +192,7 @@ async def test_the_log_says_which_client_asked_for_what_is_not_served(
     )
     async with listening() as server:
         client = await server.connect()
-        client.send(ApiKey.API_VERSIONS, 3, bytes(messages.encode_message(request, 3)))
+        client.send(ApiKey.API_VERSIONS, 3, bytes(encode_message(request, 3)))
         await client.receive()
         with caplog.at_level(logging.INFO):
             client.send_frame(struct.pack(">hhih", key, version, 1, 4) + b"shop")

@@ -13,8 +13,8 @@ from typing import Any
 from odradek_broker.kafka.listener import KafkaListeners
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.services import Services
-from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_runtime.listeners import parse_listeners
 from odradek_runtime.tls import TlsFiles
 from tests.unit.kafka import fake_broker
@@ -33,7 +33,7 @@ class WireClient:
         """Send a request without waiting; its correlation id."""
         self.correlation_id += 1
         if body is None:
-            body = bytes(messages.encode_message(message_of(key, version), version))
+            body = bytes(encode_message(message_of(key, version), version))
         header = struct.pack(">hhih", key, version, self.correlation_id, 2) + b"me"
         if version >= SUPPORTED[key].flexible:
             header += b"\0"

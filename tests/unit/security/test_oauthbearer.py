@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from odradek_broker.access.sasl import LoginFailed, SaslExchange
-from odradek_protocol.kafka.messages import SaslAuthenticateResponse, encode_message
+from odradek_protocol.kafka.messages import SaslAuthenticateResponse
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from tests.e2e.token_issuer import TokenIssuer
 

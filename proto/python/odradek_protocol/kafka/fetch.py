@@ -11,9 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
+from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
@@ -83,6 +84,8 @@ class ForgottenTopic(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
     """`replica_id` is -1 for consumers. A session epoch of -1 wants no session, 0 a new one."""
+
+    API_KEY: ClassVar[int] = ApiKey.FETCH
 
     replica_id: int
     wait_ms_max: int

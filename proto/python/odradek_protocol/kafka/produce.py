@@ -11,9 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
+from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
@@ -56,13 +57,15 @@ class ProduceTopic(NamedTuple):
 class ProduceRequest:
     """`acks`: 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas."""
 
+    API_KEY: ClassVar[int] = ApiKey.PRODUCE
+
     transactional_id: str | None
     acks: int
     timeout_ms: int
     topics: list[ProduceTopic]
 
 
-class PartitionAnswer(NamedTuple):
+class PartitionResponse(NamedTuple):
     """What became of the batches of one partition.
 
     `invalid_records` are the indexes of records that `message` is about; clients tell the others that
@@ -79,12 +82,12 @@ class PartitionAnswer(NamedTuple):
     invalid_records: Sequence[int] = ()
 
 
-class TopicAnswer(NamedTuple):
+class TopicResponse(NamedTuple):
     """Named as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
-    partitions: Sequence[PartitionAnswer]
+    partitions: Sequence[PartitionResponse]
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
@@ -198,7 +201,7 @@ def _decode_plain(body: memoryview) -> ProduceRequest:
 
 def encode_produce_response(
     version: int,
-    topics: Sequence[TopicAnswer],
+    topics: Sequence[TopicResponse],
     *,
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),

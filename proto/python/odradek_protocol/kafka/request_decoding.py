@@ -25,13 +25,15 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
+from odradek_protocol.kafka.api_keys import ApiKey, is_flexible
+from odradek_protocol.kafka.messages import MESSAGES, Message
 from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
 
 ITEMS_MAX: Final = 20_000
 STRING_BYTES_MAX: Final = 32_767
 TRAILING_BYTES_MAX: Final = 8
-RequestDecoder = Callable[[ByteBuffer], Any]
-RequestSteps = Callable[[ByteBuffer], Generator[None, None, Any]]
+RequestDecoder = Callable[[ByteBuffer], Message]
+RequestSteps = Callable[[ByteBuffer], Generator[None, None, Message]]
 
 _FIXED: Final = {
     "int8": ("b", 1),
@@ -54,7 +56,36 @@ _ANSWERS_LONG_NAMES: Final = frozenset(
 _UNDERRUN: Final = (struct.error, IndexError)
 
 
-def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> RequestDecoder:
+_decoders: dict[tuple[ApiKey, int], RequestDecoder] = {}
+_decoders_in_steps: dict[tuple[ApiKey, int], RequestSteps] = {}
+
+
+def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
+    """Return the message of a request, which must fill `body`. Raises Malformed, whatever the bytes are.
+
+    The cost is bounded: `ITEMS_MAX` array elements, some 30 ms at the worst.
+    """
+    decoder = _decoders.get((key, version))
+    if decoder is None:
+        decoder = _decoders[key, version] = compile_decoder(
+            MESSAGES[key].request, version, is_flexible=is_flexible(key, version)
+        )
+    return decoder(body)
+
+
+def decode_request_in_steps(
+    key: ApiKey, version: int, body: ByteBuffer
+) -> Generator[None, None, Message]:
+    """Like `decode_request`, with a step after each item: for long requests."""
+    decoder = _decoders_in_steps.get((key, version))
+    if decoder is None:
+        decoder = _decoders_in_steps[key, version] = compile_decoder_in_steps(
+            MESSAGES[key].request, version, is_flexible=is_flexible(key, version)
+        )
+    return decoder(body)
+
+
+def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) -> RequestDecoder:
     """A function from the whole message's bytes to an instance of `message`; raises Malformed.
 
     Generated for Heartbeat 3, shortened:
@@ -84,7 +115,9 @@ def compile_decoder(message: Any, version: int, *, is_flexible: bool) -> Request
     return decode
 
 
-def compile_decoder_in_steps(message: Any, version: int, *, is_flexible: bool) -> RequestSteps:
+def compile_decoder_in_steps(
+    message: type[Message], version: int, *, is_flexible: bool
+) -> RequestSteps:
     """Like `compile_decoder`, as a generator with a step after each item of an array, that returns
     the message: what a long request takes is spread over many turns."""
     generated = _generated(message, version, is_flexible=is_flexible, in_steps=True)

@@ -1,4 +1,4 @@
-"""Encodes long responses step by step, to the same bytes as `messages.encode_message`.
+"""Encodes long responses step by step, to the same bytes as `encode_message`.
 
 The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller goes on
 with other work between any two items. Arrays of structs are walked, and items that hold no long
@@ -8,9 +8,20 @@ array themselves are encoded by the library's compiled encoder, so the cost of a
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
-from kafka.protocol.schemas.fields.codecs import EncodeBuffer, Int32, UnsignedVarInt32
+from kafka.protocol.schemas.fields.codecs import (
+    EncodeBuffer,
+    EncodeBufferPool,
+    Int32,
+    UnsignedVarInt32,
+)
+
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.messages import MESSAGES, Message
+from odradek_protocol.kafka.request_decoding import decode_request, decode_request_in_steps
+from odradek_protocol.primitives.varint import Malformed
 
 ITEMS_AT_ONCE: Final = 64
 """An item that holds no more than so many further ones is encoded in one piece."""
@@ -19,7 +30,17 @@ _BUFFER_BYTES: Final = 1 << 16
 _array_fields: Final[dict[tuple[Any, int], tuple[Any, ...]]] = {}
 
 
-def item_count(message: Any, version: int, *, counted_max: int) -> int:
+def encode_message(message: Message, version: int) -> bytearray:
+    """Return the message's bytes, without frame and header."""
+    flexible = message.flexible_version_q(version)
+    encode = message._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
+    with EncodeBufferPool.acquire() as out:
+        encode(message, out)
+        encoded: bytearray = out.result()
+    return encoded
+
+
+def item_count(message: Message, version: int, *, counted_max: int) -> int:
     """How many structs and strings all arrays of a message hold, counted until `counted_max`.
 
     Arrays of numbers do not count: 10,000 of them take a millisecond.
@@ -27,7 +48,9 @@ def item_count(message: Any, version: int, *, counted_max: int) -> int:
     return _count(message._struct, message, version, counted_max)
 
 
-def encode_steps(message: Any, version: int, parts: list[bytearray]) -> Generator[None, None, None]:
+def encode_steps(
+    message: Message, version: int, parts: list[bytearray]
+) -> Generator[None, None, None]:
     """Encode into `parts`, with a step after each item; complete when the iterator ends."""
     flexible = message.flexible_version_q(version)
     writer = _Writer(version, flexible, parts)
@@ -35,7 +58,31 @@ def encode_steps(message: Any, version: int, parts: list[bytearray]) -> Generato
     writer.flush()
 
 
-def prepare_steps(message: Any, version: int) -> Iterator[None]:
+def warm_up() -> Iterator[None]:
+    """Generate all code, a piece of some ms a step, 1.2 s in all, so that no request waits for it.
+
+    The code for long messages comes last.
+    """
+    for key, (_, response) in MESSAGES.items():
+        versions = SUPPORTED[key]
+        for version in range(versions.lowest, versions.highest + 1):
+            flexible = version >= versions.flexible
+            response._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
+            yield
+            if key not in (ApiKey.PRODUCE, ApiKey.FETCH):
+                with suppress(Malformed):
+                    decode_request(key, version, b"")
+                yield
+    for key, (_, response) in MESSAGES.items():
+        if key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            continue
+        for version in range(SUPPORTED[key].lowest, SUPPORTED[key].highest + 1):
+            decode_request_in_steps(key, version, b"")
+            yield
+            yield from prepare_steps(response, version)
+
+
+def prepare_steps(message: type[Message], version: int) -> Iterator[None]:
     """Generate the code that `encode_steps` of a message's class takes, a piece a step."""
     flexible = message.flexible_version_q(version)
     fields = [message._struct]

@@ -1,8 +1,9 @@
-"""What each unary gRPC method needs: the same rights as its sibling in Kafka's protocol.
+"""The rights that each unary gRPC method needs: those of the same API in Kafka's protocol.
 
-A rule lists needs, all of which the caller must have; a need lists rights, one of which does. A
-name of None means any resource of that type. Where everything is asked for at once, what the caller
-may not see is left out of the answer (`HIDDEN`), as Kafka's listeners do.
+`needs_of` returns the needs of a request, all of which the caller must meet: the right in `rights.GUARDS`, and by
+`RULES` what depends on the rest of the request. A need lists rights of which the caller must have one. A name of None
+means any resource of that type. Methods that list everything omit from the response what the caller may not see
+(`HIDDEN`), as the Kafka handlers do.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from odradek_broker.access.rights import GRPC_GUARDS
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 
 Right = tuple[Operation, ResourceType, str | None]
 Need = Sequence[Right]
 Rule = Callable[[Any], Iterable[Need]]  # Any: the request of the method
-Hiding = tuple[
-    str, Callable[[Any], Need]
-]  # a repeated field of the answer; what seeing an item takes
+# A repeated field of the response, and the need that the caller must meet to see an item of it.
+Hiding = tuple[str, Callable[[Any], Need]]
 
 _BROKER: Final = "/odradek.v1.BrokerService/"
 _ADMIN: Final = "/odradek.v1.AdminService/"
@@ -42,12 +43,8 @@ def _cluster(operation: Operation) -> Right:
     return (operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def _on_cluster(operation: Operation) -> Rule:
-    return lambda _request: [[_cluster(operation)]]
-
-
 def _describes_topics(request: Any) -> Iterable[Need]:
-    return [[_topic(Operation.DESCRIBE, one.topic)] for one in request.partitions]
+    return [[_topic(Operation.DESCRIBE, partition.topic)] for partition in request.partitions]
 
 
 def _init_producer_id(request: Any) -> Iterable[Need]:
@@ -58,17 +55,18 @@ def _init_producer_id(request: Any) -> Iterable[Need]:
 
 
 def may_create(topic: str) -> Need:
-    """To create a topic of that name."""
+    """Return what creating a topic of that name needs."""
     return [_cluster(Operation.CREATE), _topic(Operation.CREATE, topic)]
 
 
 def _create_topics(request: Any) -> Iterable[Need]:
-    return [may_create(one.name) for one in request.topics]
+    return [may_create(topic.name) for topic in request.topics]
 
 
 def _delete_topics(request: Any) -> Iterable[Need]:
     needs: list[Need] = [[_topic(Operation.DELETE, name)] for name in request.names]
-    if request.topic_ids:  # ids are not names: whoever goes by them must be allowed all
+    # Entries name topics by name, not by id: a caller that names ids needs a right to all topics.
+    if request.topic_ids:
         needs.append([_cluster(Operation.ALTER)])
     return needs
 
@@ -81,42 +79,30 @@ def _configs(operation: Operation) -> Rule:
             return _group(operation, resource.name)
         return _cluster(operation)
 
-    return lambda request: [[right(one)] for one in request.resources]
+    return lambda request: [[right(resource)] for resource in request.resources]
 
 
 def _delete_records(request: Any) -> Iterable[Need]:
-    return [[_topic(Operation.DELETE, one.partition.topic)] for one in request.partitions]
+    return [[_topic(Operation.DELETE, deletion.partition.topic)] for deletion in request.partitions]
 
 
 def _member(request: Any) -> Iterable[Need]:
-    return [
-        [_group(Operation.READ, request.group_id)],
-        *([_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics),
-    ]
+    return [[_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics]
 
 
 def _commit(request: Any) -> Iterable[Need]:
-    topics = {one.partition.topic for one in request.offsets}
-    return [
-        [_group(Operation.READ, request.group_id)],
-        *([_topic(Operation.READ, topic)] for topic in sorted(topics)),
-    ]
+    topics = {committed.partition.topic for committed in request.offsets}
+    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
 
 
 def _fetch_offsets(request: Any) -> Iterable[Need]:
-    topics = {one.topic for one in request.partitions}
-    return [
-        [_group(Operation.DESCRIBE, request.group_id)],
-        *([_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics)),
-    ]
+    topics = {partition.topic for partition in request.partitions}
+    return [[_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics)]
 
 
 def _delete_offsets(request: Any) -> Iterable[Need]:
-    topics = {one.topic for one in request.partitions}
-    return [
-        [_group(Operation.DELETE, request.group_id)],
-        *([_topic(Operation.READ, topic)] for topic in sorted(topics)),
-    ]
+    topics = {partition.topic for partition in request.partitions}
+    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
 
 
 def _nothing(_request: Any) -> Iterable[Need]:
@@ -124,7 +110,7 @@ def _nothing(_request: Any) -> Iterable[Need]:
 
 
 def _groups(operation: Operation) -> Rule:
-    return lambda request: [[_group(operation, one)] for one in request.group_ids]
+    return lambda request: [[_group(operation, group_id)] for group_id in request.group_ids]
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -134,50 +120,49 @@ RULES: Final[dict[str, Rule]] = {
     _ADMIN + "CreateTopics": _create_topics,
     _ADMIN + "DeleteTopics": _delete_topics,
     _ADMIN + "CreatePartitions": lambda request: [
-        [_topic(Operation.ALTER, one.name)] for one in request.topics
+        [_topic(Operation.ALTER, topic.name)] for topic in request.topics
     ],
     _ADMIN + "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS),
     _ADMIN + "AlterConfigs": _configs(Operation.ALTER_CONFIGS),
-    _ADMIN + "ElectLeaders": _on_cluster(Operation.ALTER),
-    _ADMIN + "AlterPartitionReassignments": _on_cluster(Operation.ALTER),
     _ADMIN + "DeleteRecords": _delete_records,
-    _ADMIN + "CreateAcls": _on_cluster(Operation.ALTER),
-    _ADMIN + "DeleteAcls": _on_cluster(Operation.ALTER),
-    _ADMIN + "DescribeAcls": _on_cluster(Operation.DESCRIBE),
-    _ADMIN + "AlterScramUsers": _on_cluster(Operation.ALTER),
-    _ADMIN + "DescribeScramUsers": _on_cluster(Operation.DESCRIBE),
-    _ADMIN + "AlterQuotas": _on_cluster(Operation.ALTER_CONFIGS),
-    _ADMIN + "DescribeQuotas": _on_cluster(Operation.DESCRIBE_CONFIGS),
-    _ADMIN + "UnregisterBroker": _on_cluster(Operation.ALTER),
-    _ADMIN + "DescribeCluster": _nothing,  # where brokers are: whoever may come in must know
-    _ADMIN + "DescribeMetadataQuorum": _on_cluster(Operation.DESCRIBE),
-    _ADMIN + "DescribeLogDirs": _on_cluster(Operation.DESCRIBE),
-    _ADMIN + "UpdateFeatures": _on_cluster(Operation.ALTER),
-    _ADMIN + "DescribeFeatures": _on_cluster(Operation.DESCRIBE),
+    _ADMIN + "DescribeCluster": _nothing,  # every client must be able to find the brokers
     _GROUP + "GroupHeartbeat": _member,
     _GROUP + "CommitOffsets": _commit,
     _GROUP + "FetchOffsets": _fetch_offsets,
-    _GROUP + "ListGroups": _nothing,  # HIDDEN
+    _GROUP + "ListGroups": _nothing,  # the response omits what the caller may not see
     _GROUP + "DescribeGroups": _groups(Operation.DESCRIBE),
     _GROUP + "DeleteGroups": _groups(Operation.DELETE),
     _GROUP + "DeleteOffsets": _delete_offsets,
 }
 
+
+def needs_of(method: str, request: Any) -> Iterable[Need]:
+    """Return the needs of a request; one that nobody meets if the method is in no table."""
+    guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
+    if guard is None and rule is None:
+        return [()]
+    needs: list[Need] = [] if rule is None else list(rule(request))
+    if guard is not None:
+        right = (guard.operation, guard.resource_type, guard.resource_name(request))
+        needs.insert(0, [right])
+    return needs
+
+
 HIDDEN: Final[Mapping[str, Hiding]] = {
     _GROUP + "FetchOffsets": (
         "offsets",
-        lambda one: [_topic(Operation.DESCRIBE, one.partition.topic)],
+        lambda offset: [_topic(Operation.DESCRIBE, offset.partition.topic)],
     ),
     _GROUP + "ListGroups": (
         "groups",
-        lambda one: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, one.group_id)],
+        lambda group: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, group.group_id)],
     ),
 }
 
 MUTATIONS: Final[Mapping[str, Callable[[Any], int]]] = {
-    # How many partitions a request makes: what controller_mutation_rate counts (KIP-599).
+    # The number of partitions that a request changes: controller_mutation_rate counts them (KIP-599).
     _ADMIN + "CreateTopics": lambda request: sum(
-        max(one.partition_count, len(one.assignments), 1) for one in request.topics
+        max(topic.partition_count, len(topic.assignments), 1) for topic in request.topics
     ),
     _ADMIN + "CreatePartitions": lambda request: len(request.topics),
     _ADMIN + "DeleteTopics": lambda request: len(request.names) + len(request.topic_ids),

@@ -8,7 +8,7 @@ from typing import Any
 
 from odradek_broker.kafka.answer_writer import AnswerBuffer, AnswerWriter
 from odradek_broker.kafka.registry import Handler
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest
 from odradek_broker.log.file_slice import FileSlice
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.frames import RequestHeader, response_head
@@ -31,7 +31,7 @@ class Slot:
     def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
         self.header = header
         self.handler = handler
-        self.request: Request | None = None
+        self.request: AnyRequest | None = None
         self.is_unordered = False  # nothing after it is begun before it is answered
         self.buffers: list[AnswerBuffer] | None = None  # None: not answered yet
         self.work: asyncio.Future[Any] | None = None

@@ -32,12 +32,13 @@ from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
 from odradek_broker.kafka.login import log_in
-from odradek_broker.kafka.registry import Handler, Reply
+from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import (
+    AnyRequest,
     ClientSession,
     CloseConnection,
     Encoded,
-    NoAnswer,
+    NoResponse,
     Request,
 )
 from odradek_broker.kafka.request_time import timed
@@ -48,8 +49,8 @@ from odradek_protocol.kafka.frames import (
     RequestHeader,
     read_request_header,
 )
-from odradek_protocol.kafka.messages import Message, encode_message
-from odradek_protocol.kafka.response_encoding import encode_steps, item_count
+from odradek_protocol.kafka.messages import Message
+from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
 from odradek_protocol.primitives.varint import Malformed
 from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
 from odradek_runtime.clock import monotonic_ms
@@ -261,7 +262,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif asyncio.iscoroutine(reply):
             self._spawn(slot, reply)
         else:
-            self._answer(slot, reply)
+            self._answer(slot, cast("Response", reply))
 
     def _refuse_frame(self, refused: FrameRefused) -> None:
         protocol = None if self._has_spoken else recognize(refused.head)
@@ -274,7 +275,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.write(words)
         self._close(f"a {protocol} client: {advice}")
 
-    def _spawn(self, slot: Slot, reply: Coroutine[Any, Any, Reply]) -> None:
+    def _spawn(self, slot: Slot, reply: Coroutine[Any, Any, Response]) -> None:
         slot.is_unordered = True
         self._unordered += 1
         if self._owner.registry.services.quotas.counts_time:
@@ -291,7 +292,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot.began = perf_counter()
         self._spawn(slot, self._long(slot, handler, body))
 
-    async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Reply:
+    async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Response:
         """Decode and answer a long request in turns with everybody else."""
         session = self._session
         assert session is not None
@@ -323,7 +324,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # --- answering -----------------------------------------------------------------------------
 
-    async def _finish(self, slot: Slot, reply: Awaitable[Reply]) -> None:
+    async def _finish(self, slot: Slot, reply: Awaitable[Response]) -> None:
         """The root of an asynchronous request's task."""
         try:
             answer = await reply
@@ -335,7 +336,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._unordered -= slot.is_unordered
             self._answer(slot, answer)
 
-    def _future_done(self, slot: Slot, done: asyncio.Future[Reply]) -> None:
+    def _future_done(self, slot: Slot, done: asyncio.Future[Response]) -> None:
         if done.cancelled() or self._is_closing:
             return
         self._unordered -= slot.is_unordered
@@ -345,7 +346,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             self._answer(slot, done.result())
 
-    def _answer(self, slot: Slot, reply: Reply) -> None:
+    def _answer(self, slot: Slot, reply: Response) -> None:
         """Encode, put into the line, and send what is at its head."""
         request = slot.request
         if self._is_closing or request is None:
@@ -354,7 +355,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if request.services.quotas.counts_time:
             self._count_time(slot, request)
         try:
-            if isinstance(reply, NoAnswer):
+            if isinstance(reply, NoResponse):
                 slot.buffers = []
             elif isinstance(reply, Encoded):
                 self._line.fill(slot, reply.buffers, reply.size_bytes)
@@ -372,7 +373,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._answered(slot, request)
 
-    async def _encode_long(self, slot: Slot, request: Request, reply: Message) -> None:
+    async def _encode_long(self, slot: Slot, request: AnyRequest, reply: Message) -> None:
         """The root of its task: encode a long response in turns with everybody else."""
         parts: list[bytearray] = []
         try:
@@ -386,7 +387,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._line.fill(slot, parts, sum(map(len, parts)))
         self._answered(slot, request)
 
-    def _answered(self, slot: Slot, request: Request) -> None:
+    def _answered(self, slot: Slot, request: AnyRequest) -> None:
         """The response stands in the line: send what is at its head, and go on."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
@@ -410,7 +411,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except OSError as error:
             self._close(f"what was to be sent cannot be read: {error}")
 
-    def _count_time(self, slot: Slot, request: Request) -> None:
+    def _count_time(self, slot: Slot, request: AnyRequest) -> None:
         wait_ms = request.services.quotas.throttle_ms(
             REQUEST_PERCENTAGE, request.session.principal, request.client_id, slot.seconds * 100
         )

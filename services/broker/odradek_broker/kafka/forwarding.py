@@ -1,52 +1,61 @@
-"""How a handler of Kafka's protocol has the controller read or change something."""
+"""Requests that the controller decides: how a handler has it read or change something."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
 
 from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import NoController
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest
 from odradek_protocol.kafka.error_codes import ErrorCode
 
+R = TypeVar("R", bound=Message)
 _TIMEOUT_S_MIN: Final = 1.0
 _TIMEOUT_S_DEFAULT: Final = 10.0
 _TIMEOUT_S_MAX: Final = 60.0
 
 
-class Unanswered(Exception):
+class ControllerUnavailable(Exception):
     """No controller responded in time: the request may have been carried out, or not. Clients retry it."""
 
     code: Final = ErrorCode.REQUEST_TIMED_OUT
 
 
 async def ask_controller(
-    request: Request,
+    request: AnyRequest,
     method: str,
     message: Message,
+    response_type: type[R],
     *,
     timeout_ms: int = 0,
     is_admin: bool = True,
-) -> Any:  # the response to `message`
-    """Return the active controller's response to what changes nothing; raises Unanswered."""
+) -> R:
+    """Return the active controller's response to what changes nothing. Raises ControllerUnavailable."""
     try:
-        return await request.services.controllers.call(
+        response = await request.services.controllers.call(
             method, message, timeout_s=_timeout_s(timeout_ms), is_admin=is_admin
         )
     except (NoController, grpc.aio.AioRpcError) as error:
-        raise Unanswered(f"{method}: {error}") from None
+        raise ControllerUnavailable(f"{method}: {error}") from None
+    assert isinstance(response, response_type), (method, type(response))
+    return response
 
 
 async def change(
-    request: Request, method: str, message: Message, *, timeout_ms: int = 0
-) -> Any:  # the response to `message`
-    """Have the controller change something, and wait until this broker can read it; raises Unanswered."""
+    request: AnyRequest,
+    method: str,
+    message: Message,
+    response_type: type[R],
+    *,
+    timeout_ms: int = 0,
+) -> R:
+    """Have the controller change something, and wait until this broker can read it. Raises ControllerUnavailable."""
     services = request.services
     try:
-        return await metadata_changes.change(
+        response = await metadata_changes.change(
             services.controllers,
             services.partitions,
             method,
@@ -54,7 +63,9 @@ async def change(
             timeout_s=_timeout_s(timeout_ms),
         )
     except (NoController, grpc.aio.AioRpcError) as error:
-        raise Unanswered(f"{method}: {error}") from None
+        raise ControllerUnavailable(f"{method}: {error}") from None
+    assert isinstance(response, response_type), (method, type(response))
+    return response
 
 
 def _timeout_s(timeout_ms: int) -> float:

@@ -1,49 +1,65 @@
-"""Which handler answers which request. A handler is one file of this package:
+"""Which handler serves which request. Handlers are functions of the modules below `requests`:
 
-    @handles(ApiKey.HEARTBEAT, needs=lambda services: services.groups is not None)
-    async def heartbeat(request: Request) -> Message:
+    @handles(HeartbeatRequest, needs=has_groups)
+    async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=...)
 
-`load_handlers` imports every module of the package, so a new file is all that a new request takes.
-`Registry` keeps the handlers whose needs the broker meets: what it has is what ApiVersions tells.
+`load_handlers` imports every module of that package, so a new file is all that a new request takes. `Registry` keeps
+the handlers whose needs the broker meets; ApiVersions reports what it keeps.
 
-A handler returns the message at once, or an awaitable of it: a coroutine becomes a task, a future
-is waited for without one. Requests of one connection are begun one after the other; only while all
-unanswered ones before it are `is_ordered` (their effects took place, in order, when the handler
-returned) the next one is begun before they are answered.
+A handler returns the response at once, or an awaitable of it: a coroutine becomes a task, a future is awaited without
+one.
+
+The right that every request of an API needs (`access.rights.GUARDS`) is checked before its handler runs; `refuse` makes
+the response for a caller without it. A handler checks what depends on the rest of its request.
+
+Requests of one connection begin one after the other. A request begins before its predecessors have their
+responses only while all of these are `is_ordered`: their effects took place, in order, when the handler returned.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
-from odradek_broker.kafka.request import Encoded, NoAnswer, Request
+from odradek_broker.access.rights import KAFKA_GUARDS, Guard
+from odradek_broker.kafka.request import Encoded, NoResponse, Request
 from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions, api_name
-from odradek_protocol.kafka.messages import decode_request, decode_request_in_steps
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import Message
+from odradek_protocol.kafka.request_decoding import decode_request, decode_request_in_steps
 
-Reply = Any  # the library's response message, Encoded, or NoAnswer
-Handle = Callable[[Request], "Reply | Awaitable[Reply]"]
-Decode = Callable[[int, memoryview], Any]  # version, message; a writable view of the frame
-DecodeInSteps = Callable[[int, memoryview], Generator[None, None, Any]]
-H = TypeVar("H", bound=Callable[..., Any])
+Response: TypeAlias = Message | Encoded | NoResponse
+HandlerResult: TypeAlias = Response | Awaitable[Response]
 
-__all__ = ["Encoded", "Handler", "NoAnswer", "Registry", "Reply", "handles", "load_handlers"]
+
+class RequestMessage(Protocol):
+    """A class of requests: one of `odradek_protocol.kafka.messages`, or our own of Produce or Fetch."""
+
+    API_KEY: ClassVar[int]
+
+
+M = TypeVar("M", bound=RequestMessage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """How one request is read and answered."""
+    """How one request is decoded and served.
+
+    The decoders take the version and the body, a writable view of the frame.
+    """
 
     key: ApiKey
     versions: Versions
-    handle: Handle
-    decode: Decode
-    decode_in_steps: DecodeInSteps
+    # Any: a table of handlers cannot say that each takes what its own `decode` returns. `handles` checks it.
+    handle: Callable[[Request[Any]], HandlerResult]
+    decode: Callable[[int, memoryview], object]
+    decode_in_steps: Callable[[int, memoryview], Generator[None, None, object]]
     is_ordered: bool
     needs: Callable[[Services], bool]
 
@@ -52,20 +68,29 @@ _HANDLERS: Final[dict[ApiKey, Handler]] = {}
 
 
 def handles(
-    key: ApiKey,
+    message: type[M],
     *,
-    decode: Decode | None = None,
+    refuse: Callable[[Request[M], ErrorCode], HandlerResult] | None = None,
+    decode: Callable[[int, memoryview], M] | None = None,
     is_ordered: bool = False,
     needs: Callable[[Services], bool] = lambda _services: True,
-) -> Callable[[H], H]:
-    """Enter a function as the handler of `key`; `decode` replaces the generated codec."""
+) -> Callable[[Callable[[Request[M]], HandlerResult]], Callable[[Request[M]], HandlerResult]]:
+    """Register a function as the handler of a class of requests.
 
-    def enter(handle: H) -> H:
-        assert key not in _HANDLERS or _HANDLERS[key].handle is handle, f"{key.name} is handled"
+    `decode` replaces the generated decoder. `refuse` is given exactly for the APIs in `KAFKA_GUARDS`.
+    """
+    key = ApiKey(message.API_KEY)
+    guard = KAFKA_GUARDS.get(key)
+    assert (guard is None) == (refuse is None), f"{key.name}: guard {guard}, refusal {refuse}"
+
+    def register(
+        handle: Callable[[Request[M]], HandlerResult],
+    ) -> Callable[[Request[M]], HandlerResult]:
+        assert key not in _HANDLERS, f"two handlers: {key.name}"
         _HANDLERS[key] = Handler(
             key=key,
             versions=SUPPORTED[key],
-            handle=handle,
+            handle=_guarded(handle, guard, refuse) if guard is not None and refuse else handle,
             decode=decode or (lambda version, body: decode_request(key, version, body)),
             decode_in_steps=_in_one_step(decode)
             if decode is not None
@@ -75,11 +100,28 @@ def handles(
         )
         return handle
 
-    return enter
+    return register
 
 
-def _in_one_step(decode: Decode) -> DecodeInSteps:
-    def steps(version: int, body: memoryview) -> Generator[None, None, Any]:
+def _guarded(
+    handle: Callable[[Request[M]], HandlerResult],
+    guard: Guard,
+    refuse: Callable[[Request[M], ErrorCode], HandlerResult],
+) -> Callable[[Request[M]], HandlerResult]:
+    @functools.wraps(handle)
+    def handle_if_allowed(request: Request[M]) -> HandlerResult:
+        name = guard.resource_name(request.message)
+        if request.allows(guard.operation, guard.resource_type, name):
+            return handle(request)
+        return refuse(request, guard.error)
+
+    return handle_if_allowed
+
+
+def _in_one_step(
+    decode: Callable[[int, memoryview], object],
+) -> Callable[[int, memoryview], Generator[None, None, object]]:
+    def steps(version: int, body: memoryview) -> Generator[None, None, object]:
         yield
         return decode(version, body)
 
@@ -107,14 +149,14 @@ class Registry:
         services.advertised = self.advertised
 
     def find(self, key: int, version: int) -> Handler | None:
-        """The handler of a request, None if it is unknown or not in this version."""
+        """Return the handler of a request; None if the request is unknown or not served in this version."""
         handler = self._by_key.get(key)
         if handler is None or not handler.versions.lowest <= version <= handler.versions.highest:
             return None
         return handler
 
     def refusal(self, key: int, version: int) -> str:
-        """Why `find` found nothing, for the log: the client is told nothing, as in Kafka."""
+        """Say for the log why `find` returned None. The client gets no response, as in Kafka."""
         handler = self._by_key.get(key)
         if handler is None:
             return f"request {api_name(key)} is not served"
@@ -125,9 +167,9 @@ class Registry:
         )
 
     def advertised(self) -> list[tuple[int, int, int]]:
-        """(key, lowest, highest version) of what works."""
+        """Return (key, lowest version, highest version) of each request that is served."""
         return [
-            # librdkafka before 2.8 wants Produce 0 told, and never sends it (KAFKA-18659).
-            (key, 0 if key == ApiKey.PRODUCE else one.versions.lowest, one.versions.highest)
-            for key, one in self._by_key.items()
+            # librdkafka before 2.8 expects Produce 0 in the list, and never sends it (KAFKA-18659).
+            (key, 0 if key == ApiKey.PRODUCE else handler.versions.lowest, handler.versions.highest)
+            for key, handler in self._by_key.items()
         ]

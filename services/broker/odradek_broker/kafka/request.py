@@ -1,10 +1,10 @@
-"""One request on its way through a handler: the message, who sent it, and the broker that answers."""
+"""One request on its way through a handler: its message, the client that sent it, and the broker's services."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.services import Services
@@ -15,6 +15,7 @@ from odradek_protocol.access import (
     ResourceType,
 )
 from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_steps
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.budget.refusals import shortened
@@ -25,14 +26,15 @@ from odradek_runtime.tls import ANONYMOUS
 
 _log = event_log("odradek_broker.audit")
 T = TypeVar("T")
+M_co = TypeVar("M_co", covariant=True)
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientSession:
-    """What the broker knows of the other end of a connection.
+    """What the broker knows of the client at the other end of a connection.
 
-    `sasl` is set on listeners that demand it; `principal` is ANONYMOUS until it has succeeded.
-    `reauthenticate_at_ms` (monotonic) is when a session's authentication runs out; None: never.
+    `sasl` is set on listeners that require it; `principal` is ANONYMOUS until the login has succeeded.
+    The authentication expires at `reauthenticate_at_ms` (monotonic); None: never.
     """
 
     listener: str
@@ -41,77 +43,81 @@ class ClientSession:
     principal: str = ANONYMOUS
     sasl: SaslExchange | None = None
     reauthenticate_at_ms: int | None = None
-    takes_raw_tokens: bool = False  # after SaslHandshake 0: frames without a header
+    # After SaslHandshake 0 the client sends its tokens in frames without a header.
+    takes_raw_tokens: bool = False
     client_software: str = ""
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether anything but the login itself may be asked."""
+        """Whether the client may send requests other than those of the login."""
         return self.sasl is None or self.sasl.is_complete
 
     @property
     def owner(self) -> str:
-        """Who pays for what this client takes (`odradek_runtime.budget.shares`)."""
+        """The owner whose share this client's memory and time count against (`odradek_runtime.budget.shares`)."""
         return owner_of(self.principal, self.host)
 
     def logged_in(self, reauth_ms_max: int) -> int:
-        """The exchange is complete: how long the login lasts, in ms; 0: as long as the connection.
+        """Take the principal of a completed exchange, and return how long the login lasts, in ms.
 
-        A login by token ends with the token, any login after `reauth_ms_max` if that is not 0.
+        A login by token ends with the token, any login after `reauth_ms_max` unless that is 0. A login
+        without an end (0) lasts as long as the connection.
         """
         assert self.sasl is not None, self
         self.principal = f"User:{self.sasl.user}"
         bounds = (reauth_ms_max, self.sasl.lifetime_ms)
-        lifetime_ms = min((one for one in bounds if one), default=0)
+        lifetime_ms = min((bound for bound in bounds if bound), default=0)
         self.reauthenticate_at_ms = monotonic_ms() + lifetime_ms if lifetime_ms else None
         return lifetime_ms
 
     def must_log_in_again(self, now_ms: int) -> bool:
-        """Whether the login has run out (KIP-368)."""
+        """Whether the login has expired (KIP-368)."""
         return self.reauthenticate_at_ms is not None and now_ms > self.reauthenticate_at_ms
 
 
 @dataclass(slots=True, kw_only=True)
-class Request:
-    """`message` is decoded; `throttle_ms` is what quotas demand, told in the answer and then obeyed
-    by the connection, which reads nothing for so long."""
+class Request(Generic[M_co]):
+    """A request whose decoded message is an `M_co`.
+
+    Quotas demand `throttle_ms`: the response reports it, and the connection reads nothing for that long.
+    """
 
     key: ApiKey
     version: int
     client_id: str | None
-    message: Any  # a class that the library made at run time, or our own of Produce and Fetch
+    message: M_co
     session: ClientSession
     services: Services
     throttle_ms: int = 0
-    closes_connection: bool = False  # after the answer
+    closes_connection: bool = False  # after the response
     _pace: Pace | None = None
 
     @property
     def pace(self) -> Pace:
-        """How this request gives way to others when it takes long; begins at its first use."""
+        """The pace at which this request, when it is long, gives way to others. It begins at its first use."""
         if self._pace is None:
             self._pace = self.services.budget.turns.pace(self.session.owner)
         return self._pace
 
     def in_turns(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items, of which there may be thousands, with turns for everybody else between them."""
+        """Iterate over items, of which there may be thousands, and give way to other requests between them."""
         return self.pace.items(items)
 
-    async def encoded(self, response: Any) -> bytes:
-        """The response's bytes, encoded in turns; for what is kept as bytes."""
+    async def encoded(self, response: Message) -> bytes:
+        """Encode a response in turns, for a handler that keeps the bytes."""
         parts: list[bytearray] = []
         await self.pace.run(encode_steps(response, self.version, parts))
         return b"".join(parts)
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether who asks may do this; that it may not is written into the audit log."""
+        """Return whether the caller may do this; a refusal is written to the audit log."""
         if self.sees(operation, resource_type, name):
             return True
         self._audit(operation, resource_type, name)
         return False
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """The same without the audit: for what is left out of an answer, not refused."""
+        """Like `allows`, without the audit log: for what a response omits instead of refusing it."""
         authorizer = self.services.authorizer
         if not authorizer.is_on:
             return True
@@ -119,11 +125,11 @@ class Request:
         return authorizer.allows(session.principal, session.host, operation, resource_type, name)
 
     def sees_cluster(self, operation: Operation) -> bool:
-        """Likewise, of the cluster."""
+        """Like `sees`, for the cluster resource."""
         return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """One line for each kind of refusal and owner, at a rate; the next line tells how many had none."""
+        """Log a refusal, at a limited rate for each owner and kind; a later line counts those not logged."""
         session = self.session
         entry = (self.key, operation, resource_type, name)
         unlogged = self.services.budget.refusals.admit(session.owner, entry, monotonic_ms() / 1000)
@@ -142,19 +148,19 @@ class Request:
         )
 
     def allows_topic(self, operation: Operation, topic: str) -> bool:
-        """Likewise, of a topic."""
+        """Like `allows`, for a topic."""
         return self.allows(operation, ResourceType.TOPIC, topic)
 
     def allows_group(self, operation: Operation, group: str) -> bool:
-        """Likewise, of a group."""
+        """Like `allows`, for a group."""
         return self.allows(operation, ResourceType.GROUP, group)
 
     def allows_cluster(self, operation: Operation) -> bool:
-        """Likewise, of the cluster."""
+        """Like `allows`, for the cluster resource."""
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def allows_any_topic(self, operation: Operation) -> bool:
-        """Whether there is a topic that it may do this to."""
+        """Whether the caller may do this with some topic."""
         authorizer = self.services.authorizer
         session = self.session
         return not authorizer.is_on or authorizer.allows_any(
@@ -162,30 +168,36 @@ class Request:
         )
 
     def operations(self, resource_type: ResourceType, name: str) -> set[int]:
-        """All that who asks may do to a resource (KIP-430)."""
+        """Return every operation that the caller may do on a resource (KIP-430)."""
         return {
-            int(one) for one in OPERATIONS_OF[resource_type] if self.sees(one, resource_type, name)
+            int(operation)
+            for operation in OPERATIONS_OF[resource_type]
+            if self.sees(operation, resource_type, name)
         }
 
     def operation_bits(self, resource_type: ResourceType, name: str) -> int:
-        """The same as bits, for messages of our own schemas."""
-        return sum(1 << one for one in self.operations(resource_type, name))
+        """Return `operations` as a bit field, for messages whose schema has an int32 there."""
+        return sum(1 << operation for operation in self.operations(resource_type, name))
+
+
+AnyRequest: TypeAlias = Request[object]
+"""A request as functions take it that do not read its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A message that is encoded already: buffers to be written one after the other."""
+    """A response that is encoded already: buffers to write one after the other."""
 
     buffers: tuple[Sized, ...]  # bytes, and slices of files
     size_bytes: int
 
 
-class NoAnswer:
-    """In place of an answer: the client expects none (acks=0)."""
+class NoResponse:
+    """In place of a response: the client expects none (acks=0)."""
 
 
-NO_ANSWER = NoAnswer()
+NO_RESPONSE = NoResponse()
 
 
 class CloseConnection(Exception):
-    """The request must not be answered, and whoever sent it not be heard further."""
+    """The request gets no response, and the broker reads no more from the client that sent it."""

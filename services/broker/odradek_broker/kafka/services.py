@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
 from odradek_broker.kafka.requests.topics.metadata_cache import MetadataCache
 from odradek_broker.kafka.unsent_answers import UnsentAnswers
@@ -29,8 +30,8 @@ class Controllers(Protocol):
 
     async def call(
         self, method: str, request: Message, *, timeout_s: float, is_admin: bool = False
-    ) -> Any:  # the answer to `request`
-        """Raises NoController or AioRpcError; the request may then have been done or not."""
+    ) -> Message:
+        """Return the response. Raises NoController or AioRpcError; the request may then have been done or not."""
 
 
 class ProducerIds(Protocol):
@@ -94,7 +95,7 @@ class Services:
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     unsent: UnsentAnswers = field(default_factory=UnsentAnswers)
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
-    groups: Any = None  # its type belongs to the group handlers, which check it with `needs`
+    groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
 
     @property
     def image(self) -> MetadataImage:

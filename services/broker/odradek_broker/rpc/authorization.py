@@ -21,7 +21,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2
 
-from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, RULES
+from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, needs_of
 from odradek_broker.access.grpc_sessions import GrpcSession
 from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
 from odradek_broker.rpc.callers import (
@@ -142,13 +142,13 @@ class Authorization(grpc.aio.ServerInterceptor):
         return refuse
 
     def _checked(self, method: str, inner: Any) -> Any:
-        rule, hidden = RULES.get(method), HIDDEN.get(method)
+        hidden = HIDDEN.get(method)
         is_checked_inside = method in CHECKED_BY_SERVICERS
 
         async def checked(request: Any, context: Any) -> Any:
             caller = current_caller()
             if self._callers.authorizer.is_on and not is_checked_inside:
-                async for need in in_turns([()] if rule is None else rule(request)):
+                async for need in in_turns(needs_of(method, request)):
                     if not caller.has(need):
                         await context.abort(
                             grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)

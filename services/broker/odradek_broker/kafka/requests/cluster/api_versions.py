@@ -1,8 +1,8 @@
-"""ApiVersions: what this broker does, and the features of its cluster (KIP-511, KIP-584).
+"""ApiVersions: the requests that this broker serves, and the features of its cluster (KIP-511, KIP-584).
 
-A client that knows whom it wants to reach says so from version 5 on (KIP-1242). An address may be
-given to another broker, or to one of another cluster, while a client remembers it; that client is
-told to start again from its bootstrap servers.
+From version 5 on a client names the broker that it expects (KIP-1242). While a client remembers an address, that
+address may pass to another broker or to another cluster; such a client is told to start again from its bootstrap
+servers.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import ApiVersionsResponse, Message
+from odradek_protocol.kafka.messages import ApiVersionsRequest, ApiVersionsResponse
 from odradek_protocol.metadata.features import GROUP_VERSION, SUPPORTED_FEATURES
 
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
 _WITH_NODE: Final = 5
-_LEVEL_0_FROM: Final = 4  # Java clients before 3.9 refuse a broker that tells 0 (KAFKA-17492)
+# Java clients before 3.9 refuse a broker that reports level 0 (KAFKA-17492).
+_LEVEL_0_FROM: Final = 4
 
 
-@handles(ApiKey.API_VERSIONS)
-def api_versions(request: Request) -> Message:
-    """The registry's keys; the client says who it is from version 3 on."""
+@handles(ApiVersionsRequest)
+def api_versions(request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
+    """List what the registry serves. From version 3 on the client names its software."""
     message = request.message
     if request.version >= _WITH_NODE and (error := _wrong_node(request)) is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[])
@@ -67,8 +68,8 @@ def api_versions(request: Request) -> Message:
     )
 
 
-def unknown_version() -> Message:
-    """The response to a version that is not served: version 0, with the range that is (KIP-511)."""
+def unknown_version() -> ApiVersionsResponse:
+    """Return the response to a version that is not served: version 0, with the range that is (KIP-511)."""
     served = SUPPORTED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -80,7 +81,7 @@ def unknown_version() -> Message:
     )
 
 
-def _wrong_node(request: Request) -> ErrorCode:
+def _wrong_node(request: Request[ApiVersionsRequest]) -> ErrorCode:
     cluster_id, node_id = request.message.cluster_id, request.message.node_id
     if (cluster_id is None) != (node_id == -1):
         return ErrorCode.INVALID_REQUEST

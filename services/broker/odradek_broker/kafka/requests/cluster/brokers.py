@@ -1,25 +1,99 @@
-"""Where the brokers are, as a client that came by one listener is to dial them."""
+"""DescribeCluster and UnregisterBroker, and the brokers' addresses on the listener that a client uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.forwarding import ControllerUnavailable, change
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import BrokerId
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.leader_hints import CurrentLeader, NodeEndpoint
+from odradek_protocol.kafka.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from odradek_protocol.metadata.image import BrokerState
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+_Broker = DescribeClusterResponse.DescribeClusterBroker
+
+
+@handles(DescribeClusterRequest)
+def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
+    """Name the cluster and its live brokers; fenced ones too if the client asks for them."""
+    message = request.message
+    if message.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if message.endpoint_type == _CONTROLLERS
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="this is a broker",
+            cluster_id="",
+            brokers=[],
+        )
+    brokers = []
+    for _, broker in sorted(request.services.image.brokers.items()):
+        node = node_of(broker, request.session.listener)
+        if node is None or (broker.fenced and not message.include_fenced_brokers):
+            continue
+        brokers.append(
+            _Broker(
+                broker_id=node.broker_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=broker.fenced,
+            )
+        )
+    response = DescribeClusterResponse(
+        error_code=ErrorCode.NONE,
+        endpoint_type=_BROKERS,
+        cluster_id=request.services.cluster_id,
+        controller_id=request.services.broker_id,  # every broker forwards admin requests
+        brokers=brokers,
+    )
+    if message.include_cluster_authorized_operations and request.sees_cluster(Operation.DESCRIBE):
+        response.authorized_operations = request.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+    return response
+
+
+def _refuse_unregistration(_request: AnyRequest, code: ErrorCode) -> UnregisterBrokerResponse:
+    return _unregistered(code)
+
+
+@handles(UnregisterBrokerRequest, refuse=_refuse_unregistration)
+async def unregister_broker(request: Request[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
+    """Remove the registration of a broker that will not return (KIP-631)."""
+    command = pb.UnregisterBrokerRequest(broker_id=request.message.broker_id)
+    try:
+        response = await change(request, "UnregisterBroker", command, pb.UnregisterBrokerResponse)
+    except ControllerUnavailable as unavailable:
+        return _unregistered(unavailable.code, str(unavailable))
+    return _unregistered(response.error_code, response.error_message)
+
+
+def _unregistered(code: int, text: str = "") -> UnregisterBrokerResponse:
+    return UnregisterBrokerResponse(error_code=code, error_message=text or None)
 
 
 def node_of(broker: BrokerState, listener: str) -> NodeEndpoint | None:
-    """Its endpoint of that listener; None if it has no such listener."""
+    """Return the broker's endpoint on that listener; None if it has no such listener."""
     endpoint = broker.endpoint(listener)
     if endpoint is None:
         return None
     return NodeEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
 
 
-def live_nodes(request: Request) -> list[NodeEndpoint]:
-    """All brokers that a client may be sent to, by id."""
+def live_nodes(request: AnyRequest) -> list[NodeEndpoint]:
+    """Return all brokers that the client may connect to, by id."""
     listener = request.session.listener
     image = request.services.image
     return [
@@ -30,11 +104,11 @@ def live_nodes(request: Request) -> list[NodeEndpoint]:
 
 
 def endpoints_of(
-    request: Request, leaders: Iterable[CurrentLeader | None]
+    request: AnyRequest, leaders: Iterable[CurrentLeader | None]
 ) -> tuple[NodeEndpoint, ...]:
-    """Where the leaders are that an answer names, each once."""
+    """Return the endpoints of the leaders that a response names, each once."""
     brokers = request.services.image.brokers
-    ids = sorted({one.broker_id for one in leaders if one is not None and one.broker_id >= 0})
+    ids = sorted({leader.broker_id for leader in leaders if leader and leader.broker_id >= 0})
     return tuple(
         node
         for broker_id in ids

@@ -1,43 +1,43 @@
-"""DescribeLogDirs: how much this broker keeps of each partition, and what its disk has left."""
+"""DescribeLogDirs: the size of each partition's log on this broker, and the free space of its disk."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import DescribeLogDirsResponse, Message
+from odradek_protocol.kafka.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
-_Result: Final = DescribeLogDirsResponse.DescribeLogDirsResult
-_Topic: Final = _Result.DescribeLogDirsTopic
-_Partition: Final = _Topic.DescribeLogDirsPartition
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Result.DescribeLogDirsTopic
+_Partition = _Topic.DescribeLogDirsPartition
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, needs=lambda services: services.inventory is not None)
-async def describe_log_dirs(request: Request) -> Message:
-    """There is one directory."""
-    if not request.allows_cluster(Operation.DESCRIBE):
-        return DescribeLogDirsResponse(
-            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[]
-        )
+def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=code, results=[])
+
+
+@handles(
+    DescribeLogDirsRequest,
+    refuse=_refuse,
+    needs=lambda services: services.inventory is not None,
+)
+async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+    """Describe the broker's one data directory, with the partitions named, or with all."""
     inventory = request.services.inventory
     assert inventory is not None
-    wanted: set[tuple[str, int]] | None = None
+    named: set[tuple[str, int]] | None = None
     if request.message.topics is not None:
-        wanted = {
-            (t.topic, index)
-            async for t in request.in_turns(request.message.topics)
-            for index in t.partitions
+        named = {
+            (topic.topic, index)
+            async for topic in request.in_turns(request.message.topics)
+            for index in topic.partitions
         }
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str, list[_Partition]] = {}
     async for log in request.in_turns(inventory.local_logs()):
-        topic = request.services.image.topics.get(log.topic_id)
-        if topic is None or (wanted is not None and (topic.name, log.partition) not in wanted):
+        state = request.services.image.topics.get(log.topic_id)
+        if state is None or (named is not None and (state.name, log.partition) not in named):
             continue
-        topics.setdefault(topic.name, []).append(
+        topics.setdefault(state.name, []).append(
             _Partition(
                 partition_index=log.partition,
                 partition_size=log.size_bytes,

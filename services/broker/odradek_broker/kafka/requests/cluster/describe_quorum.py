@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
-from odradek_broker.kafka.forwarding import Unanswered, ask_controller
+from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import DescribeQuorumResponse, Message
+from odradek_protocol.kafka.messages import DescribeQuorumRequest, DescribeQuorumResponse
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.listeners import split_host_port
 
 METADATA_TOPIC: Final = "__cluster_metadata"
-_Topic: Final = DescribeQuorumResponse.TopicData
-_Partition: Final = _Topic.PartitionData
-_Node: Final = DescribeQuorumResponse.Node
-_Listener: Final = _Node.Listener
-_Replica: Final = _Partition.ReplicaState
+_Topic = DescribeQuorumResponse.TopicData
+_Partition = _Topic.PartitionData
+_Node = DescribeQuorumResponse.Node
+_Listener = _Node.Listener
+_Replica = _Partition.ReplicaState
 
 
-@handles(ApiKey.DESCRIBE_QUORUM)
-async def describe_quorum(request: Request) -> Message:
-    """As the leader of the quorum sees it; other topics are not there."""
-    if not request.allows_cluster(Operation.DESCRIBE):
-        return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeQuorumResponse:
+    return _no_quorum(code)
+
+
+@handles(DescribeQuorumRequest, refuse=_refuse)
+async def describe_quorum(request: Request[DescribeQuorumRequest]) -> DescribeQuorumResponse:
+    """Describe the quorum as its leader sees it. No partition exists but the one of the metadata."""
     try:
-        answer = await ask_controller(
-            request, "DescribeQuorum", pb.DescribeQuorumRequest(), is_admin=False
+        quorum = await ask_controller(
+            request,
+            "DescribeQuorum",
+            pb.DescribeQuorumRequest(),
+            pb.DescribeQuorumResponse,
+            is_admin=False,
         )
-    except Unanswered as unanswered:
-        return _refused(unanswered.code, str(unanswered))
-    if answer.error_code != ErrorCode.NONE:
-        return _refused(answer.error_code)
-    metadata = _partition(answer)
+    except ControllerUnavailable as unavailable:
+        return _no_quorum(unavailable.code, str(unavailable))
+    if quorum.error_code != ErrorCode.NONE:
+        return _no_quorum(quorum.error_code)
+    metadata = _partition(quorum)
     return DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -45,22 +49,22 @@ async def describe_quorum(request: Request) -> Message:
                 topic_name=topic.topic_name,
                 partitions=[
                     metadata
-                    if topic.topic_name == METADATA_TOPIC and one.partition_index == 0
-                    else _unknown(one.partition_index)
-                    async for one in request.in_turns(topic.partitions)
+                    if topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
+                    else _unknown_partition(partition.partition_index)
+                    async for partition in request.in_turns(topic.partitions)
                 ],
             )
             async for topic in request.in_turns(request.message.topics)
         ],
-        nodes=[_node(voter) for voter in answer.voters],
+        nodes=[_node(voter) for voter in quorum.voters],
     )
 
 
-def _partition(answer: pb.DescribeQuorumResponse) -> Any:
+def _partition(quorum: pb.DescribeQuorumResponse) -> _Partition:
     now_ms = time.time_ns() // 1_000_000
     voters = []
-    for voter in answer.voters:
-        is_leader = voter.controller_id == answer.leader_id
+    for voter in quorum.voters:
+        is_leader = voter.controller_id == quorum.leader_id
         heard_ms = now_ms - voter.last_heard_ms if voter.last_heard_ms >= 0 else -1
         voters.append(
             _Replica(
@@ -68,7 +72,7 @@ def _partition(answer: pb.DescribeQuorumResponse) -> Any:
                 log_end_offset=voter.log_end,
                 last_fetch_timestamp=now_ms if is_leader else heard_ms,
                 last_caught_up_timestamp=now_ms
-                if is_leader or voter.log_end >= answer.commit_offset
+                if is_leader or voter.log_end >= quorum.commit_offset
                 else -1,
             )
         )
@@ -76,15 +80,15 @@ def _partition(answer: pb.DescribeQuorumResponse) -> Any:
         partition_index=0,
         error_code=ErrorCode.NONE,
         error_message=None,
-        leader_id=answer.leader_id,
-        leader_epoch=answer.term,
-        high_watermark=answer.commit_offset,
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.term,
+        high_watermark=quorum.commit_offset,
         current_voters=voters,
         observers=[],
     )
 
 
-def _unknown(index: int) -> Any:
+def _unknown_partition(index: int) -> _Partition:
     return _Partition(
         partition_index=index,
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -97,7 +101,7 @@ def _unknown(index: int) -> Any:
     )
 
 
-def _node(voter: pb.QuorumVoter) -> Any:
+def _node(voter: pb.QuorumVoter) -> _Node:
     listeners = []
     if voter.rpc_endpoint:
         host, port = split_host_port(voter.rpc_endpoint)
@@ -105,5 +109,5 @@ def _node(voter: pb.QuorumVoter) -> Any:
     return _Node(node_id=voter.controller_id, listeners=listeners)
 
 
-def _refused(code: int, text: str = "") -> Message:
+def _no_quorum(code: int, text: str = "") -> DescribeQuorumResponse:
     return DescribeQuorumResponse(error_code=code, error_message=text or None, topics=[], nodes=[])

@@ -1,32 +1,28 @@
-"""ElectLeaders: preferred leaders, or unclean ones (KIP-183, KIP-460)."""
+"""ElectLeaders: has the controller elect preferred leaders, or unclean ones (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from odradek_broker.kafka.forwarding import Unanswered, change
+from odradek_broker.kafka.forwarding import ControllerUnavailable, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import ElectLeadersResponse, Message
+from odradek_protocol.kafka.messages import ElectLeadersRequest, ElectLeadersResponse
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
-_Topic: Final = ElectLeadersResponse.ReplicaElectionResult
-_Partition: Final = _Topic.PartitionResult
+_Topic = ElectLeadersResponse.ReplicaElectionResult
+_Partition = _Topic.PartitionResult
 
 
-@handles(ApiKey.ELECT_LEADERS)
-async def elect_leaders(request: Request) -> Message:
-    """Without partitions: all; then those that needed no election are left out."""
-    if not request.allows_cluster(Operation.ALTER):
-        return ElectLeadersResponse(
-            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, replica_election_results=[]
-        )
+def _refuse(_request: AnyRequest, code: ErrorCode) -> ElectLeadersResponse:
+    return ElectLeadersResponse(error_code=code, replica_election_results=[])
+
+
+@handles(ElectLeadersRequest, refuse=_refuse)
+async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
+    """Elect leaders of the partitions named, or of all; of all, the response omits those that needed no election."""
     message = request.message
-    asked = pb.ElectLeadersRequest(
+    command = pb.ElectLeadersRequest(
         election_type=message.election_type,
         partitions=[
             common_pb2.TopicPartition(topic=topic.topic, partition=index)
@@ -36,22 +32,28 @@ async def elect_leaders(request: Request) -> Message:
         timeout_ms=message.timeout_ms,
     )
     try:
-        answer = await change(request, "ElectLeaders", asked, timeout_ms=message.timeout_ms)
-    except Unanswered as unanswered:
-        return ElectLeadersResponse(error_code=unanswered.code, replica_election_results=[])
-    topics: dict[str, list[object]] = {}
-    async for one in request.in_turns(answer.partitions):
-        if message.topic_partitions is None and one.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+        response = await change(
+            request,
+            "ElectLeaders",
+            command,
+            pb.ElectLeadersResponse,
+            timeout_ms=message.timeout_ms,
+        )
+    except ControllerUnavailable as unavailable:
+        return _refuse(request, unavailable.code)
+    topics: dict[str, list[_Partition]] = {}
+    async for result in request.in_turns(response.partitions):
+        if message.topic_partitions is None and result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
-        topics.setdefault(one.partition.topic, []).append(
+        topics.setdefault(result.partition.topic, []).append(
             _Partition(
-                partition_id=one.partition.partition,
-                error_code=one.error_code,
-                error_message=one.error_message or None,
+                partition_id=result.partition.partition,
+                error_code=result.error_code,
+                error_message=result.error_message or None,
             )
         )
     return ElectLeadersResponse(
-        error_code=answer.error_code,
+        error_code=response.error_code,
         replica_election_results=[
             _Topic(topic=topic, partition_result=results) for topic, results in topics.items()
         ],

@@ -1,4 +1,4 @@
-"""UpdateFeatures: raises or lowers what the whole cluster uses (KIP-584, KIP-1022), one after the other.
+"""UpdateFeatures: raises or lowers feature levels of the whole cluster, one after the other (KIP-584, KIP-1022).
 
 Up to version 1 each feature has a result of its own. From version 2 on there is one for all: nothing is changed
 unless every level is valid, and the first that the controller refuses ends the request.
@@ -7,82 +7,91 @@ unless every level is valid, and the first that the controller refuses ends the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from odradek_broker.kafka.forwarding import Unanswered, change
+from odradek_broker.kafka.forwarding import ControllerUnavailable, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, UpdateFeaturesResponse
+from odradek_protocol.kafka.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 from odradek_protocol.metadata.features import SUPPORTED_FEATURES
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_runtime.budget.refusals import shortened
 
 _UPGRADE: Final = 1
 _ONE_RESULT_FROM: Final = 2
-_Result: Final = UpdateFeaturesResponse.UpdatableFeatureResult
+_Update = UpdateFeaturesRequest.FeatureUpdateKey
+_Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
 
-@handles(ApiKey.UPDATE_FEATURES)
-async def update_features(request: Request) -> Message:
-    """See the module."""
-    if not request.allows_cluster(Operation.ALTER):
-        return _response(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+def _refuse(_request: AnyRequest, code: ErrorCode) -> UpdateFeaturesResponse:
+    return _response(code)
+
+
+@handles(UpdateFeaturesRequest, refuse=_refuse)
+async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
+    """Change feature levels, or only validate the changes."""
     updates = request.message.feature_updates
     if request.version >= _ONE_RESULT_FROM:
         return await _all_or_none(request, updates)
     results = []
-    async for one in request.in_turns(updates):
-        code, text = _refuse(one)
-        if code is ErrorCode.NONE and not _only_validates(request):
-            code, text = await _change(request, one)
-        results.append(_Result(feature=one.feature, error_code=code, error_message=text or None))
+    async for update in request.in_turns(updates):
+        code, text = _error_of(update)
+        if code == ErrorCode.NONE and not _only_validates(request):
+            code, text = await _change(request, update)
+        results.append(_Result(feature=update.feature, error_code=code, error_message=text or None))
     return _response(ErrorCode.NONE, results=results)
 
 
-async def _all_or_none(request: Request, updates: Sequence[Any]) -> Message:
-    async for one in request.in_turns(updates):
-        code, text = _refuse(one)
-        if code is not ErrorCode.NONE:
+async def _all_or_none(
+    request: Request[UpdateFeaturesRequest], updates: Sequence[_Update]
+) -> UpdateFeaturesResponse:
+    async for update in request.in_turns(updates):
+        code, text = _error_of(update)
+        if code != ErrorCode.NONE:
             return _response(code, text)
     if not _only_validates(request):
-        for one in updates:
-            code, text = await _change(request, one)
+        for update in updates:
+            code, text = await _change(request, update)
             if code != ErrorCode.NONE:
                 return _response(code, text)
     return _response(ErrorCode.NONE)
 
 
-def _response(code: int, text: str = "", results: Sequence[Any] = ()) -> Message:
+def _response(code: int, text: str = "", results: Sequence[_Result] = ()) -> UpdateFeaturesResponse:
     return UpdateFeaturesResponse(
         error_code=code, error_message=text or None, results=list(results)
     )
 
 
-def _only_validates(request: Request) -> bool:
+def _only_validates(request: Request[UpdateFeaturesRequest]) -> bool:
     return request.version >= 1 and bool(request.message.validate_only)
 
 
-def _refuse(one: Any) -> tuple[int, str]:
-    lowest, highest = SUPPORTED_FEATURES.get(one.feature, (0, 0))
-    if lowest <= one.max_version_level <= highest:
+def _error_of(update: _Update) -> tuple[int, str]:
+    lowest, highest = SUPPORTED_FEATURES.get(update.feature, (0, 0))
+    if lowest <= update.max_version_level <= highest:
         return ErrorCode.NONE, ""
-    feature = shortened(one.feature)
-    text = f"{feature} has the levels {lowest} to {highest}, not {one.max_version_level}"
+    feature = shortened(update.feature)
+    text = f"{feature} has the levels {lowest} to {highest}, not {update.max_version_level}"
     return ErrorCode.INVALID_UPDATE_VERSION, text
 
 
-async def _change(request: Request, one: Any) -> tuple[int, str]:
-    allow_downgrade = one.allow_downgrade if request.version == 0 else one.upgrade_type != _UPGRADE
-    asked = pb.UpdateFeaturesRequest(
-        name=one.feature, level=one.max_version_level, allow_downgrade=allow_downgrade
+async def _change(request: Request[UpdateFeaturesRequest], update: _Update) -> tuple[int, str]:
+    allow_downgrade = (
+        update.allow_downgrade if request.version == 0 else update.upgrade_type != _UPGRADE
+    )
+    command = pb.UpdateFeaturesRequest(
+        name=update.feature, level=update.max_version_level, allow_downgrade=allow_downgrade
     )
     try:
-        answer = await change(
-            request, "UpdateFeatures", asked, timeout_ms=request.message.timeout_ms
+        response = await change(
+            request,
+            "UpdateFeatures",
+            command,
+            pb.UpdateFeaturesResponse,
+            timeout_ms=request.message.timeout_ms,
         )
-    except Unanswered as unanswered:
-        return unanswered.code, str(unanswered)
-    return answer.error_code, answer.error_message
+    except ControllerUnavailable as unavailable:
+        return unavailable.code, str(unavailable)
+    return response.error_code, response.error_message

@@ -1,32 +1,150 @@
-"""AlterConfigs: the old, whole form. What a resource has and the request does not name is removed."""
+"""AlterConfigs and IncrementalAlterConfigs: change the configs of topics, brokers and groups (KIP-339).
+
+The older AlterConfigs replaces all configs of a resource: those that it does not name are removed. The incremental
+request sets, deletes, appends and subtracts. Both change all configs of a resource, or none; the controller decides.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, TypeAlias, cast
+
+from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_broker.kafka.requests.configs.config_changes import alter
-from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.messages import AlterConfigsResponse, Message
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_protocol.access import Operation
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
+_Result = AlterConfigsResponse.AlterConfigsResourceResponse
+_IncrementalResult = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+_SET: Final = 0
+_Outcome: TypeAlias = tuple[int, str]
 
-@handles(ApiKey.ALTER_CONFIGS)
-async def alter_configs(request: Request) -> Message:
-    """All changes of a resource, or none."""
-    return await alter(
-        request,
-        AlterConfigsResponse,
-        [
-            pb.AlterConfigsResource(
-                type=resource.resource_type,
-                name=resource.resource_name,
-                operations=[
-                    pb.AlterConfigsOperation(name=one.name, operation=0, value=one.value)
-                    async for one in request.in_turns(resource.configs)
-                    if one.value is not None
-                ],
-                replaces_all=True,
+
+@handles(AlterConfigsRequest)
+async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
+    """Replace the configs of resources. Each resource has a result of its own."""
+    resources = [
+        pb.AlterConfigsResource(
+            type=cast("pb.ConfigResourceType", resource.resource_type),
+            name=resource.resource_name,
+            operations=[
+                pb.AlterConfigsOperation(
+                    name=config.name,
+                    operation=_SET,
+                    value=config.value,
+                )
+                async for config in request.in_turns(resource.configs)
+                if config.value is not None
+            ],
+            replaces_all=True,
+        )
+        async for resource in request.in_turns(request.message.resources)
+    ]
+    outcomes = await _alter(request, resources, validate_only=request.message.validate_only)
+    pairs = zip(resources, outcomes, strict=True)
+    return AlterConfigsResponse(
+        responses=[
+            _Result(
+                error_code=code,
+                error_message=text or None,
+                resource_type=resource.type,
+                resource_name=resource.name,
             )
-            async for resource in request.in_turns(request.message.resources)
-        ],
+            async for resource, (code, text) in request.in_turns(pairs)
+        ]
     )
+
+
+@handles(IncrementalAlterConfigsRequest)
+async def incremental_alter_configs(
+    request: Request[IncrementalAlterConfigsRequest],
+) -> IncrementalAlterConfigsResponse:
+    """Change single configs of resources. Each resource has a result of its own."""
+    resources = [
+        pb.AlterConfigsResource(
+            type=cast("pb.ConfigResourceType", resource.resource_type),
+            name=resource.resource_name,
+            operations=[
+                pb.AlterConfigsOperation(
+                    name=config.name,
+                    operation=config.config_operation,
+                    value=config.value,
+                )
+                async for config in request.in_turns(resource.configs)
+            ],
+        )
+        async for resource in request.in_turns(request.message.resources)
+    ]
+    outcomes = await _alter(request, resources, validate_only=request.message.validate_only)
+    pairs = zip(resources, outcomes, strict=True)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            _IncrementalResult(
+                error_code=code,
+                error_message=text or None,
+                resource_type=resource.type,
+                resource_name=resource.name,
+            )
+            async for resource, (code, text) in request.in_turns(pairs)
+        ]
+    )
+
+
+async def _alter(
+    request: AnyRequest, resources: Sequence[pb.AlterConfigsResource], *, validate_only: bool
+) -> list[_Outcome]:
+    """Have the controller alter the resources that the caller may alter; return a result for each resource."""
+    outcomes: list[_Outcome] = []
+    allowed: list[int] = []
+    seen: set[tuple[int, str]] = set()
+    async for number, resource in request.in_turns(enumerate(resources)):
+        outcomes.append(_refusal(request, resource, seen))
+        seen.add((resource.type, resource.name))
+        if outcomes[number][0] == ErrorCode.NONE:
+            allowed.append(number)
+    if not allowed:
+        return outcomes
+    command = pb.AlterConfigsRequest(
+        resources=[resources[number] async for number in request.in_turns(allowed)],
+        validate_only=validate_only,
+    )
+    ask = ask_controller if validate_only else change
+    try:
+        response = await ask(request, "AlterConfigs", command, pb.AlterConfigsResponse)
+        decided = [(result.error_code, result.error_message) for result in response.resources]
+    except ControllerUnavailable as unavailable:
+        decided = [(unavailable.code, str(unavailable))] * len(allowed)
+    for number, outcome in zip(allowed, decided, strict=True):
+        outcomes[number] = outcome
+    return outcomes
+
+
+def _refusal(
+    request: AnyRequest, resource: pb.AlterConfigsResource, seen: set[tuple[int, str]]
+) -> tuple[ErrorCode, str]:
+    if (resource.type, resource.name) in seen:
+        return ErrorCode.INVALID_REQUEST, "the request names it twice"
+    match int(resource.type):
+        case ConfigResourceType.TOPIC:
+            if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
+            if request.services.image.topic(resource.name) is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
+        case ConfigResourceType.BROKER:
+            if not request.allows_cluster(Operation.ALTER_CONFIGS):
+                return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
+        case ConfigResourceType.GROUP:
+            if not request.allows_group(Operation.ALTER_CONFIGS, resource.name):
+                return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
+        case kind:
+            return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configs"
+    return ErrorCode.NONE, ""

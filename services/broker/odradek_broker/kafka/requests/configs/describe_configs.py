@@ -1,60 +1,78 @@
-"""DescribeConfigs: of topics, of this broker, of all brokers, of groups. Secrets are not told."""
+"""DescribeConfigs: values of configs, where they come from, and what would be in effect without them.
+
+    topic's own > this broker's own > default of all brokers > this process's settings > built in
+
+A topic's config falls back on the broker config that is its default (`retention.ms` on `log.retention.ms`), and the
+response lists the whole chain as synonyms (KIP-226). It never has the values of secrets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_broker.kafka.requests.configs.config_descriptions import (
-    DescribedConfig,
-    describe_broker,
-    describe_group,
-    describe_topic,
-)
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import DescribeConfigsResponse, Message
+from odradek_protocol.kafka.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from odradek_protocol.metadata.config_definition import (
+    ConfigDefinition,
+    ConfigSource,
+    ConfigType,
+)
+from odradek_protocol.metadata.configs import (
+    BROKER_CONFIGS,
+    INTERNAL_TOPICS,
+    TOPIC_CONFIGS,
+)
+from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.refusals import shortened
+from odradek_runtime.settings import is_given, settings_text, specs_of
 
-_Result: Final = DescribeConfigsResponse.DescribeConfigsResult
-_Config: Final = _Result.DescribeConfigsResourceResult
-_Synonym: Final = _Config.DescribeConfigsSynonym
-Refused = tuple[ErrorCode, str]
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Config = _Result.DescribeConfigsResourceResult
+_Synonym = _Config.DescribeConfigsSynonym
+_Refusal: TypeAlias = tuple[ErrorCode, str]
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS)
-async def describe_configs(request: Request) -> Message:
-    """From this broker's image and its own settings; of each resource once."""
+@handles(DescribeConfigsRequest)
+async def describe_configs(request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+    """Describe each resource once, from this broker's image and its own settings."""
     results = []
-    asked = {(one.resource_type, one.resource_name): one for one in request.message.resources}
-    async for resource in request.in_turns(asked.values()):
-        found = _describe(request, resource.resource_type, resource.resource_name)
-        refused: Refused = (ErrorCode.NONE, "")
+    resources = {
+        (resource.resource_type, resource.resource_name): resource
+        for resource in request.message.resources
+    }
+    async for resource in request.in_turns(resources.values()):
+        described = _describe(request, resource.resource_type, resource.resource_name)
+        code, text = ErrorCode.NONE, ""
         configs: Iterable[DescribedConfig] = ()
-        if isinstance(found, tuple):
-            refused = found
+        if isinstance(described, tuple):
+            code, text = described
         else:
-            configs = found
-        wanted = frozenset(resource.configuration_keys or ())
+            configs = described
+        names = frozenset(resource.configuration_keys or ())
         results.append(
             _Result(
-                error_code=refused[0],
-                error_message=refused[1] or None,
+                error_code=code,
+                error_message=text or None,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
                 configs=[
-                    _config(request, one) for one in configs if not wanted or one.name in wanted
+                    _config(request, config)
+                    for config in configs
+                    if not names or config.name in names
                 ],
             )
         )
     return DescribeConfigsResponse(results=results)
 
 
-def _describe(request: Request, kind: int, name: str) -> Iterable[DescribedConfig] | Refused:
+def _describe(request: AnyRequest, kind: int, name: str) -> Iterator[DescribedConfig] | _Refusal:
     settings, image = request.services.settings, request.services.image
     match kind:
         case ConfigResourceType.TOPIC:
@@ -78,17 +96,142 @@ def _describe(request: Request, kind: int, name: str) -> Iterable[DescribedConfi
             return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configs"
 
 
-def _config(request: Request, one: DescribedConfig) -> Any:
+def _config(request: Request[DescribeConfigsRequest], config: DescribedConfig) -> _Config:
     message = request.message
     return _Config(
-        name=one.name,
-        value=one.value,
-        read_only=one.is_read_only,
-        config_source=one.source,
-        is_sensitive=one.is_sensitive,
-        synonyms=[_Synonym(name=n, value=v, source=s) for n, v, s in one.synonyms]
+        name=config.name,
+        value=config.value,
+        read_only=config.is_read_only,
+        config_source=config.source,
+        is_sensitive=config.is_sensitive,
+        synonyms=[
+            _Synonym(name=name, value=value, source=source)
+            for name, value, source in config.synonyms
+        ]
         if message.include_synonyms
         else [],
-        config_type=one.type,
-        documentation=one.documentation if message.include_documentation else None,
+        config_type=config.type,
+        documentation=config.documentation if message.include_documentation else None,
+    )
+
+
+_TYPES: Final = {
+    bool: ConfigType.BOOLEAN,
+    int: ConfigType.LONG,
+    float: ConfigType.DOUBLE,
+    tuple: ConfigType.LIST,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfig:
+    """A config with its value; `synonyms` are (name, value, source), the one in effect first.
+
+    Values of sensitive configs are None.
+    """
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    is_sensitive: bool
+    type: int
+    documentation: str
+    synonyms: tuple[tuple[str, str | None, int], ...]
+
+
+def describe_topic(
+    settings: BrokerSettings, image: MetadataImage, topic: str
+) -> Iterator[DescribedConfig]:
+    """Yield all configs of a topic."""
+    own = image.config_of(ConfigResourceType.TOPIC, topic)
+    for name, definition in sorted(TOPIC_CONFIGS.items()):
+        chain: list[tuple[str, str, int]] = []
+        if name in own:
+            chain.append((name, own[name], ConfigSource.TOPIC))
+        chain += _broker_chain(settings, image, str(settings.node_id), definition.default_name)
+        default = definition.default
+        if name == "durability" and topic in INTERNAL_TOPICS:
+            default = "fsync"
+        chain.append((definition.default_name, default, ConfigSource.DEFAULT))
+        yield _described(name, chain, definition, is_read_only=False)
+
+
+def describe_broker(
+    settings: BrokerSettings, image: MetadataImage, broker: str
+) -> Iterator[DescribedConfig]:
+    """Yield all configs of this broker; with an empty name, the configs set for all brokers."""
+    if not broker:
+        for name, value in sorted(image.config_of(*ALL_BROKERS).items()):
+            definition = BROKER_CONFIGS.get(name)
+            chain = [(name, value, int(ConfigSource.ALL_BROKERS))]
+            yield _described(name, chain, definition, is_read_only=False)
+        return
+    specs = specs_of(BrokerSettings)
+    for name in sorted({*BROKER_CONFIGS, *specs}):
+        definition = BROKER_CONFIGS.get(name)
+        chain = _broker_chain(settings, image, broker, name)
+        if definition is not None:
+            chain.append((name, definition.default, ConfigSource.DEFAULT))
+            yield _described(name, chain, definition, is_read_only=False)
+            continue
+        field, spec = specs[name]
+        value = getattr(settings, field.name)
+        if not chain:
+            chain.append((name, settings_text(value), ConfigSource.DEFAULT))
+        secret = spec.is_secret
+        yield DescribedConfig(
+            name=name,
+            value=None if secret else chain[0][1],
+            source=chain[0][2],
+            is_read_only=True,
+            is_sensitive=secret,
+            type=_TYPES.get(type(value), ConfigType.STRING),
+            documentation=spec.doc,
+            synonyms=tuple((n, None if secret else v, s) for n, v, s in chain),
+        )
+
+
+def describe_group(image: MetadataImage, group: str) -> Iterator[DescribedConfig]:
+    """Yield the configs that are set for a group."""
+    for name, value in sorted(image.config_of(ConfigResourceType.GROUP, group).items()):
+        chain = [(name, value, 8)]  # Kafka's DYNAMIC_GROUP_CONFIG
+        yield _described(name, chain, None, is_read_only=False)
+
+
+def _broker_chain(
+    settings: BrokerSettings, image: MetadataImage, broker: str, name: str
+) -> list[tuple[str, str, int]]:
+    chain: list[tuple[str, str, int]] = []
+    for resource, source in (
+        ((ConfigResourceType.BROKER, broker), ConfigSource.BROKER),
+        (ALL_BROKERS, ConfigSource.ALL_BROKERS),
+    ):
+        configs: Mapping[str, str] = image.config_of(*resource)
+        if name in configs:
+            chain.append((name, configs[name], source))
+    setting = specs_of(BrokerSettings).get(name)
+    if setting is not None and is_given(settings, name):
+        value = getattr(settings, setting[0].name)
+        chain.append((name, settings_text(value), ConfigSource.STATIC))
+    return chain
+
+
+def _described(
+    name: str,
+    chain: list[tuple[str, str, int]],
+    definition: ConfigDefinition | None,
+    *,
+    is_read_only: bool,
+) -> DescribedConfig:
+    secret = definition is not None and definition.is_sensitive
+    return DescribedConfig(
+        name=name,
+        value=None if secret else chain[0][1],
+        source=int(chain[0][2]),
+        is_read_only=is_read_only,
+        is_sensitive=secret,
+        type=ConfigType.STRING if definition is None else definition.type,
+        documentation="" if definition is None else definition.documentation,
+        synonyms=tuple((n, None if secret else v, int(s)) for n, v, s in chain),
     )

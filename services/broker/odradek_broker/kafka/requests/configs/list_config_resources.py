@@ -1,49 +1,50 @@
-"""ListConfigResources: what configs may be asked of (KIP-1142; version 0 of client metrics alone)."""
+"""ListConfigResources: the resources that have configs (KIP-1142). Version 0 lists client metrics alone."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import ListConfigResourcesResponse, Message
+from odradek_protocol.kafka.messages import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from odradek_protocol.metadata.records import ConfigResourceType
 
-_CLIENT_METRICS: Final = 16  # there are none: metrics of clients are not taken
+_CLIENT_METRICS: Final = 16  # there are none: the broker takes no metrics of clients
 _BROKER_LOGGER: Final = 8
-_KNOWN: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
-_Resource: Final = ListConfigResourcesResponse.ConfigResource
+_KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
+_Resource = ListConfigResourcesResponse.ConfigResource
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES)
-async def list_config_resources(request: Request) -> Message:
-    """Names by type; all types if none is named."""
-    if not request.allows_cluster(Operation.DESCRIBE_CONFIGS):
-        return ListConfigResourcesResponse(
-            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, config_resources=[]
-        )
+def _refuse(_request: AnyRequest, code: ErrorCode) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=code, config_resources=[])
+
+
+@handles(ListConfigResourcesRequest, refuse=_refuse)
+async def list_config_resources(
+    request: Request[ListConfigResourcesRequest],
+) -> ListConfigResourcesResponse:
+    """List the resources of the types named, or of all types if none is named."""
     if request.version == 0:
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
-    wanted = set(request.message.resource_types) or _KNOWN
-    if not wanted <= _KNOWN:
-        return ListConfigResourcesResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
-        )
+    types = set(request.message.resource_types) or _KNOWN_TYPES
+    if not types <= _KNOWN_TYPES:
+        return _refuse(request, ErrorCode.UNSUPPORTED_VERSION)
     image = request.services.image
-    found: list[tuple[int, str]] = []
-    if ConfigResourceType.TOPIC in wanted:
-        found += [(ConfigResourceType.TOPIC, one.name) for one in image.topics.values()]
-    if ConfigResourceType.BROKER in wanted:
-        found += [(ConfigResourceType.BROKER, str(one)) for one in image.brokers]
-    if ConfigResourceType.GROUP in wanted:
-        found += [resource for resource in image.configs if resource[0] == ConfigResourceType.GROUP]
+    resources: list[tuple[int, str]] = []
+    if ConfigResourceType.TOPIC in types:
+        resources += [(ConfigResourceType.TOPIC, topic.name) for topic in image.topics.values()]
+    if ConfigResourceType.BROKER in types:
+        resources += [(ConfigResourceType.BROKER, str(broker_id)) for broker_id in image.brokers]
+    if ConfigResourceType.GROUP in types:
+        resources += [key for key in image.configs if key[0] == ConfigResourceType.GROUP]
     return ListConfigResourcesResponse(
         error_code=ErrorCode.NONE,
         config_resources=[
-            _Resource(resource_name=n, resource_type=int(k))
-            async for k, n in request.in_turns(found)
+            _Resource(resource_name=name, resource_type=int(kind))
+            async for kind, name in request.in_turns(resources)
         ],
     )

@@ -1,11 +1,11 @@
-"""Consumer groups over Kafka's protocol: each request a file; the deciding is in odradek_broker.groups."""
+"""Kafka requests of consumer groups. `odradek_broker.groups` decides; `coordination` hosts what it decides about."""
 
 from __future__ import annotations
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import GroupDescription
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import GroupId
@@ -18,22 +18,22 @@ def has_groups(services: Services) -> bool:
     return services.groups is not None
 
 
-def has_consumer_protocol(request: Request) -> bool:
-    """Whether the cluster's level of group.version lets members speak it (KIP-848)."""
+def has_consumer_protocol(request: AnyRequest) -> bool:
+    """Whether the cluster's level of group.version allows the consumer protocol (KIP-848)."""
     return request.services.image.feature_level(GROUP_VERSION) >= 1
 
 
-def coordinator(request: Request) -> GroupCoordinator:
-    """The broker's group coordinator."""
-    found = request.services.groups
-    assert isinstance(found, GroupCoordinator), f"groups is {found!r}"
-    return found
+def coordinator(request: AnyRequest) -> GroupCoordinator:
+    """Return the broker's group coordinator; handlers that call this declare `needs=has_groups`."""
+    groups = request.services.groups
+    assert groups is not None, "this broker coordinates no groups"
+    return groups
 
 
 async def describe(
-    request: Request, group_id: str, group_type: str
+    request: AnyRequest, group_id: str, group_type: str
 ) -> GroupDescription | tuple[ErrorCode, str]:
-    """A group of that type, or the error and its text for one that may not be seen or is not there."""
+    """Return a group of that type, or the error and its text if it is missing or the caller may not see it."""
     if not request.allows_group(Operation.DESCRIBE, group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
     try:

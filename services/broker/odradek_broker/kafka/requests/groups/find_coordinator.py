@@ -1,24 +1,23 @@
-"""FindCoordinator: the broker to ask about a group.
+"""FindCoordinator: the broker that coordinates a group.
 
-Transactions (key type 1) and share groups (2) are answered by an error that says that they are not
-supported. Clients of version 4 and later take it as final and show its text. Those of before, librdkafka
-among them, would ask again until they run out of time and then name no reason: they get this broker for a
-coordinator, which refuses InitProducerId with the same code.
+For transactions (key type 1) and share groups (2) the response has an error whose text says that they are not
+supported. Clients of version 4 and later take it as final and show the text. Older ones, librdkafka among them, would
+ask again until they run out of time and then name no reason: they get this broker as the coordinator, and it refuses
+InitProducerId with the same code.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.kafka.requests.cluster.brokers import node_of
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import FindCoordinatorResponse, Message
+from odradek_protocol.kafka.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -29,28 +28,53 @@ _UNSUPPORTED: Final = {
 }
 _BATCHED_FROM: Final = 4
 _KEYS_MAX: Final = 10_000
-_Coordinator: Final = FindCoordinatorResponse.Coordinator
+_Coordinator = FindCoordinatorResponse.Coordinator
 
 
-@handles(ApiKey.FIND_COORDINATOR, needs=has_groups)
-async def find_coordinator(request: Request) -> Message:
-    """One key, or several from version 4 on."""
+class _Location(NamedTuple):
+    """A coordinator's node, or the error that says why there is none."""
+
+    error: ErrorCode
+    text: str | None = None
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+@handles(FindCoordinatorRequest, needs=has_groups)
+async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoordinatorResponse:
+    """Find the coordinator of one key; from version 4 on, of several."""
     message = request.message
     key_type = message.key_type if request.version >= 1 else GROUP
     if request.version >= _BATCHED_FROM:
         keys = message.coordinator_keys[:_KEYS_MAX]
         return FindCoordinatorResponse(
             coordinators=[
-                _Coordinator(key=key, **await _find(request, key_type, key))
+                _Coordinator(
+                    key=key,
+                    error_code=location.error,
+                    error_message=location.text,
+                    node_id=location.node_id,
+                    host=location.host,
+                    port=location.port,
+                )
                 async for key in request.in_turns(keys)
+                for location in [await _find(request, key_type, key)]
             ]
         )
-    return FindCoordinatorResponse(**await _find(request, key_type, message.key))
+    location = await _find(request, key_type, message.key)
+    return FindCoordinatorResponse(
+        error_code=location.error,
+        error_message=location.text,
+        node_id=location.node_id,
+        host=location.host,
+        port=location.port,
+    )
 
 
-async def _find(request: Request, key_type: int, key: str) -> dict[str, Any]:
+async def _find(request: AnyRequest, key_type: int, key: str) -> _Location:
     if key_type == _TRANSACTION and request.version < _BATCHED_FROM:
-        return _found(request, request.services.broker_id)
+        return _node(request, request.services.broker_id)
     if key_type in _UNSUPPORTED:
         return _refused(ErrorCode.UNSUPPORTED_VERSION, _UNSUPPORTED[key_type])
     if key_type != GROUP:
@@ -62,28 +86,16 @@ async def _find(request: Request, key_type: int, key: str) -> dict[str, Any]:
     if leader is None:
         await groups.ensure_topic()
         leader = groups.coordinator_of(key)
-    return _found(request, None if leader is None else leader.broker_id)
+    return _node(request, None if leader is None else leader.broker_id)
 
 
-def _found(request: Request, broker_id: BrokerId | None) -> dict[str, Any]:
+def _node(request: AnyRequest, broker_id: BrokerId | None) -> _Location:
     broker = None if broker_id is None else request.services.image.brokers.get(broker_id)
     node = None if broker is None or broker.fenced else node_of(broker, request.session.listener)
     if node is None:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return {
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
-        "node_id": node.broker_id,
-        "host": node.host,
-        "port": node.port,
-    }
+    return _Location(ErrorCode.NONE, None, node.broker_id, node.host, node.port)
 
 
-def _refused(code: ErrorCode, message: str | None = None) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "error_message": message or code.name,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-    }
+def _refused(code: ErrorCode, text: str | None = None) -> _Location:
+    return _Location(code, text or code.name)

@@ -1,20 +1,20 @@
-"""OffsetCommit: where a group goes on.
+"""OffsetCommit: the offsets from which a group continues.
 
-Partitions that may not be read, or are not there, are refused one by one before the group is asked:
-as in Kafka, who commits nothing else is not told whether the group has such a member. Version 10
-names topics by id, so that nothing is committed into a topic that was deleted and created again.
+Partitions that the caller may not read, or that do not exist, are refused one by one before the group is asked. As in
+Kafka, a caller that commits nothing else does not learn whether the group has such a member. Version 10 names topics
+by id, so that nothing is committed into a topic that was deleted and created again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommitOffsets, CommittedOffset
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import Operation
@@ -28,14 +28,19 @@ from odradek_protocol.identity import (
     PartitionIndex,
     TopicPartition,
 )
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, OffsetCommitResponse, uuid_of
+from odradek_protocol.kafka.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    uuid_of,
+)
 from odradek_protocol.metadata.image import TopicState
 from odradek_runtime.clock import wall_ms
 
-_Topic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
-_Partition: Final = _Topic.OffsetCommitResponsePartition
+_NamedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+_NamedPartition = _NamedTopic.OffsetCommitRequestPartition
+_Topic = OffsetCommitResponse.OffsetCommitResponseTopic
+_Partition = _Topic.OffsetCommitResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 COMMITTED_AT_ONCE: Final = 500
@@ -44,15 +49,17 @@ COMMITTED_AT_ONCE: Final = 500
 Each partition has a code of its own, so parts of a request may be refused where others are
 committed, as when a client sends them one request after the other.
 """
-_TIMESTAMP_MAX: Final = (1 << 63) - 1  # what a record of an offset has room for
+_TIMESTAMP_MAX: Final = (1 << 63) - 1  # the field of an offset's record is an int64
 
 
-@handles(ApiKey.OFFSET_COMMIT, needs=has_groups)
-async def offset_commit(request: Request) -> Message:
-    """Commit what names partitions that are there."""
+async def _refuse(request: Request[OffsetCommitRequest], code: ErrorCode) -> OffsetCommitResponse:
+    return await _response(request, lambda *_: code)
+
+
+@handles(OffsetCommitRequest, refuse=_refuse, needs=has_groups)
+async def offset_commit(request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
+    """Commit the offsets of partitions that exist. Each partition has a result of its own."""
     message = request.message
-    if not request.allows_group(Operation.READ, message.group_id):
-        return await _response(request, lambda *_: ErrorCode.GROUP_AUTHORIZATION_FAILED)
     expire_ms = -1
     if request.version <= 4 and message.retention_time_ms >= 0:
         expire_ms = min(wall_ms() + message.retention_time_ms, _TIMESTAMP_MAX)
@@ -86,14 +93,14 @@ async def offset_commit(request: Request) -> Message:
         if len(offsets) > COMMITTED_AT_ONCE:
             await request.pace.turn()
 
-    def code_of(topic: Any, item: Any) -> ErrorCode:
+    def code_of(topic: _NamedTopic, item: _NamedPartition) -> ErrorCode:
         partition = _partition(topics[_reference(topic)], item.partition_index)
         return partition if isinstance(partition, ErrorCode) else codes[partition]
 
     return await _response(request, code_of)
 
 
-async def _commit(request: Request, commit: CommitOffsets) -> dict[TopicPartition, ErrorCode]:
+async def _commit(request: AnyRequest, commit: CommitOffsets) -> dict[TopicPartition, ErrorCode]:
     try:
         committed = await coordinator(request).commit(commit)
     except CoordinatorError as error:
@@ -103,11 +110,11 @@ async def _commit(request: Request, commit: CommitOffsets) -> dict[TopicPartitio
     return dict(committed.partitions)
 
 
-def _reference(topic: Any) -> tuple[str, bytes]:
+def _reference(topic: _NamedTopic) -> tuple[str, bytes]:
     return topic.name or "", topic.topic_id or NO_TOPIC_ID
 
 
-def _find(request: Request, topic: Any) -> TopicState | ErrorCode:
+def _find(request: AnyRequest, topic: _NamedTopic) -> TopicState | ErrorCode:
     name, topic_id = _reference(topic)
     if request.version < _TOPIC_IDS_FROM and not name:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -122,14 +129,17 @@ def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | Er
     return TopicPartition(topic.name, PartitionIndex(index))
 
 
-def _as_version(request: Request, code: ErrorCode) -> ErrorCode:
-    """Clients of before KIP-848 know no member epochs."""
+def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
+    """Return the code in a form that clients of this version know: older ones than KIP-848 have no member epochs."""
     if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _CONSUMER_PROTOCOL_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     return code
 
 
-async def _response(request: Request, code_of: Callable[[Any, Any], ErrorCode]) -> Message:
+async def _response(
+    request: Request[OffsetCommitRequest],
+    code_of: Callable[[_NamedTopic, _NamedPartition], ErrorCode],
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             _Topic(

@@ -1,18 +1,18 @@
 """OffsetFetch: committed offsets of one group, or of several from version 8 on.
 
-Version 10 names topics by id. Offsets go with their topic, so an id that is not known has none.
+Version 10 names topics by id. Deleting a topic deletes its offsets, so an unknown id has none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommittedOffset, FetchedOffsets, FetchOffsets
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import Operation, ResourceType
@@ -20,45 +20,69 @@ from odradek_protocol.identity import (
     NO_TOPIC_ID,
     GroupId,
     MemberId,
+    Offset,
     PartitionIndex,
     TopicName,
     TopicPartition,
 )
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, OffsetFetchResponse, uuid_of
+from odradek_protocol.kafka.messages import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    uuid_of,
+)
 from odradek_protocol.metadata.image import TopicState
 
 _BATCHED_FROM: Final = 8
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 _GROUP_ERROR_FROM: Final = 2
-_Group: Final = OffsetFetchResponse.OffsetFetchResponseGroup
-_GroupTopic: Final = _Group.OffsetFetchResponseTopics
-_GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
-_Topic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
-_Partition: Final = _Topic.OffsetFetchResponsePartition
+_NamedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+_Group = OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopic = _Group.OffsetFetchResponseTopics
+_GroupPartition = _GroupTopic.OffsetFetchResponsePartitions
+_Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+_Partition = _Topic.OffsetFetchResponsePartition
+
+
+_NOTHING_COMMITTED: Final = CommittedOffset(offset=Offset(-1))
+
+
+class _NamedTopic(NamedTuple):
+    """A topic in a request, which older versions name by name and newer ones by id."""
+
+    name: str
+    topic_id: bytes
+    partition_indexes: list[int]
 
 
 class _Selection(NamedTuple):
-    """What a request names of one group: `partitions`, None for all, and topics that it does not get."""
+    """The partitions that a request names of one group (None: all of them), and the topics that it is refused."""
 
     partitions: list[TopicPartition] | None
-    refused: list[tuple[Any, ErrorCode]]
+    refused: list[tuple[_NamedTopic, ErrorCode]]
 
 
-@handles(ApiKey.OFFSET_FETCH, needs=has_groups)
-async def offset_fetch(request: Request) -> Message:
-    """Offsets of the partitions that are named, or of all that have one."""
+@handles(OffsetFetchRequest, needs=has_groups)
+async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
+    """Return the offsets of the partitions named, or of all that have one."""
     message = request.message
     if request.version >= _BATCHED_FROM:
-        groups = {group.group_id: group for group in message.groups}  # each is answered once
+        groups = {group.group_id: group for group in message.groups}  # one result each
         return OffsetFetchResponse(
             groups=[
                 await _group(request, group) async for group in request.in_turns(groups.values())
             ]
         )
-    selection = await _select(request, message.topics)
+    topics_named = (
+        None
+        if message.topics is None
+        else (
+            _NamedTopic(topic.name, NO_TOPIC_ID, topic.partition_indexes)
+            for topic in message.topics
+        )
+    )
+    selection = await _select(request, topics_named)
     fetched = await _fetch(request, message.group_id, selection, None, -1)
     if fetched.error is not ErrorCode.NONE:
         offsets = dict.fromkeys(selection.partitions or ())
@@ -67,23 +91,32 @@ async def offset_fetch(request: Request) -> Message:
     topics = [
         _Topic(
             name=name,
-            partitions=[
-                _item(_Partition, *offset, code) async for offset in request.in_turns(offsets)
-            ],
+            partitions=[_partition(*offset, code) async for offset in request.in_turns(offsets)],
         )
         async for name, offsets in request.in_turns(_by_topic(fetched).items())
     ]
     if fetched.error is ErrorCode.NONE:
         topics += [
-            _Topic(name=topic.name, partitions=_refusals(_Partition, topic, refusal))
+            _Topic(
+                name=topic.name,
+                partitions=[_partition(index, None, refusal) for index in topic.partition_indexes],
+            )
             async for topic, refusal in request.in_turns(selection.refused)
         ]
     return OffsetFetchResponse(error_code=fetched.error, topics=topics)
 
 
-async def _group(request: Request, group: Any) -> Any:
+async def _group(request: AnyRequest, group: _NamedGroup) -> _Group:
     is_member = request.version >= _CONSUMER_PROTOCOL_FROM and group.member_id is not None
-    selection = await _select(request, group.topics)
+    topics_named = (
+        None
+        if group.topics is None
+        else (
+            _NamedTopic(topic.name or "", topic.topic_id or NO_TOPIC_ID, topic.partition_indexes)
+            for topic in group.topics
+        )
+    )
+    selection = await _select(request, topics_named)
     fetched = await _fetch(
         request,
         group.group_id,
@@ -95,30 +128,32 @@ async def _group(request: Request, group: Any) -> Any:
     async for name, offsets in request.in_turns(_by_topic(fetched).items()):
         state = request.services.image.topic(name)
         if state is None and request.version >= _TOPIC_IDS_FROM:
-            continue  # deleted meanwhile: it has no id any more, and its offsets go
+            continue  # the topic was deleted meanwhile; its offsets follow
         topics.append(
             _GroupTopic(
                 name=name,
                 topic_id=uuid_of(NO_TOPIC_ID if state is None else state.topic_id),
                 partitions=[
-                    _item(_GroupPartition, *one, ErrorCode.NONE)
-                    async for one in request.in_turns(offsets)
+                    _group_partition(*offset, ErrorCode.NONE)
+                    async for offset in request.in_turns(offsets)
                 ],
             )
         )
     if fetched.error is ErrorCode.NONE:
         topics += [
             _GroupTopic(
-                name=topic.name or "",
-                topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
-                partitions=_refusals(_GroupPartition, topic, refusal),
+                name=topic.name,
+                topic_id=uuid_of(topic.topic_id),
+                partitions=[
+                    _group_partition(index, None, refusal) for index in topic.partition_indexes
+                ],
             )
             async for topic, refusal in request.in_turns(selection.refused)
         ]
     return _Group(group_id=group.group_id, error_code=fetched.error, topics=topics)
 
 
-async def _select(request: Request, topics: Iterable[Any] | None) -> _Selection:
+async def _select(request: AnyRequest, topics: Iterable[_NamedTopic] | None) -> _Selection:
     if topics is None:
         return _Selection(None, [])
     selection = _Selection([], [])
@@ -134,8 +169,8 @@ async def _select(request: Request, topics: Iterable[Any] | None) -> _Selection:
     return selection
 
 
-def _name(request: Request, topic: Any) -> TopicName | ErrorCode:
-    """The topic's name, whether it is there or not; by id it must be there."""
+def _name(request: AnyRequest, topic: _NamedTopic) -> TopicName | ErrorCode:
+    """Return the topic's name, whether the topic exists or not; by id it must exist."""
     if request.version >= _TOPIC_IDS_FROM:
         state = find_topic(request, None, topic.topic_id, Operation.DESCRIBE)
         return state.name if isinstance(state, TopicState) else state
@@ -145,7 +180,7 @@ def _name(request: Request, topic: Any) -> TopicName | ErrorCode:
 
 
 async def _fetch(
-    request: Request,
+    request: AnyRequest,
     group_id: str,
     selection: _Selection,
     member_id: str | None,
@@ -180,15 +215,25 @@ def _by_topic(
     return topics
 
 
-def _refusals(item_type: Any, topic: Any, code: ErrorCode) -> list[Any]:
-    return [_item(item_type, index, None, code) for index in topic.partition_indexes]
-
-
-def _item(item_type: Any, index: int, committed: CommittedOffset | None, code: ErrorCode) -> Any:
-    return item_type(
+def _partition(index: int, committed: CommittedOffset | None, code: ErrorCode) -> _Partition:
+    offset = committed or _NOTHING_COMMITTED
+    return _Partition(
         partition_index=index,
-        committed_offset=-1 if committed is None else committed.offset,
-        committed_leader_epoch=-1 if committed is None else committed.leader_epoch,
-        metadata="" if committed is None else committed.metadata,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        error_code=code,
+    )
+
+
+def _group_partition(
+    index: int, committed: CommittedOffset | None, code: ErrorCode
+) -> _GroupPartition:
+    offset = committed or _NOTHING_COMMITTED
+    return _GroupPartition(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
         error_code=code,
     )

@@ -1,35 +1,39 @@
-"""DeleteRecords: moves the log's start, at the leader; the client asks the leaders itself."""
+"""DeleteRecords: raises a partition's log start offset. Clients send it to each leader."""
 
 from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
 from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import Offset, PartitionIndex, TopicName
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import DeleteRecordsResponse, Message
+from odradek_protocol.kafka.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 
 DELETED_AT_ONCE: Final = 100
-_Topic: Final = DeleteRecordsResponse.DeleteRecordsTopicResult
-_Partition: Final = _Topic.DeleteRecordsPartitionResult
+_Deletion = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition
+_Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
+_Partition = _Topic.DeleteRecordsPartitionResult
 
 
-@handles(ApiKey.DELETE_RECORDS)
-async def delete_records(request: Request) -> Message:
-    """Each partition on its own, `DELETED_AT_ONCE` at a time: each waits for its replicas."""
-    named = [(topic.name, one) for topic in request.message.topics for one in topic.partitions]
-    deleted: list[Any] = []
-    for start in range(0, len(named), DELETED_AT_ONCE):
-        at_once = named[start : start + DELETED_AT_ONCE]
-        deleted += await asyncio.gather(*(_delete(request, *one) for one in at_once))
-        if len(named) > DELETED_AT_ONCE:
+@handles(DeleteRecordsRequest)
+async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+    """Delete in each partition, `DELETED_AT_ONCE` at a time: each waits for its replicas."""
+    deletions = [
+        (topic.name, deletion) for topic in request.message.topics for deletion in topic.partitions
+    ]
+    deleted: list[_Partition] = []
+    for start in range(0, len(deletions), DELETED_AT_ONCE):
+        at_once = deletions[start : start + DELETED_AT_ONCE]
+        deleted += await asyncio.gather(
+            *(_delete(request, topic, deletion) for topic, deletion in at_once)
+        )
+        if len(deletions) > DELETED_AT_ONCE:
             await request.pace.turn()
     results = iter(deleted)
     return DeleteRecordsResponse(
@@ -40,7 +44,9 @@ async def delete_records(request: Request) -> Message:
     )
 
 
-async def _delete(request: Request, topic: str, wanted: Any) -> Any:
+async def _delete(
+    request: Request[DeleteRecordsRequest], topic: str, deletion: _Deletion
+) -> _Partition:
     if not request.allows_topic(Operation.DELETE, topic):
         outcome = OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     elif topic in INTERNAL_TOPICS:
@@ -48,12 +54,12 @@ async def _delete(request: Request, topic: str, wanted: Any) -> Any:
     else:
         outcome = await request.services.partitions.delete_records(
             TopicName(topic),
-            PartitionIndex(wanted.partition_index),
-            Offset(wanted.offset),
+            PartitionIndex(deletion.partition_index),
+            Offset(deletion.offset),
             timeout_ms=max(request.message.timeout_ms, 0),
         )
     return _Partition(
-        partition_index=wanted.partition_index,
+        partition_index=deletion.partition_index,
         low_watermark=outcome.offset,
         error_code=outcome.error,
     )

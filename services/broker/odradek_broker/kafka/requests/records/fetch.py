@@ -1,8 +1,8 @@
 """Fetch: buffers of the log, or slices of its files, to the client without a copy; waits for `min_bytes` or `max_wait`.
 
-Partitions are served in the client's order, each only to who may READ its topic. What clients ask
-for is clipped: `fetch.max.bytes` in all, a minute of waiting. A consumer's replica id is -1; nobody
-else fetches here, as followers have their own stream.
+Partitions are served in the client's order, each only if the caller may READ its topic. The broker bounds what clients
+ask for: `fetch.max.bytes` in all, and a minute of waiting. A consumer's replica id is -1; only consumers fetch here, as
+followers have a stream of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from odradek_broker.access.quotas import FETCH_RATE
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Encoded, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
@@ -26,7 +26,6 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.fetch import (
     PARTITIONS_A_STEP,
@@ -42,17 +41,17 @@ from odradek_runtime.clock import monotonic_ms
 
 WAIT_MS_MAX: Final = 60_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A fetch of more is answered in turns with everybody else."""
+"""A longer fetch is served in turns with other work."""
 _READ_COMMITTED: Final = 1
 _NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 
-@handles(ApiKey.FETCH, decode=decode_fetch)
-async def fetch(request: Request) -> Encoded:
-    """Read, wait if need be, and answer with what there is."""
-    message: FetchRequest = request.message
+@handles(FetchRequest, decode=decode_fetch)
+async def fetch(request: Request[FetchRequest]) -> Encoded:
+    """Read, wait for records if there are too few, and return what there is."""
+    message = request.message
     services = request.services
     begun = services.fetch_sessions.begin(
         message,
@@ -69,11 +68,13 @@ async def fetch(request: Request) -> Encoded:
     if message.replica_id >= 0:
         outcomes = [_INCONSISTENT] * len(begun.wanted)
     elif is_long:
-        outcomes = [_refused(request, one) async for one in request.in_turns(begun.wanted)]
+        outcomes = [_refused(request, wanted) async for wanted in request.in_turns(begun.wanted)]
     else:
-        outcomes = [_refused(request, one) for one in begun.wanted]
+        outcomes = [_refused(request, wanted) for wanted in begun.wanted]
     wants = [
-        _want(one) for one, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
+        _want(wanted)
+        for wanted, refused in zip(begun.wanted, outcomes, strict=True)
+        if refused is None
     ]
     if is_long:
         await request.pace.turn()
@@ -82,7 +83,7 @@ async def fetch(request: Request) -> Encoded:
         bytes_max = services.unsent.room_for(bytes_max)
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
-        wait_ms = 0  # an error is told at once
+        wait_ms = 0  # an error is reported at once
     read = iter(
         await services.partitions.fetch(
             wants,
@@ -91,19 +92,19 @@ async def fetch(request: Request) -> Encoded:
             wait_ms_max=wait_ms,
             read_committed=message.isolation_level == _READ_COMMITTED,
             client_rack=message.rack,
-            # Slices of files must leave as soon as they were gated: a long response does not.
+            # Slices of files must be sent as soon as they have passed the gate; a long response is not.
             may_send_files=not request.session.is_encrypted and not is_long,
             pace=request.pace if is_long else None,
         )
         if wants
         else ()
     )
-    steps = _encode_steps(request, begun, [one or next(read) for one in outcomes])
+    steps = _encode_steps(request, begun, [outcome or next(read) for outcome in outcomes])
     return await request.pace.run(steps) if is_long else _in_one_piece(steps)
 
 
-def _may_read(request: Request, wanted: Wanted) -> bool:
-    """Whether a session may remember the partition. A topic that is not there yet may come."""
+def _may_read(request: AnyRequest, wanted: Wanted) -> bool:
+    """Whether a session may keep the partition. A topic that does not exist yet may be created later."""
     if not request.services.authorizer.is_on:
         return True
     name = wanted.name
@@ -113,7 +114,7 @@ def _may_read(request: Request, wanted: Wanted) -> bool:
     return request.sees(Operation.READ, ResourceType.TOPIC, name)
 
 
-def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
+def _refused(request: AnyRequest, wanted: Wanted) -> ReadOutcome | None:
     name = wanted.name
     if name is None:
         topic = request.services.image.topics.get(wanted.topic_id)
@@ -121,7 +122,7 @@ def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
             return _UNKNOWN_TOPIC_ID
         name = topic.name
         if not request.allows_topic(Operation.READ, name):
-            # Who may not even see the topic is told what is told of a topic that is not there.
+            # A caller that may not even see the topic gets the error of a topic that does not exist.
             return (
                 _NOT_ALLOWED
                 if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
@@ -132,15 +133,15 @@ def _refused(request: Request, wanted: Wanted) -> ReadOutcome | None:
 
 
 def _want(wanted: Wanted) -> FetchWant:
-    one = wanted.partition
+    partition = wanted.partition
     return FetchWant(
         topic=wanted.name,
         topic_id=wanted.topic_id if wanted.name is None else None,
-        partition=PartitionIndex(one.partition),
-        offset=Offset(one.offset),
-        bytes_max=max(0, one.bytes_max),
-        current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
-        last_fetched_epoch=LeaderEpoch(one.last_fetched_epoch),
+        partition=PartitionIndex(partition.partition),
+        offset=Offset(partition.offset),
+        bytes_max=max(0, partition.bytes_max),
+        current_leader_epoch=LeaderEpoch(partition.current_leader_epoch),
+        last_fetched_epoch=LeaderEpoch(partition.last_fetched_epoch),
     )
 
 
@@ -154,13 +155,13 @@ def _in_one_piece(steps: Generator[None, None, Encoded]) -> Encoded:
 
 
 def _encode_steps(
-    request: Request,
+    request: AnyRequest,
     begun: Begun,
     outcomes: Sequence[ReadOutcome],
     *,
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, Encoded]:
-    """The answer; of an incremental session only what changed. The gate is asked here, last."""
+    """Encode the response, for an incremental session only what changed. Each outcome passes the gate here, last."""
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []
     size_bytes = 0
@@ -171,7 +172,7 @@ def _encode_steps(
         outcome = request.services.partitions.gate_read(topic, index, ungated)
         size_bytes += outcome.size_bytes
         if begun.session is not None:
-            belongs = begun.session.note_answer(
+            belongs = begun.session.note_response(
                 wanted.key,
                 error=outcome.error,
                 high_watermark=outcome.high_watermark,
@@ -193,7 +194,7 @@ def _encode_steps(
     )
     buffers, size = yield from encode_fetch_steps(
         request.version,
-        [TopicData(one.name, one.topic_id, data) for one, data in topics.values()],
+        [TopicData(topic.name, topic.topic_id, data) for topic, data in topics.values()],
         throttle_ms=request.throttle_ms,
         error_code=error,
         session_id=begun.session.id if begun.session is not None else 0,
@@ -210,7 +211,7 @@ def _data(index: int, outcome: ReadOutcome, leader: CurrentLeader | None) -> Par
         outcome.high_watermark,
         outcome.last_stable_offset,
         outcome.log_start_offset,
-        None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted],
+        None if aborted is None else [(txn.producer_id, txn.first_offset) for txn in aborted],
         outcome.preferred_read_replica,
         outcome.records if outcome.file_slice is None else (outcome.file_slice,),
         outcome.size_bytes,

@@ -1,15 +1,14 @@
-"""Fetch sessions (KIP-227): what a client fetches is remembered, and only changes are exchanged.
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and they exchange only changes.
 
     full request, epoch 0 --> new session, epoch 1 expected next
     incremental, epoch n  --> partitions added, changed or forgotten; n + 1 expected next
-    epoch -1              --> the session is dropped, and the request is answered whole
+    epoch -1              --> the session is dropped, and the response is full
 
-An incremental answer leaves out partitions of which nothing changed since the last one. The
-sessions of a broker are bounded, and so are the bytes that they take, together and of one owner
-(`odradek_runtime.budget.shares`): the one used least recently goes, if it rested long enough;
-otherwise the newcomer gets no session (id 0) and goes on with full requests. So does whoever may not
-read everything that it fetches: nothing is remembered of a topic that its client may not read. A
-session belongs to its principal: the id of another one's is not found.
+An incremental response omits partitions in which nothing changed since the last one. The sessions of a broker are
+bounded, and so are the bytes that they take, together and by owner (`odradek_runtime.budget.shares`). The least
+recently used session makes room if it has been idle long enough; otherwise a new client gets no session (id 0) and goes
+on with full requests. So does a client that may not read everything that it fetches: a session holds nothing of a topic
+that its client may not read. A session belongs to its principal; for others its id is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
 BYTES_MAX: Final = 96 << 20  # of all sessions: about 100,000 partitions
 OWNER_BYTES_MAX: Final = 64 << 20
-PARTITION_BYTES: Final = 700  # of one partition that is remembered, without its topic's name
+PARTITION_BYTES: Final = 700  # of one partition in a session, without its topic's name
 _EPOCH_MAX: Final = (1 << 31) - 1
 _FINAL_EPOCH: Final = -1
 
@@ -36,7 +35,7 @@ Key = tuple[TopicName | TopicId, PartitionIndex]
 
 
 class Wanted(NamedTuple):
-    """One partition of a fetch: the topic as the client names it, and what it wants."""
+    """One partition of a fetch: the topic as the client names it, and what the client wants of it."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -44,7 +43,7 @@ class Wanted(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The name or the id, and the index."""
+        """The topic's name, or else its id, and the partition's index."""
         topic = self.topic_id if self.name is None else self.name
         return topic, PartitionIndex(self.partition.partition)
 
@@ -59,7 +58,7 @@ class _Remembered:
 
 
 class FetchSession:
-    """One client's partitions, in the order in which they are to be served."""
+    """One client's partitions, in the order in which to serve them."""
 
     __slots__ = (
         "_partitions",
@@ -88,14 +87,14 @@ class FetchSession:
         return len(self._partitions)
 
     def update(self, request: FetchRequest) -> None:
-        """Add, change and forget what the request says."""
+        """Add, change and forget partitions as the request says."""
         for wanted in wanted_of(request):
-            known = self._partitions.get(wanted.key)
-            if known is None:
+            remembered = self._partitions.get(wanted.key)
+            if remembered is None:
                 self._partitions[wanted.key] = _Remembered(wanted)
                 self.size_bytes += _size_bytes(wanted.name)
             else:
-                known.wanted = wanted
+                remembered.wanted = wanted
         for topic in request.forgotten:
             name = topic.topic_id if topic.name is None else topic.name
             for index in topic.partitions:
@@ -103,10 +102,10 @@ class FetchSession:
                     self.size_bytes -= _size_bytes(topic.name)
 
     def wanted(self) -> Sequence[Wanted]:
-        """Everything, those first that have waited longest for records."""
-        return [one.wanted for one in self._partitions.values()]
+        """Return all partitions, those first that have waited longest for records."""
+        return [remembered.wanted for remembered in self._partitions.values()]
 
-    def note_answer(
+    def note_response(
         self,
         key: Key,
         *,
@@ -116,32 +115,32 @@ class FetchSession:
         has_records: bool,
         says_more: bool,
     ) -> bool:
-        """Whether a partition belongs into the next incremental answer; takes note that it goes.
+        """Note that a partition's state is sent, and return whether the next incremental response needs it.
 
-        `says_more`: a preferred replica or a divergence. Who got records goes to the end of the
-        line, so that a busy partition does not starve the others (KIP-74).
+        `says_more`: the response names a preferred replica or a divergence. A partition that got records goes
+        to the end of the line, so that a busy one does not starve the others (KIP-74).
         """
-        known = self._partitions.get(key)
-        if known is None:
+        remembered = self._partitions.get(key)
+        if remembered is None:
             return True
         changed = (
             has_records
             or says_more
             or error is not ErrorCode.NONE
-            or known.high_watermark != high_watermark
-            or known.log_start_offset != log_start_offset
+            or remembered.high_watermark != high_watermark
+            or remembered.log_start_offset != log_start_offset
         )
-        known.high_watermark = high_watermark
-        known.log_start_offset = log_start_offset
+        remembered.high_watermark = high_watermark
+        remembered.log_start_offset = log_start_offset
         if error is not ErrorCode.NONE:
-            known.high_watermark = -1  # so that the recovery is told as well
+            remembered.high_watermark = -1  # so that the recovery is reported as well
         if has_records:
             self._partitions.move_to_end(key)
         return changed
 
 
 class Begun(NamedTuple):
-    """How a request is to be answered. With an error, only that is told."""
+    """The session of a request and the partitions to serve. With an error, the response has nothing but it."""
 
     error: ErrorCode
     session: FetchSession | None
@@ -175,41 +174,45 @@ class FetchSessions:
         now_ms: int,
         may_read: Callable[[Wanted], bool] = lambda _: True,
     ) -> Begun:
-        """Find, make or drop the session that a request speaks of. The session's bytes are the
-        owner's, and it is for partitions that the client `may_read`."""
+        """Find, create or drop the session that a request names.
+
+        The session's bytes count against the owner's share. It holds only partitions that the client `may_read`.
+        """
         if request.session_epoch in (0, _FINAL_EPOCH):
-            found = self._sessions.get(request.session_id)
-            if found is not None and found.principal == principal:
-                self._drop(found)
+            previous = self._sessions.get(request.session_id)
+            if previous is not None and previous.principal == principal:
+                self._drop(previous)
             wanted = list(wanted_of(request))
-            session = None
+            new_session = None
             if (
                 request.session_epoch == 0
                 and wanted
                 and all(map(may_read, wanted))
-                and self._has_room(owner, sum(_size_bytes(one.name) for one in wanted), now_ms)
+                and self._has_room(
+                    owner, sum(_size_bytes(partition.name) for partition in wanted), now_ms
+                )
             ):
-                session = self._new(principal, owner, uses_ids, now_ms)
-                self._update(session, request)
-            return Begun(ErrorCode.NONE, session, wanted, False)
-        found = self._sessions.get(request.session_id)
-        if found is None or found.principal != principal:
+                new_session = self._new(principal, owner, uses_ids, now_ms)
+                self._update(new_session, request)
+            return Begun(ErrorCode.NONE, new_session, wanted, False)
+        session = self._sessions.get(request.session_id)
+        if session is None or session.principal != principal:
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
-        if found.uses_ids != uses_ids:
+        if session.uses_ids != uses_ids:
             return Begun(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, (), True)
-        if found.next_epoch != request.session_epoch:
+        if session.next_epoch != request.session_epoch:
             return Begun(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, (), True)
-        found.next_epoch = found.next_epoch % _EPOCH_MAX + 1
-        found.used_at_ms = now_ms
-        self._sessions.move_to_end(found.id)
+        session.next_epoch = session.next_epoch % _EPOCH_MAX + 1
+        session.used_at_ms = now_ms
+        self._sessions.move_to_end(session.id)
         if not all(map(may_read, wanted_of(request))):
-            self._drop(found)
+            self._drop(session)
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
-        self._update(found, request)
-        if self.shares.refusal(found.owner, 0, "bytes") is not None:
-            self._drop(found)
+        self._update(session, request)
+        if self.shares.refusal(session.owner, 0, "bytes") is not None:
+            self._drop(session)
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
-        return Begun(ErrorCode.NONE, found, found.wanted(), True)
+        return Begun(ErrorCode.NONE, session, session.wanted(), True)
 
     def _update(self, session: FetchSession, request: FetchRequest) -> None:
         before = session.size_bytes
@@ -222,7 +225,7 @@ class FetchSessions:
         self.shares.give_back(session.owner, session.size_bytes)
 
     def _has_room(self, owner: str, size_bytes: int, now_ms: int) -> bool:
-        """For a session of so many bytes; those that rest give way."""
+        """Make room for a session of that size, by dropping idle ones; return whether there is room."""
         while size_bytes <= self.shares.owner_max and self._sessions_max:
             is_full = len(self._sessions) >= self._sessions_max
             if not is_full and self.shares.has_room(owner, size_bytes):
@@ -254,7 +257,7 @@ def _size_bytes(name: str | None) -> int:
 
 
 def wanted_of(request: FetchRequest) -> Iterator[Wanted]:
-    """The partitions that a request names, in its order."""
+    """Yield the partitions that a request names, in its order."""
     for topic in request.topics:
         for partition in topic.partitions:
             yield Wanted(topic.name, topic.topic_id, partition)

@@ -1,9 +1,8 @@
 """Produce: batches from the client's frame to the leaders' logs, without a copy and without a task.
 
-All partitions are appended before this returns, in the order of the request, so the next request
-of the connection may be begun while this one waits for replicas (`is_ordered`). Errors are per
-partition. acks=0 is answered by nothing at all; Kafka closes the connection on an error there, so
-that the client notices: so do we.
+All partitions are appended, in the order of the request, before the handler returns. The connection may therefore begin
+its next request while this one waits for replicas (`is_ordered`). Errors are per partition. A request with acks=0 has
+no response; on an error the broker closes the connection instead, as Kafka does, so that the client notices.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Final
 from odradek_broker.access.quotas import PRODUCE_RATE
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import (
-    NO_ANSWER,
+    NO_RESPONSE,
     CloseConnection,
     Encoded,
-    NoAnswer,
+    NoResponse,
     Request,
 )
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
@@ -26,30 +25,31 @@ from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import Topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.leader_hints import CurrentLeader
 from odradek_protocol.kafka.produce import (
-    PartitionAnswer,
+    PartitionResponse,
     ProduceRequest,
     ProduceTopic,
-    TopicAnswer,
+    TopicResponse,
     decode_produce,
     encode_produce_response,
 )
 
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A request for more is appended in turns with everybody else: 8 ms of the loop."""
+"""A longer request is appended in turns with other work: so many partitions take 8 ms of the loop."""
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
 _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@handles(ApiKey.PRODUCE, decode=decode_produce, is_ordered=True)
-def produce(request: Request) -> Encoded | NoAnswer | Awaitable[Encoded | NoAnswer]:
-    """Append everything; the answer is there when all of it is replicated as `acks` says."""
+@handles(ProduceRequest, decode=decode_produce, is_ordered=True)
+def produce(
+    request: Request[ProduceRequest],
+) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
+    """Append all batches; the response is complete when all are replicated as `acks` demands."""
     topics = request.message.topics
     if sum([len(topic.partitions) for topic in topics]) > PARTITIONS_AT_ONCE:
         return _Produce(request).start_in_turns()
@@ -57,24 +57,24 @@ def produce(request: Request) -> Encoded | NoAnswer | Awaitable[Encoded | NoAnsw
 
 
 class _Produce:
-    """One request under way: counts the partitions whose outcome is still unknown."""
+    """A request in progress: counts the partitions whose outcome is not known yet."""
 
-    __slots__ = ("_answer", "_message", "_outcomes", "_request", "_unknown")
+    __slots__ = ("_message", "_outcomes", "_request", "_response", "_unknown")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request[ProduceRequest]) -> None:
         self._request = request
         self._message: ProduceRequest = request.message
         self._outcomes: list[list[ProduceOutcome | None]] = []
-        self._unknown = 1  # ours, until all partitions were begun
-        self._answer: asyncio.Future[Encoded] | None = None
+        self._unknown = 1  # one more than partitions, until all of them have begun
+        self._response: asyncio.Future[Encoded] | None = None
 
-    def start(self) -> Encoded | NoAnswer | asyncio.Future[Encoded]:
+    def start(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
         for _ in self._append_all():
             pass
         return self._appended()
 
-    async def start_in_turns(self) -> Encoded | NoAnswer:
-        """Of many partitions: with turns for others between them."""
+    async def start_in_turns(self) -> Encoded | NoResponse:
+        """Append many partitions, with turns for other work between them."""
         await self._request.pace.run(self._append_all())
         appended = self._appended()
         return await appended if isinstance(appended, asyncio.Future) else appended
@@ -104,13 +104,13 @@ class _Produce:
         self._unknown -= 1
         self._throttle(size_bytes)
 
-    def _appended(self) -> Encoded | NoAnswer | asyncio.Future[Encoded]:
+    def _appended(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
         if self._message.acks == 0:
-            return self._unanswered()
+            return self._without_response()
         if not self._unknown:
             return self._encode()
-        self._answer = asyncio.get_running_loop().create_future()
-        return self._answer
+        self._response = asyncio.get_running_loop().create_future()
+        return self._response
 
     def _append(
         self,
@@ -125,9 +125,9 @@ class _Produce:
         def done(outcome: ProduceOutcome) -> None:
             outcomes[number] = outcome
             self._unknown -= 1
-            answer = self._answer
-            if not self._unknown and answer is not None and not answer.done():
-                answer.set_result(self._encode())
+            response = self._response
+            if not self._unknown and response is not None and not response.done():
+                response.set_result(self._encode())
 
         self._request.services.partitions.produce(
             topic.topic_id if topic.name is None else name,
@@ -141,8 +141,8 @@ class _Produce:
     def _name(self, topic: ProduceTopic) -> TopicName | None:
         if topic.name is not None:
             return topic.name
-        found = self._request.services.image.topics.get(topic.topic_id)
-        return None if found is None else found.name
+        state = self._request.services.image.topics.get(topic.topic_id)
+        return None if state is None else state.name
 
     def _refused_all(self) -> ProduceOutcome | None:
         transactional_id = self._message.transactional_id
@@ -165,14 +165,14 @@ class _Produce:
             PRODUCE_RATE, request.session.principal, request.client_id, size_bytes
         )
 
-    def _unanswered(self) -> NoAnswer:
+    def _without_response(self) -> NoResponse:
         if any(
-            one is not None and one.error is not ErrorCode.NONE
+            outcome is not None and outcome.error is not ErrorCode.NONE
             for outcomes in self._outcomes
-            for one in outcomes
+            for outcome in outcomes
         ):
             raise CloseConnection("a produce with acks=0 failed, and nothing else would tell")
-        return NO_ANSWER
+        return NO_RESPONSE
 
     def _encode(self) -> Encoded:
         request = self._request
@@ -180,11 +180,13 @@ class _Produce:
         leaders: list[CurrentLeader] = []
         for topic, outcomes in zip(self._message.topics, self._outcomes, strict=True):
             ref: Topic = topic.topic_id if topic.name is None else topic.name
-            answers = []
+            partitions = []
             for partition, outcome in zip(topic.partitions, outcomes, strict=True):
                 assert outcome is not None, (ref, partition.partition)
-                answers.append(self._partition_answer(ref, partition.partition, outcome, leaders))
-            topics.append(TopicAnswer(topic.name, topic.topic_id, answers))
+                partitions.append(
+                    self._partition_response(ref, partition.partition, outcome, leaders)
+                )
+            topics.append(TopicResponse(topic.name, topic.topic_id, partitions))
         body = encode_produce_response(
             request.version,
             topics,
@@ -193,16 +195,16 @@ class _Produce:
         )
         return Encoded((body,), len(body))
 
-    def _partition_answer(
+    def _partition_response(
         self, topic: Topic, index: int, outcome: ProduceOutcome, leaders: list[CurrentLeader]
-    ) -> PartitionAnswer:
+    ) -> PartitionResponse:
         partitions = self._request.services.partitions
         outcome = partitions.gate_produce(
             topic, PartitionIndex(index), outcome, acks=self._message.acks
         )
         error = outcome.error
         if error is ErrorCode.NONE:
-            return PartitionAnswer(
+            return PartitionResponse(
                 index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset
             )
         leader = None
@@ -210,7 +212,7 @@ class _Produce:
             now = partitions.leader_of(topic, PartitionIndex(index))
             leader = CurrentLeader(now.broker_id, now.leader_epoch)
             leaders.append(leader)
-        return PartitionAnswer(
+        return PartitionResponse(
             index,
             error,
             NO_OFFSET,

@@ -1,74 +1,81 @@
-"""CreatePartitions: more partitions for topics that there are."""
+"""CreatePartitions: adds partitions to existing topics."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from odradek_broker.access.quotas import MUTATION_RATE
-from odradek_broker.kafka.forwarding import Unanswered, ask_controller, change
+from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.kafka.requests.topics.create_topics import PARTITIONS_MAX
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import Operation
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import CreatePartitionsResponse, Message
+from odradek_protocol.kafka.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+)
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
-_Result: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
+_Topic = CreatePartitionsRequest.CreatePartitionsTopic
+_Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-@handles(ApiKey.CREATE_PARTITIONS)
-async def create_partitions(request: Request) -> Message:
-    """Each topic on its own."""
+@handles(CreatePartitionsRequest)
+async def create_partitions(request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
+    """Add partitions to each topic. Each topic has a result of its own."""
     message = request.message
-    results: list[Any] = [None] * len(message.topics)
-    wanted: list[int] = []
-    more = 0
+    results: list[_Result] = []
+    valid: list[int] = []
+    new_partitions = 0
     seen: set[str] = set()
-    async for number, one in request.in_turns(enumerate(message.topics)):
-        found = find_topic(request, one.name, None, Operation.ALTER)
-        if one.name in seen:
-            found = ErrorCode.INVALID_REQUEST
-        seen.add(one.name)
-        if isinstance(found, ErrorCode):
-            results[number] = _Result(name=one.name, error_code=found)
+    async for number, topic in request.in_turns(enumerate(message.topics)):
+        state = find_topic(request, topic.name, None, Operation.ALTER)
+        if topic.name in seen:
+            state = ErrorCode.INVALID_REQUEST
+        seen.add(topic.name)
+        if isinstance(state, ErrorCode):
+            results.append(_Result(name=topic.name, error_code=state))
         else:
-            wanted.append(number)
-            more += min(max(one.count - len(found.partitions), 1), PARTITIONS_MAX)
-    if wanted:
+            results.append(_Result(name=topic.name))
+            valid.append(number)
+            new_partitions += min(max(topic.count - len(state.partitions), 1), PARTITIONS_MAX)
+    if valid:
         request.throttle_ms = request.services.quotas.throttle_ms(
-            MUTATION_RATE, request.session.principal, request.client_id, more
+            MUTATION_RATE, request.session.principal, request.client_id, new_partitions
         )
-        asked = pb.CreatePartitionsRequest(
+        command = pb.CreatePartitionsRequest(
             topics=[
                 await _new_partitions(request, message.topics[number])
-                async for number in request.in_turns(wanted)
+                async for number in request.in_turns(valid)
             ],
             validate_only=message.validate_only,
             timeout_ms=message.timeout_ms,
         )
         ask = ask_controller if message.validate_only else change
         try:
-            answer = await ask(request, "CreatePartitions", asked, timeout_ms=message.timeout_ms)
-            answers = [(one.error_code, one.error_message) for one in answer.topics]
-        except Unanswered as unanswered:
-            answers = [(unanswered.code, str(unanswered))] * len(wanted)
-        pairs = zip(wanted, answers, strict=True)
-        async for number, (code, text) in request.in_turns(pairs):
-            results[number] = _Result(
-                name=message.topics[number].name, error_code=code, error_message=text or None
+            response = await ask(
+                request,
+                "CreatePartitions",
+                command,
+                pb.CreatePartitionsResponse,
+                timeout_ms=message.timeout_ms,
             )
+            outcomes = [(result.error_code, result.error_message) for result in response.topics]
+        except ControllerUnavailable as unavailable:
+            outcomes = [(int(unavailable.code), str(unavailable))] * len(valid)
+        pairs = zip(valid, outcomes, strict=True)
+        async for number, (code, text) in request.in_turns(pairs):
+            results[number].error_code = code
+            results[number].error_message = text or None
     return CreatePartitionsResponse(results=results)
 
 
-async def _new_partitions(request: Request, one: Any) -> pb.NewPartitions:
+async def _new_partitions(request: AnyRequest, topic: _Topic) -> pb.NewPartitions:
     return pb.NewPartitions(
-        name=one.name,
-        total_count=one.count,
+        name=topic.name,
+        total_count=topic.count,
         assignments=[
-            pb.ReplicaAssignment(broker_ids=each.broker_ids)
-            async for each in request.in_turns(one.assignments or ())
+            pb.ReplicaAssignment(broker_ids=assignment.broker_ids)
+            async for assignment in request.in_turns(topic.assignments or ())
         ],
     )

@@ -1,62 +1,67 @@
-"""CreateTopics: checked here for what the wire can get wrong, decided by the controller.
+"""CreateTopics: validates the request's form; the controller decides.
 
-How many partitions one request may create is the controller's to decide, too: it refuses all or none.
+The controller also bounds how many partitions one request may create: it refuses all or none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from odradek_broker.access.quotas import MUTATION_RATE
-from odradek_broker.kafka.forwarding import Unanswered, ask_controller, change
+from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_broker.kafka.requests.configs.config_descriptions import describe_topic
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.requests.configs.describe_configs import describe_topic
 from odradek_protocol.access import Operation, ResourceType
-from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import CreateTopicsResponse, Message, uuid_of
+from odradek_protocol.kafka.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    uuid_of,
+)
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
-PARTITIONS_MAX: Final = 10_000  # what a request is charged for at most
-_Result: Final = CreateTopicsResponse.CreatableTopicResult
-_Config: Final = _Result.CreatableTopicConfigs
+PARTITIONS_MAX: Final = 10_000
+"""Partitions that controller_mutation_rate counts at most for one request."""
+_Topic = CreateTopicsRequest.CreatableTopic
+_Result = CreateTopicsResponse.CreatableTopicResult
+_Config = _Result.CreatableTopicConfigs
 
 
-@handles(ApiKey.CREATE_TOPICS)
-async def create_topics(request: Request) -> Message:
-    """Each topic on its own: what is wrong with one does not stop the others."""
+@handles(CreateTopicsRequest)
+async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
+    """Create topics. Each has a result of its own: an invalid topic does not stop the others."""
     message = request.message
-    names = Counter(one.name for one in message.topics)
+    names = Counter(topic.name for topic in message.topics)
     may_all = request.sees_cluster(Operation.CREATE)
-    results: dict[str, Any] = {}
-    wanted: list[pb.NewTopic] = []
+    results: dict[str, _Result] = {}
+    valid: list[pb.NewTopic] = []
     async for topic in request.in_turns(message.topics):
-        refused = _refused(request, topic, may_all=may_all, is_twice=names[topic.name] > 1)
-        if refused is None:
-            wanted.append(await _new_topic(request, topic))
+        error = _error_of(request, topic, may_all=may_all, is_twice=names[topic.name] > 1)
+        if error is None:
+            valid.append(await _new_topic(request, topic))
         else:
             results[topic.name] = _Result(
-                name=topic.name, error_code=refused[0], error_message=refused[1], configs=None
+                name=topic.name, error_code=error[0], error_message=error[1], configs=None
             )
-    if wanted:
+    if valid:
         request.throttle_ms = request.services.quotas.throttle_ms(
             MUTATION_RATE,
             request.session.principal,
             request.client_id,
             min(
-                sum(max(topic.partition_count, len(topic.assignments), 1) for topic in wanted),
+                sum(max(topic.partition_count, len(topic.assignments), 1) for topic in valid),
                 PARTITIONS_MAX,
             ),
         )
-        results |= await _create(request, wanted)
+        results |= await _create(request, valid)
     return CreateTopicsResponse(topics=[results[name] for name in names])
 
 
-def _refused(
-    request: Request, topic: Any, *, may_all: bool, is_twice: bool
+def _error_of(
+    request: AnyRequest, topic: _Topic, *, may_all: bool, is_twice: bool
 ) -> tuple[ErrorCode, str] | None:
     if not may_all and not request.allows_topic(Operation.CREATE, topic.name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed to create it"
@@ -64,12 +69,12 @@ def _refused(
         return ErrorCode.INVALID_REQUEST, "the request names it twice"
     if error := topic_name_error(topic.name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, error
-    if any(one.value is None for one in topic.configs):
+    if any(config.value is None for config in topic.configs):
         return ErrorCode.INVALID_CONFIG, "a config has no value"
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             return ErrorCode.INVALID_REQUEST, "both an assignment and counts are given"
-        indexes = sorted(one.partition_index for one in topic.assignments)
+        indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
             return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are not 0, 1, 2 and so on"
         return None
@@ -83,55 +88,69 @@ def _refused(
     return None
 
 
-async def _new_topic(request: Request, topic: Any) -> pb.NewTopic:
+async def _new_topic(request: AnyRequest, topic: _Topic) -> pb.NewTopic:
     return pb.NewTopic(
         name=topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=[
-            pb.ReplicaAssignment(broker_ids=one.broker_ids)
-            async for one in request.in_turns(
-                sorted(topic.assignments, key=lambda one: one.partition_index)
+            pb.ReplicaAssignment(broker_ids=assignment.broker_ids)
+            async for assignment in request.in_turns(
+                sorted(topic.assignments, key=lambda assignment: assignment.partition_index)
             )
         ],
-        configs={one.name: one.value async for one in request.in_turns(topic.configs)},
+        configs={
+            config.name: config.value or "" async for config in request.in_turns(topic.configs)
+        },
     )
 
 
-async def _create(request: Request, wanted: list[pb.NewTopic]) -> dict[str, Any]:
+async def _create(
+    request: Request[CreateTopicsRequest], topics: list[pb.NewTopic]
+) -> dict[str, _Result]:
     message = request.message
-    asked = pb.CreateTopicsRequest(
-        topics=wanted, validate_only=message.validate_only, timeout_ms=message.timeout_ms
+    command = pb.CreateTopicsRequest(
+        topics=topics, validate_only=message.validate_only, timeout_ms=message.timeout_ms
     )
     ask = ask_controller if message.validate_only else change
     try:
-        answer = await ask(request, "CreateTopics", asked, timeout_ms=message.timeout_ms)
-    except Unanswered as unanswered:
+        response = await ask(
+            request,
+            "CreateTopics",
+            command,
+            pb.CreateTopicsResponse,
+            timeout_ms=message.timeout_ms,
+        )
+    except ControllerUnavailable as unavailable:
         return {
-            one.name: _Result(
-                name=one.name,
-                error_code=unanswered.code,
-                error_message=str(unanswered),
+            topic.name: _Result(
+                name=topic.name,
+                error_code=unavailable.code,
+                error_message=str(unavailable),
                 configs=None,
             )
-            for one in wanted
+            for topic in topics
         }
-    return {one.name: _result(request, one) async for one in request.in_turns(answer.topics)}
+    return {
+        created.name: _result(request, created)
+        async for created in request.in_turns(response.topics)
+    }
 
 
-def _result(request: Request, one: pb.TopicResult) -> Any:
+def _result(request: AnyRequest, created: pb.TopicResult) -> _Result:
+    is_created = created.error_code == ErrorCode.NONE
     result = _Result(
-        name=one.name,
-        topic_id=uuid_of(one.topic_id) if one.topic_id else None,
-        error_code=one.error_code,
-        error_message=one.error_message or None,
-        num_partitions=one.partition_count if one.error_code == ErrorCode.NONE else -1,
-        replication_factor=one.replication_factor if one.error_code == ErrorCode.NONE else -1,
+        name=created.name,
+        topic_id=uuid_of(created.topic_id) if created.topic_id else None,
+        error_code=created.error_code,
+        error_message=created.error_message or None,
+        num_partitions=created.partition_count if is_created else -1,
+        replication_factor=created.replication_factor if is_created else -1,
         configs=None,
     )
-    if one.error_code != ErrorCode.NONE:
+    if not is_created:
         return result
-    if not request.sees(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, one.name):
+    if not request.sees(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, created.name):
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     result.configs = [
@@ -142,6 +161,8 @@ def _result(request: Request, one: pb.TopicResult) -> Any:
             config_source=config.source,
             is_sensitive=config.is_sensitive,
         )
-        for config in describe_topic(request.services.settings, request.services.image, one.name)
+        for config in describe_topic(
+            request.services.settings, request.services.image, created.name
+        )
     ]
     return result

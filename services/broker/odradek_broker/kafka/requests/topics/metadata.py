@@ -1,90 +1,83 @@
-"""Metadata: brokers, topics, leaders. The hottest of the generated messages, so cached as bytes.
+"""Metadata: brokers, topics, leaders. Encoded responses are cached: no other generated message is as hot.
 
-A topic that is not there is created if the client and the cluster allow it, and the answer waits
-until it is. A null list of topics asks for all of them, and so does an empty one in version 0, the
-first request of old clients; names the client may not DESCRIBE are left out there, and refused
-where it named them itself.
+A missing topic is created if the client and the cluster allow it, and the response waits for it. A null list of topics
+means all of them, and so does an empty one in version 0, the first request of old clients. A response about all
+topics omits those that the caller may not DESCRIBE; a topic that the request names is refused instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Encoded, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import live_nodes
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
-from odradek_protocol.identity import NO_TOPIC_ID
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.identity import NO_TOPIC_ID, BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import Message, MetadataResponse, uuid_of
+from odradek_protocol.kafka.messages import MetadataRequest, MetadataResponse, uuid_of
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
-from odradek_protocol.metadata.image import PartitionState, TopicState
+from odradek_protocol.metadata.image import BrokerState, PartitionState, TopicState
 from odradek_protocol.topic_names import topic_name_error
 
 _AUTO_CREATE_FLAG: Final = 4
 _CLUSTER_OPERATIONS: Final = range(8, 11)
 _CREATED_MAX: Final = 100  # topics created by one request
-_Topic: Final = MetadataResponse.MetadataResponseTopic
-_Partition: Final = _Topic.MetadataResponsePartition
-_Broker: Final = MetadataResponse.MetadataResponseBroker
+_NamedTopic = MetadataRequest.MetadataRequestTopic
+_Topic = MetadataResponse.MetadataResponseTopic
+_Partition = _Topic.MetadataResponsePartition
+_Broker = MetadataResponse.MetadataResponseBroker
 
 
-@handles(ApiKey.METADATA)
-async def metadata(request: Request) -> Message | Encoded:
-    """All topics, those named, or none."""
+@handles(MetadataRequest)
+async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Encoded:
+    """Describe all topics, those named, or none."""
     message = request.message
     cache = request.services.metadata_cache
-    wanted: tuple[tuple[str | None, bytes], ...] | None = None
+    references: tuple[tuple[str | None, bytes], ...] | None = None
     if request.version == 0 and not message.topics:
         message.topics = None
     if message.topics is not None:
-        named = {_reference(one): one for one in message.topics}  # each is told once, as Kafka does
-        message.topics, wanted = list(named.values()), tuple(named)
-    key = (request.version, request.session.listener, wanted, _viewer(request))
+        # Like Kafka's, the response has a topic once, however often the request names it.
+        named = {_reference(topic): topic for topic in message.topics}
+        message.topics, references = list(named.values()), tuple(named)
+    key = (request.version, request.session.listener, references, _viewer(request))
     cached = cache.get(request.services.image.offset, key)
     if cached is not None:
         return Encoded((cached,), len(cached))
     if message.topics is None:
         offset = request.services.image.offset
-        answers: Sequence[Any] = await _all_topics(request)
+        topics = await _all_topics(request)
     else:
-        refused = await _create_missing(request, message)
+        refused = await _create_missing(request, message.topics)
         offset = request.services.image.offset
-        answers = [
-            await _named_topic(request, one, refused)
-            async for one in request.in_turns(message.topics)
+        topics = [
+            await _named_topic(request, topic, refused)
+            async for topic in request.in_turns(message.topics)
         ]
     response = MetadataResponse(
         brokers=[
-            _Broker(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
-            for one in live_nodes(request)
+            _Broker(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            for node in live_nodes(request)
         ],
         cluster_id=request.services.cluster_id,
-        controller_id=request.services.broker_id,  # every broker passes admin requests on
-        topics=answers,
+        controller_id=request.services.broker_id,  # every broker forwards admin requests
+        topics=topics,
     )
     if request.version in _CLUSTER_OPERATIONS and message.include_cluster_authorized_operations:
         response.authorized_operations = request.operations(ResourceType.CLUSTER, CLUSTER_NAME)
-    if any(one.error_code for one in answers):
+    if any(topic.error_code for topic in topics):
         return response
     body = await request.encoded(response)
-    if offset == request.services.image.offset:  # it did not move within the answer
+    if offset == request.services.image.offset:  # the image did not move meanwhile
         cache.put(offset, key, body)
     return Encoded((body,), len(body))
 
 
-async def topic_partitions(topic: TopicState, request: Request, make: Any) -> list[Any]:
-    """A message's entry for each partition, by `make`."""
-    return [
-        _partition(one, request, make) async for one in request.in_turns(list(topic.partitions))
-    ]
-
-
-def _viewer(request: Request) -> object:
-    """What of its caller a response depends on: nothing, or its rights and whether it asked for them."""
+def _viewer(request: Request[MetadataRequest]) -> object:
+    """Return the part of the cache's key that says what the caller may see in the response."""
     message = request.message
     rights = (
         bool(message.include_cluster_authorized_operations),
@@ -96,11 +89,11 @@ def _viewer(request: Request) -> object:
     return authorizer.version, request.session.principal, request.session.host, rights
 
 
-def _reference(one: Any) -> tuple[str | None, bytes]:
-    return one.name, one.topic_id or NO_TOPIC_ID
+def _reference(topic: _NamedTopic) -> tuple[str | None, bytes]:
+    return topic.name, topic.topic_id or NO_TOPIC_ID
 
 
-async def _all_topics(request: Request) -> list[Any]:
+async def _all_topics(request: Request[MetadataRequest]) -> list[_Topic]:
     return [
         await _topic(request, topic)
         async for topic in request.in_turns(list(request.services.image.topics.values()))
@@ -108,26 +101,28 @@ async def _all_topics(request: Request) -> list[Any]:
     ]
 
 
-async def _create_missing(request: Request, message: Message) -> dict[str, ErrorCode]:
-    """Create what was named and is not there, if everybody agrees; what was refused."""
+async def _create_missing(
+    request: Request[MetadataRequest], topics: list[_NamedTopic]
+) -> dict[str, ErrorCode]:
+    """Create missing topics if the client and the cluster allow it; return the errors of those not created."""
     creation = request.services.topic_creation
-    asked = request.version < _AUTO_CREATE_FLAG or message.allow_auto_topic_creation
-    if creation is None or not asked or not creation.is_enabled:
+    is_requested = request.version < _AUTO_CREATE_FLAG or request.message.allow_auto_topic_creation
+    if creation is None or not is_requested or not creation.is_enabled:
         return {}
     missing = [
-        one.name
-        async for one in request.in_turns(message.topics)
-        if one.name
-        and request.services.image.topic(one.name) is None
-        and request.allows_topic(Operation.DESCRIBE, one.name)
-        and topic_name_error(one.name) is None
-        and one.name not in INTERNAL_TOPICS
+        topic.name
+        async for topic in request.in_turns(topics)
+        if topic.name
+        and request.services.image.topic(topic.name) is None
+        and request.allows_topic(Operation.DESCRIBE, topic.name)
+        and topic_name_error(topic.name) is None
+        and topic.name not in INTERNAL_TOPICS
     ]
     may_all = request.sees_cluster(Operation.CREATE)
     allowed = [
-        one
-        async for one in request.in_turns(missing)
-        if may_all or request.allows_topic(Operation.CREATE, one)
+        name
+        async for name in request.in_turns(missing)
+        if may_all or request.allows_topic(Operation.CREATE, name)
     ]
     refused = dict.fromkeys(set(missing) - set(allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if allowed:
@@ -135,38 +130,42 @@ async def _create_missing(request: Request, message: Message) -> dict[str, Error
     return refused
 
 
-async def _named_topic(request: Request, wanted: Any, refused: dict[str, ErrorCode]) -> Any:
-    found = find_topic(request, wanted.name, wanted.topic_id, Operation.DESCRIBE)
-    if isinstance(found, TopicState):
-        return await _topic(request, found)
-    error = refused.get(wanted.name, found)
-    if wanted.name is not None and topic_name_error(wanted.name) is not None:
+async def _named_topic(
+    request: Request[MetadataRequest], topic: _NamedTopic, refused: dict[str, ErrorCode]
+) -> _Topic:
+    state = find_topic(request, topic.name, topic.topic_id, Operation.DESCRIBE)
+    if isinstance(state, TopicState):
+        return await _topic(request, state)
+    error = refused.get(topic.name or "", state)
+    if topic.name is not None and topic_name_error(topic.name) is not None:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     return _Topic(
         error_code=error,
-        name=wanted.name if wanted.name is not None or request.version >= 12 else "",
-        topic_id=uuid_of(wanted.topic_id or NO_TOPIC_ID),
+        name=topic.name if topic.name is not None or request.version >= 12 else "",
+        topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
         partitions=[],
     )
 
 
-async def _topic(request: Request, topic: TopicState) -> Any:
+async def _topic(request: Request[MetadataRequest], topic: TopicState) -> _Topic:
     entry = _Topic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=uuid_of(topic.topic_id),
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=await topic_partitions(topic, request, _Partition),
+        partitions=[
+            _partition(state, request) async for state in request.in_turns(list(topic.partitions))
+        ],
     )
     if request.message.include_topic_authorized_operations:
         entry.authorized_operations = request.operations(ResourceType.TOPIC, topic.name)
     return entry
 
 
-def _partition(state: PartitionState, request: Request, make: Any) -> Any:
+def _partition(state: PartitionState, request: AnyRequest) -> _Partition:
     brokers = request.services.image.brokers
     has_leader = state.leader >= 0
-    return make(
+    return _Partition(
         error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=state.partition,
         leader_id=state.leader,
@@ -177,5 +176,5 @@ def _partition(state: PartitionState, request: Request, make: Any) -> Any:
     )
 
 
-def _offline(replicas: Iterable[int], brokers: Any) -> list[int]:
-    return [one for one in replicas if one not in brokers or brokers[one].fenced]
+def _offline(replicas: Iterable[BrokerId], brokers: Mapping[BrokerId, BrokerState]) -> list[int]:
+    return [replica for replica in replicas if replica not in brokers or brokers[replica].fenced]

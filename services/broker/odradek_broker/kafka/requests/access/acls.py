@@ -1,0 +1,226 @@
+"""CreateAcls, DeleteAcls and DescribeAcls: access control entries. All are refused while no authorizer applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_protocol.access import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+
+_Creation = CreateAclsRequest.AclCreation
+_Created = CreateAclsResponse.AclCreationResult
+_Filter = DeleteAclsRequest.DeleteAclsFilter
+_FilterResult = DeleteAclsResponse.DeleteAclsFilterResult
+_Deleted = _FilterResult.DeleteAclsMatchingAcl
+_Resource = DescribeAclsResponse.DescribeAclsResource
+_Described = _Resource.AclDescription
+_RESOURCE_TYPES: Final = frozenset(map(int, OPERATIONS_OF))
+_NO_AUTHORIZER: Final = "authorizer.class.name is not set"
+
+
+async def _refuse_creations(
+    request: Request[CreateAclsRequest], code: ErrorCode
+) -> CreateAclsResponse:
+    refused = _Created(error_code=code, error_message=None)
+    return CreateAclsResponse(results=[refused] * len(request.message.creations))
+
+
+@handles(CreateAclsRequest, refuse=_refuse_creations)
+async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
+    """Add entries. Each has a result of its own."""
+    creations = request.message.creations
+    results: list[tuple[int, str]] = [
+        _creation_error(request, creation) async for creation in request.in_turns(creations)
+    ]
+    valid = [number for number, (code, _) in enumerate(results) if code == ErrorCode.NONE]
+    if valid:
+        command = pb.CreateAclsRequest(
+            entries=[_entry(creations[number]) async for number in request.in_turns(valid)]
+        )
+        try:
+            response = await change(request, "CreateAcls", command, pb.CreateAclsResponse)
+            outcomes = [(result.error_code, result.error_message) for result in response.results]
+        except ControllerUnavailable as unavailable:
+            outcomes = [(unavailable.code, str(unavailable))] * len(valid)
+        for number, outcome in zip(valid, outcomes, strict=True):
+            results[number] = outcome
+    return CreateAclsResponse(
+        results=[
+            _Created(error_code=code, error_message=text or None)
+            async for code, text in request.in_turns(results)
+        ]
+    )
+
+
+def _creation_error(request: AnyRequest, creation: _Creation) -> tuple[ErrorCode, str]:
+    kind = creation.resource_type
+    if not request.services.authorizer.is_on:
+        return ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER
+    if kind not in _RESOURCE_TYPES or not creation.resource_name:
+        return ErrorCode.INVALID_REQUEST, f"there are no resources of type {kind}"
+    if kind == ResourceType.CLUSTER and creation.resource_name != CLUSTER_NAME:
+        return ErrorCode.INVALID_REQUEST, f"the cluster is called {CLUSTER_NAME}"
+    if creation.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return ErrorCode.INVALID_REQUEST, "an entry is literal or prefixed"
+    if creation.permission_type not in (Permission.ALLOW, Permission.DENY):
+        return ErrorCode.INVALID_REQUEST, "an entry allows or denies"
+    if not Operation.ALL <= creation.operation <= Operation.TWO_PHASE_COMMIT:
+        return ErrorCode.INVALID_REQUEST, f"there is no operation {creation.operation}"
+    if ":" not in creation.principal or not creation.host:
+        return ErrorCode.INVALID_REQUEST, "a principal is TYPE:NAME, a host an address or *"
+    return ErrorCode.NONE, ""
+
+
+def _entry(creation: _Creation) -> pb.AclEntry:
+    return pb.AclEntry(
+        resource_type=creation.resource_type,
+        resource_name=creation.resource_name,
+        pattern_type=creation.resource_pattern_type,
+        principal=creation.principal,
+        host=creation.host,
+        operation=creation.operation,
+        permission_type=creation.permission_type,
+    )
+
+
+async def _refuse_deletions(
+    request: Request[DeleteAclsRequest], code: ErrorCode
+) -> DeleteAclsResponse:
+    return DeleteAclsResponse(filter_results=[_filter_result(code)] * len(request.message.filters))
+
+
+@handles(DeleteAclsRequest, refuse=_refuse_deletions)
+async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
+    """Remove the entries that filters match. Each filter has a result that names the entries that it removed."""
+    if not request.services.authorizer.is_on:
+        return await _refuse_deletions(request, ErrorCode.SECURITY_DISABLED)
+    filters = request.message.filters
+    results = [
+        _filter_result(ErrorCode.NONE if _is_valid(filter_) else ErrorCode.INVALID_REQUEST)
+        async for filter_ in request.in_turns(filters)
+    ]
+    valid = [number for number, result in enumerate(results) if result.error_code == ErrorCode.NONE]
+    if valid:
+        command = pb.DeleteAclsRequest(
+            filters=[_entry_filter(filters[number]) async for number in request.in_turns(valid)]
+        )
+        try:
+            response = await change(request, "DeleteAcls", command, pb.DeleteAclsResponse)
+        except ControllerUnavailable as unavailable:
+            async for number in request.in_turns(valid):
+                results[number] = _filter_result(unavailable.code, str(unavailable))
+        else:
+            pairs = zip(valid, response.results, strict=True)
+            async for number, result in request.in_turns(pairs):
+                results[number] = _filter_result(
+                    result.error_code, result.error_message, result.deleted
+                )
+    return DeleteAclsResponse(filter_results=results)
+
+
+def _filter_result(code: int, text: str = "", deleted: Iterable[pb.AclEntry] = ()) -> _FilterResult:
+    return _FilterResult(
+        error_code=code,
+        error_message=text or None,
+        matching_acls=[
+            _Deleted(
+                error_code=ErrorCode.NONE,
+                error_message=None,
+                resource_type=entry.resource_type,
+                resource_name=entry.resource_name,
+                pattern_type=entry.pattern_type,
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission_type,
+            )
+            for entry in deleted
+        ],
+    )
+
+
+def _refuse_description(_request: AnyRequest, code: ErrorCode) -> DescribeAclsResponse:
+    return _no_acls(code)
+
+
+@handles(DescribeAclsRequest, refuse=_refuse_description)
+async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsResponse:
+    """List the entries that a filter matches, by resource.
+
+    The controller looks them up, so the response has entries that were made a moment ago at another broker.
+    """
+    if not request.services.authorizer.is_on:
+        return _no_acls(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
+    if not _is_valid(request.message):
+        return _no_acls(ErrorCode.INVALID_REQUEST, "something in the filter is unknown")
+    query = pb.DescribeAclsRequest(filter=_entry_filter(request.message))
+    try:
+        response = await ask_controller(request, "DescribeAcls", query, pb.DescribeAclsResponse)
+    except ControllerUnavailable as unavailable:
+        return _no_acls(unavailable.code, str(unavailable))
+    resources: dict[tuple[int, str, int], list[_Described]] = {}
+    async for entry in request.in_turns(response.entries):
+        key = (entry.resource_type, entry.resource_name, entry.pattern_type)
+        resources.setdefault(key, []).append(
+            _Described(
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission_type,
+            )
+        )
+    return DescribeAclsResponse(
+        error_code=response.error_code,
+        error_message=None,
+        resources=[
+            _Resource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls)
+            async for (kind, name, pattern), acls in request.in_turns(resources.items())
+        ],
+    )
+
+
+def _no_acls(code: int, text: str = "") -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=code, error_message=text or None, resources=[])
+
+
+def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
+    """Convert a filter to the controller's form, where an empty text matches anything as null does in Kafka's."""
+    return pb.AclEntry(
+        resource_type=filter_.resource_type_filter,
+        resource_name=filter_.resource_name_filter or "",
+        pattern_type=filter_.pattern_type_filter or PatternType.LITERAL,
+        principal=filter_.principal_filter or "",
+        host=filter_.host_filter or "",
+        operation=filter_.operation,
+        permission_type=filter_.permission_type,
+    )
+
+
+def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
+    """Whether nothing in the filter is UNKNOWN. A filter that has such a part could match by accident."""
+    return bool(
+        filter_.resource_type_filter > 0
+        and filter_.pattern_type_filter > 0
+        and filter_.operation > 0
+        and filter_.permission_type > 0
+    )

@@ -1,0 +1,129 @@
+"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp, and by leader epoch.
+
+ListOffsets has special timestamps below zero: -1 the end, -2 the start, -3 the record with the greatest timestamp
+(KIP-734), -4 the start of the local log, which here is the start, -5 (KIP-1005) the end of what is in remote storage
+and -6 (KIP-1023) the start of what has yet to go there. The last two have no offset, as in Kafka for a topic without
+remote storage. The end is the high watermark, or the last stable offset for a client that reads committed.
+
+OffsetForLeaderEpoch returns where a leader epoch ended, so that a consumer notices lost records (KIP-320).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.replication.outcomes import OffsetOutcome
+from odradek_broker.replication.partition_service import OFFSET_EARLIEST
+from odradek_protocol.access import Operation
+from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+_EARLIEST_LOCAL: Final = -4
+_NEVER: Final = 1 << 15
+_OF_REMOTE_STORAGE: Final = frozenset({-5, -6})
+_LOWEST_VERSION: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+_TimestampLookup = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+_ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
+_ListedPartition = _ListedTopic.ListOffsetsPartitionResponse
+_EpochLookup = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
+_EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_EpochEnd = _EpochTopic.EpochEndOffset
+
+
+@handles(ListOffsetsRequest)
+async def list_offsets(request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
+    """Look up each partition's offset; only the partition's leader knows it."""
+    topics = []
+    async for topic in request.in_turns(request.message.topics):
+        is_allowed = request.allows_topic(Operation.DESCRIBE, topic.name)
+        topics.append(
+            _ListedTopic(
+                name=topic.name,
+                partitions=[
+                    _listed(
+                        lookup.partition_index,
+                        await _look_up(request, TopicName(topic.name), lookup)
+                        if is_allowed
+                        else OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+                    )
+                    async for lookup in request.in_turns(topic.partitions)
+                ],
+            )
+        )
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _look_up(
+    request: Request[ListOffsetsRequest], topic: TopicName, lookup: _TimestampLookup
+) -> OffsetOutcome:
+    timestamp_ms = lookup.timestamp
+    if timestamp_ms < 0 and request.version < _LOWEST_VERSION.get(timestamp_ms, _NEVER):
+        return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
+    is_remote = timestamp_ms in _OF_REMOTE_STORAGE
+    if is_remote or timestamp_ms == _EARLIEST_LOCAL:
+        timestamp_ms = OFFSET_EARLIEST
+    outcome = await request.services.partitions.list_offsets(
+        topic,
+        PartitionIndex(lookup.partition_index),
+        timestamp_ms,
+        read_committed=request.message.isolation_level == 1,
+        current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
+    )
+    return OffsetOutcome(outcome.error) if is_remote else outcome
+
+
+def _listed(index: int, outcome: OffsetOutcome) -> _ListedPartition:
+    return _ListedPartition(
+        partition_index=index,
+        error_code=outcome.error,
+        timestamp=outcome.timestamp_ms,
+        offset=outcome.offset,
+        leader_epoch=outcome.leader_epoch,
+    )
+
+
+@handles(OffsetForLeaderEpochRequest)
+async def offset_for_leader_epoch(
+    request: Request[OffsetForLeaderEpochRequest],
+) -> OffsetForLeaderEpochResponse:
+    """Look up where each epoch ended; only the partition's leader knows it."""
+    topics = []
+    async for topic in request.in_turns(request.message.topics):
+        is_allowed = request.allows_topic(Operation.DESCRIBE, topic.topic)
+        topics.append(
+            _EpochTopic(
+                topic=topic.topic,
+                partitions=[
+                    _epoch_end(request, TopicName(topic.topic), lookup, is_allowed=is_allowed)
+                    async for lookup in request.in_turns(topic.partitions)
+                ],
+            )
+        )
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _epoch_end(
+    request: AnyRequest, topic: TopicName, lookup: _EpochLookup, *, is_allowed: bool
+) -> _EpochEnd:
+    outcome = OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if is_allowed:
+        outcome = request.services.partitions.offset_for_leader_epoch(
+            topic,
+            PartitionIndex(lookup.partition),
+            LeaderEpoch(lookup.leader_epoch),
+            current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
+        )
+    return _EpochEnd(
+        error_code=outcome.error,
+        partition=lookup.partition,
+        leader_epoch=outcome.leader_epoch,
+        end_offset=outcome.offset,
+    )
