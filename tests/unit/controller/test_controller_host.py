@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from odradek_metadata_quorum.errors import (
     QuorumOverloaded,
 )
 from odradek_metadata_quorum.quorum import QuorumSettings
-from odradek_metadata_quorum.rpc import controller_host
+from odradek_metadata_quorum.rpc import controller_host, wire_admin
 from odradek_metadata_quorum.rpc.controller_host import (
     ControllerHost,
     NotActive,
@@ -34,6 +34,7 @@ from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import FeatureLevel, MetadataBatch, NoOp
+from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
@@ -177,6 +178,76 @@ async def test_a_decision_names_the_offset_at_which_its_response_is_true() -> No
         await setup.log.commit()
         assert (await again).response[0].outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
         assert (await first).offset == (await again).offset == setup.log.offset
+
+
+def requests_for(*names: str) -> list[CreateTopicsRequest]:
+    return [CreateTopicsRequest(topics=(NewTopic(name=name),)) for name in names]
+
+
+async def test_a_large_request_is_decided_in_pieces_with_turns_between_them() -> None:
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+        pieces = requests_for("a", "b", "c")
+        deciding = asyncio.create_task(setup.host.decide_each(topics.create_topics, pieces))
+        await asyncio.sleep(0)
+        between = asyncio.create_task(create(setup, "between"))
+        await setup.log.commit(3)
+        assert not deciding.done(), "its last piece is not committed"
+        await setup.log.commit()
+        decisions = await deciding
+        assert all(result.outcome.is_good for d in decisions for result in d.response)
+        offsets = [decision.offset for decision in decisions]
+        assert len(set(offsets)) == 3
+        assert offsets[0] < offsets[-1] - 2, "another decision came between the pieces"
+        assert (await between).outcome.is_good
+
+
+async def test_a_controller_that_is_deposed_between_pieces_claims_no_success() -> None:
+    """Not even if it is elected again at once: the pieces of the earlier epoch may be lost."""
+    async with running() as setup:
+        prepare_broker(setup)
+        await setup.open(2)
+
+        def pieces() -> Iterator[CreateTopicsRequest]:
+            yield from requests_for("a")
+            setup.host.on_resigned(2)
+            setup.log.fail()
+            setup.log.committed = len(setup.log.appended)
+            setup.host.on_active(3)
+            yield from requests_for("b")
+
+        deciding = asyncio.create_task(setup.host.decide_each(topics.create_topics, pieces()))
+        await setup.log.until(2)
+        await setup.log.commit()
+        with pytest.raises(NotActive, match="between two batches"):
+            await deciding
+
+
+def test_the_pieces_of_a_request_are_refused_as_the_whole_would_be() -> None:
+    message = pb.CreateTopicsRequest(
+        topics=[
+            *(pb.NewTopic(name=f"t{number}", partition_count=60) for number in range(3)),
+            pb.NewTopic(name="t0", partition_count=-1),
+        ]
+    )
+    pieces = list(wire_admin.create_topics_pieces(message, 1))
+    assert [[topic.name for topic in piece.topics] for piece in pieces] == [
+        ["t0"],
+        ["t1"],
+        ["t2", "t0"],
+    ]
+    assert [piece.partitions_elsewhere for piece in pieces] == [121, 121, 120]
+    found = Cluster(ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_request_max=180))
+    found.start(1)
+    for piece in pieces:
+        assert {result.outcome.error for result in found.decide(topics.create_topics, piece)} == {
+            ErrorCode.POLICY_VIOLATION
+        }
+    found = Cluster()
+    found.start(1)
+    refused = [found.decide(topics.create_topics, piece)[-1].outcome.error for piece in pieces]
+    assert refused == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
 async def test_answers_without_records_wait_for_a_majority() -> None:

@@ -366,3 +366,13 @@ def test_followers_are_spread_too() -> None:
     assert max(replicas.values()) - min(replicas.values()) <= 6
     pairs = Counter((partition[0], partition[1]) for partition in placed)
     assert len(pairs) >= 24, "the same pair of brokers does not share everything"
+
+
+def test_a_name_is_free_again_once_the_topic_it_collides_with_is_deleted() -> None:
+    """What was counted for one request counts for the next one only while nothing else was decided."""
+    found = cluster(1)
+    assert found.create("a.b").outcome.is_good
+    assert found.create("a_b").outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    (deleted,) = found.decide(topics.delete_topics, DeleteTopicsRequest(names=("a.b",)))
+    assert deleted.outcome.is_good
+    assert found.create("a_b").outcome.is_good

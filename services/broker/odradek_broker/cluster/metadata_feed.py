@@ -153,7 +153,7 @@ class MetadataFeed:
             self._refusals.discard(self._source or ControllerId(-1))
             if message.HasField("batches"):
                 snapshot = None
-                self._replay(message.batches)
+                await self._replay(message.batches)
             elif message.HasField("snapshot"):
                 chunk = message.snapshot
                 if snapshot is None or chunk.position == 0:
@@ -163,8 +163,11 @@ class MetadataFeed:
                     await self._apply(snapshot.image(chunk))
                     snapshot = None
 
-    def _replay(self, message: pb.MetadataBatches) -> None:
-        for entry in message.batches:
+    async def _replay(self, message: pb.MetadataBatches) -> None:
+        """Replay the entries, with a turn of the loop between them: each may bring many partitions."""
+        for number, entry in enumerate(message.batches):
+            if number:
+                await asyncio.sleep(0)
             if entry.offset <= self.image.offset:
                 continue  # sent twice over a reconnection
             delta = MetadataDelta()

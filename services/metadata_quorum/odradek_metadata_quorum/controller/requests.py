@@ -208,10 +208,16 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Topics to create."""
+    """Topics to create: a client's whole request, or a piece of it that is decided by itself.
+
+    `partitions_elsewhere` are the partitions that the other pieces create, and `repeated_names` the names
+    that the whole request has more than once.
+    """
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
+    partitions_elsewhere: int = 0
+    repeated_names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +231,11 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequest:
-    """Partitions to add."""
+    """Partitions to add: a client's whole request, or a piece of it (`CreateTopicsRequest`)."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
+    partitions_elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

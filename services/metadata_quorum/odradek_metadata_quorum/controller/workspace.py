@@ -97,6 +97,7 @@ class Workspace:
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
     written: list[MetadataRecord] = field(default_factory=list)
+    survey: object | None = None  # what topics.py counted for the last request, and may count on
 
     def write(self, *records: MetadataRecord) -> None:
         """Add to the decision under way, and make it true in the working image."""

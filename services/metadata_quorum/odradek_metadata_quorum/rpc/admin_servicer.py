@@ -6,8 +6,9 @@ the active controller a call ends with FAILED_PRECONDITION: ask another one.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import grpc
@@ -21,6 +22,7 @@ from odradek_metadata_quorum.controller.administration import (
     quotas,
 )
 from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.requests import TopicResult
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.rpc import wire_admin as wire
 from odradek_metadata_quorum.rpc.config_descriptions import describe
@@ -33,13 +35,17 @@ from odradek_metadata_quorum.rpc.controller_host import (
 from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import cluster_config
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 T = TypeVar("T")
+D = TypeVar("D")
+TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
 ITEMS_MAX: Final = 20_000  # of one request: the loop stands still while it is decided
 DESCRIBED_MAX: Final = 2_000  # resources whose configs one answer tells, some 5 KB each
 
@@ -60,43 +66,37 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self._cluster_id = cluster_id
         self._describe_members = describe_members
 
-    # --- topics and partitions
-
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Context
     ) -> pb.CreateTopicsResponse:
-        """Answer once they are committed; brokers learn of them from the feed."""
+        """Create topics, many of them in several batches; respond once all are committed."""
         await self._bounded(context, len(request.topics))
-        decision = await self._decide(
-            context, topics.create_topics, wire.create_topics_request(request)
-        )
-        return pb.CreateTopicsResponse(
-            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
-        )
+        partitions_default = cluster_config(self._host.controller.image, "num.partitions")
+        assert isinstance(partitions_default, int)
+        pieces = wire.create_topics_pieces(request, partitions_default)
+        response = pb.CreateTopicsResponse()
+        await self._decide_each(context, topics.create_topics, pieces, response)
+        return response
 
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
-        """Answer once it is committed."""
+        """Delete topics, many of them in several batches; respond once that is committed."""
         await self._bounded(context, len(request.names) + len(request.topic_ids))
-        decision = await self._decide(
-            context, topics.delete_topics, wire.delete_topics_request(request)
-        )
-        return pb.DeleteTopicsResponse(
-            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
-        )
+        pieces = wire.delete_topics_pieces(request)
+        response = pb.DeleteTopicsResponse()
+        await self._decide_each(context, topics.delete_topics, pieces, response)
+        return response
 
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
-        """Answer once they are committed."""
+        """Add partitions, many of them in several batches; respond once they are committed."""
         await self._bounded(context, len(request.topics))
-        decision = await self._decide(
-            context, topics.create_partitions, wire.create_partitions_request(request)
-        )
-        return pb.CreatePartitionsResponse(
-            topics=map(wire.topic_result, decision.response), metadata_offset=decision.offset
-        )
+        pieces = wire.create_partitions_pieces(request, self._host.controller.image)
+        response = pb.CreatePartitionsResponse()
+        await self._decide_each(context, topics.create_partitions, pieces, response)
+        return response
 
     async def ElectLeaders(
         self, request: pb.ElectLeadersRequest, context: Context
@@ -370,14 +370,21 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         **kwargs: P.kwargs,
     ) -> Decision[T]:
         await self._peers.require_member(context)
-        try:
-            return await self._host.decide(handler, *args, **kwargs)
-        except NotActive as error:
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"NOT_CONTROLLER: {error}")
-        except (Overloaded, Unconfirmed) as error:
-            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
-        except BatchTooLarge as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await _judged(context, self._host.decide(handler, *args, **kwargs))
+
+    async def _decide_each(
+        self,
+        context: Context,
+        handler: Callable[[Workspace, Q], tuple[TopicResult, ...]],
+        pieces: Iterable[Q],
+        response: TopicsResponse,
+    ) -> None:
+        """Decide the pieces of a request for topics, and put their results into the response."""
+        decisions = await _judged(context, self._host.decide_each(handler, pieces))
+        for decision in decisions:
+            response.topics.extend(map(wire.topic_result, decision.response))
+            response.metadata_offset = max(response.metadata_offset, decision.offset)
+            await asyncio.sleep(0)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
         """Members only, and no more than that of them at once; before anything is looked at."""
@@ -391,6 +398,18 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             return parse()
         except wire.BadRequest as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+async def _judged(context: Context, deciding: Awaitable[D]) -> D:
+    """Return the outcome of `ControllerHost.decide`, or end the call by the status that its exception means."""
+    try:
+        return await deciding
+    except NotActive as error:
+        await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"NOT_CONTROLLER: {error}")
+    except (Overloaded, Unconfirmed) as error:
+        await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+    except BatchTooLarge as error:
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
 def _scram_users(image: MetadataImage, names: list[str]) -> list[pb.ScramUserResult]:

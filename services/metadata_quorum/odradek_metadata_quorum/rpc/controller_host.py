@@ -17,7 +17,7 @@ Heartbeats are decided at once and never wait for a commit: what their response 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from odradek_metadata_quorum.controller import Controller, Decision
@@ -33,6 +33,7 @@ from odradek_protocol.identity import BrokerId
 from odradek_runtime.logs import event_log
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 T = TypeVar("T")
 IN_FLIGHT_MAX: Final = 2_000  # uncommitted decisions; the quorum takes 10,000
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # payloads of uncommitted decisions; the quorum takes 64 MiB
@@ -135,6 +136,38 @@ class ControllerHost:
             BatchTooLarge: the request is too large for one batch; nothing was done.
             Unconfirmed: there was nothing to commit, and no majority confirmed the leadership in time.
         """
+        epoch = await self._admitted()
+        decision = self.controller.decide(self._clock_ms(), handler, *args, **kwargs)
+        self._submit(decision)
+        await self._committed(epoch, self._tail, has_records=bool(decision.records))
+        return decision
+
+    async def decide_each(
+        self, handler: Callable[[Workspace, Q], T], requests: Iterable[Q]
+    ) -> list[Decision[T]]:
+        """Decide the pieces of a large request, with a turn of the loop between them, as `decide` does.
+
+        Each piece is a batch of its own, atomic by itself: if this member is deposed on the way, the first
+        pieces may be committed and the others not.
+        """
+        decisions: list[Decision[T]] = []
+        first_epoch: int | None = None
+        for request in requests:
+            epoch = await self._admitted()
+            if first_epoch not in (None, epoch):
+                raise NotActive("stopped being the active controller between two batches")
+            first_epoch = epoch
+            decisions.append(self.controller.decide(self._clock_ms(), handler, request))
+            self._submit(decisions[-1])
+            tail = self._tail
+            await asyncio.sleep(0)
+        if first_epoch is not None:
+            has_records = any(decision.records for decision in decisions)
+            await self._committed(first_epoch, tail, has_records=has_records)
+        return decisions
+
+    async def _admitted(self) -> int:
+        """Return the epoch in which a decision may be made now."""
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
@@ -142,16 +175,18 @@ class ControllerHost:
             )
         epoch = self.controller.epoch
         assert epoch is not None, "active without an epoch"
-        decision = self.controller.decide(self._clock_ms(), handler, *args, **kwargs)
-        self._submit(decision)
-        tail = self._tail
+        return epoch
+
+    async def _committed(
+        self, epoch: int, tail: asyncio.Task[bool] | None, *, has_records: bool
+    ) -> None:
+        """Wait until everything that was decided up to `tail` is committed."""
         if tail is not None and not await asyncio.shield(tail):
             raise NotActive("stopped being the active controller before the commit")
-        if not decision.records:
+        if not has_records:
             await self._confirm(epoch)
-        if not self.controller.is_active:
+        if self.controller.epoch != epoch or not self.controller.is_active:
             raise NotActive("stopped being the active controller")
-        return decision
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Note a heartbeat, as the active controller or a standby; does not wait."""

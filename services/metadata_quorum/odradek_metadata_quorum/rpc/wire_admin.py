@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from odradek_metadata_quorum.controller.administration.access import AclEntry
 from odradek_metadata_quorum.controller.administration.configs import (
@@ -29,53 +31,95 @@ from odradek_metadata_quorum.controller.requests import (
     TopicResult,
 )
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
-from odradek_protocol.metadata.image import QuotaEntity
+from odradek_protocol.metadata.image import MetadataImage, QuotaEntity
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
+
+PIECE_PARTITIONS: Final = 100  # what is decided in one turn of the loop, some 10 ms
 
 
 class BadRequest(ValueError):
     """A message that makes no sense; the text says what is wrong."""
 
 
-def create_topics_request(message: pb.CreateTopicsRequest) -> CreateTopicsRequest:
-    """A count of 0 is a field that was not set, and means -1."""
-    return CreateTopicsRequest(
-        topics=tuple(
-            NewTopic(
-                name=topic.name,
-                partition_count=topic.partition_count or -1,
-                replication_factor=topic.replication_factor or -1,
-                assignments=_assignments(topic.assignments),
-                configs=tuple(sorted(topic.configs.items())),
-            )
-            for topic in message.topics
-        ),
-        validate_only=message.validate_only,
-    )
+def create_topics_pieces(
+    message: pb.CreateTopicsRequest, partitions_default: int
+) -> Iterator[CreateTopicsRequest]:
+    """Cut a request into pieces of about `PIECE_PARTITIONS` new partitions, each converted when it is taken.
+
+    A count of 0 is a field that was not set, and means -1: `partitions_default`. What only validates is
+    one piece: its topics must see each other's names.
+    """
+    counts = [
+        len(topic.assignments)
+        or (topic.partition_count if topic.partition_count > 0 else partitions_default)
+        for topic in message.topics
+    ]
+    names = Counter(topic.name for topic in message.topics)
+    repeated = frozenset(name for name, count in names.items() if count > 1)
+    for piece in _pieces(counts, is_whole=message.validate_only):
+        yield CreateTopicsRequest(
+            topics=tuple(
+                NewTopic(
+                    name=topic.name,
+                    partition_count=topic.partition_count or -1,
+                    replication_factor=topic.replication_factor or -1,
+                    assignments=_assignments(topic.assignments),
+                    configs=tuple(sorted(topic.configs.items())),
+                )
+                for topic in message.topics[piece]
+            ),
+            validate_only=message.validate_only,
+            partitions_elsewhere=sum(counts) - sum(counts[piece]),
+            repeated_names=repeated,
+        )
 
 
-def create_partitions_request(message: pb.CreatePartitionsRequest) -> CreatePartitionsRequest:
-    """As the controller takes it."""
-    return CreatePartitionsRequest(
-        topics=tuple(
-            NewPartitions(
-                name=topic.name,
-                total_count=topic.total_count,
-                assignments=_assignments(topic.assignments),
-            )
-            for topic in message.topics
-        ),
-        validate_only=message.validate_only,
-    )
+def create_partitions_pieces(
+    message: pb.CreatePartitionsRequest, image: MetadataImage
+) -> Iterator[CreatePartitionsRequest]:
+    """Cut a request into pieces, as `create_topics_pieces` does; `image` has the present partitions."""
+    counts = [
+        max(topic.total_count - len(present.partitions), 0)
+        if (present := image.topic(topic.name)) is not None
+        else 0
+        for topic in message.topics
+    ]
+    for piece in _pieces(counts, is_whole=message.validate_only):
+        yield CreatePartitionsRequest(
+            topics=tuple(
+                NewPartitions(
+                    name=topic.name,
+                    total_count=topic.total_count,
+                    assignments=_assignments(topic.assignments),
+                )
+                for topic in message.topics[piece]
+            ),
+            validate_only=message.validate_only,
+            partitions_elsewhere=sum(counts) - sum(counts[piece]),
+        )
 
 
-def delete_topics_request(message: pb.DeleteTopicsRequest) -> DeleteTopicsRequest:
-    """As the controller takes it."""
-    return DeleteTopicsRequest(
-        names=tuple(message.names), topic_ids=tuple(map(TopicId, message.topic_ids))
-    )
+def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopicsRequest]:
+    """Cut a request into pieces: names first, then ids."""
+    if message.names or not message.topic_ids:
+        for piece in _pieces([1] * len(message.names)):
+            yield DeleteTopicsRequest(names=tuple(message.names[piece]))
+    for piece in _pieces([1] * len(message.topic_ids)) if message.topic_ids else ():
+        yield DeleteTopicsRequest(topic_ids=tuple(map(TopicId, message.topic_ids[piece])))
+
+
+def _pieces(counts: Sequence[int], *, is_whole: bool = False) -> Iterator[slice]:
+    """Ranges of items of at least one and about `PIECE_PARTITIONS` in all; an item counts as one at least."""
+    start = weight = 0
+    for index, count in enumerate(counts):
+        if weight and weight + max(count, 1) > PIECE_PARTITIONS and not is_whole:
+            yield slice(start, index)
+            start, weight = index, 0
+        weight += max(count, 1)
+    if weight or not counts:  # a request without items is one piece, too
+        yield slice(start, len(counts))
 
 
 def topic_result(result: TopicResult) -> pb.TopicResult:
