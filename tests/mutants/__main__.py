@@ -30,6 +30,9 @@ PATHS = [
     _BROKER / "odradek_broker/partition",
     _BROKER / "odradek_broker/log",
     _BROKER / "odradek_broker/replication",
+    _QUORUM / "odradek_metadata_quorum/storage",
+    _QUORUM / "odradek_metadata_quorum/network",
+    _QUORUM / "odradek_metadata_quorum/raft",
     _QUORUM / "odradek_metadata_quorum/quorum",
 ]
 _FAILED = (1, 2)  # pytest's exit status for failed tests, and for a module that does not import

@@ -16,7 +16,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class CertificateAuthority:
-    """One CA; `issue` writes a node's files and returns their paths."""
+    """A CA; `issue` writes the files of a node and returns their paths."""
 
     def __init__(self, directory: Path, name: str = "test-ca") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class CertificateAuthority:
         uris: tuple[str, ...] = (),
         expired: bool = False,
     ) -> QuorumTls:
-        """A certificate of these SANs."""
+        """Write a certificate with these SANs and return its paths."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         sans: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
@@ -77,5 +77,5 @@ class CertificateAuthority:
         return QuorumTls(certificate_path=certificate_path, key_path=key_path, ca_path=self.path)
 
     def issue_controller(self, node_id: int) -> QuorumTls:
-        """As `odradek tls issue` would."""
+        """Write a controller's certificate as `odradek tls issue` does."""
         return self.issue(f"controller-{node_id}", names=(f"controller-{node_id}",))

@@ -30,7 +30,7 @@ WAIT_S = 15.0
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Wait for a condition, which may be a coroutine function, bounded."""
+    """Wait for a condition, which may be a coroutine function, up to a bound."""
     async with asyncio.timeout(WAIT_S):
         while True:
             result = condition()
@@ -60,7 +60,7 @@ class Controllers:
         self.channels: dict[int, grpc.aio.Channel] = {}
 
     def build(self, node: int, **more: Any) -> QuorumProcess:
-        """A process with its settings, not running."""
+        """Return a process with its settings, not running."""
         values = {
             "node.id": node,
             "cluster.id": CLUSTER_ID,
@@ -70,7 +70,7 @@ class Controllers:
             "listeners": f"RAFT://127.0.0.1:{self.raft_ports[node]},"
             f"CONTROLLER://127.0.0.1:{self.rpc_ports[node]}",
             "storage.format.if.empty": "true",
-            "broker.session.timeout.ms": 60_000,  # brokers here beat when a test says so
+            "broker.session.timeout.ms": 60_000,  # brokers in these tests send heartbeats when a test says so
             **self.settings,
             **self.per_node.get(node, {}),
             **more,
@@ -98,7 +98,7 @@ class Controllers:
         del self.processes[node]
 
     async def active(self) -> int:
-        """The node whose controller decides."""
+        """Return the node whose controller is active."""
         found: list[int] = []
 
         def look() -> bool:
@@ -114,7 +114,7 @@ class Controllers:
         return found[0]
 
     async def all_ready(self) -> None:
-        """From now on a majority is enough: new ones must have heard of each other once."""
+        """Wait until a majority is enough: new controllers must all have heard of each other once."""
 
         def look() -> bool:
             self._check_tasks()
@@ -165,7 +165,7 @@ class Controllers:
 async def controllers(
     directory: Path, count: int = 1, **settings: Any
 ) -> AsyncIterator[Controllers]:
-    """Running controllers; setting names with _ for the dots."""
+    """Run controllers; settings are named with _ for the dots."""
     found = Controllers(
         directory, count, {name.replace("_", "."): value for name, value in settings.items()}
     )
@@ -178,7 +178,7 @@ async def controllers(
 
 
 def register_request(broker_id: int = 1, life: int = 1, **more: Any) -> pb.RegisterRequest:
-    """A broker's registration."""
+    """Return a broker's registration."""
     return pb.RegisterRequest(
         **{
             "cluster_id": CLUSTER_ID,
@@ -228,7 +228,7 @@ class Heart:
 
 
 async def start_broker(found: Controllers, broker_id: int = 1) -> Heart:
-    """Register a broker at the active controller and have it unfenced."""
+    """Register a broker at the active controller and wait until it is unfenced."""
     node = await found.active()
     answer = await found.controller(node).Register(register_request(broker_id))
     assert answer.error_code == 0, answer

@@ -1,4 +1,4 @@
-"""Administration over real gRPC, one call a kind, and what the wire does with nonsense."""
+"""Administration over real gRPC: each kind of call, and malformed requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Voters of another release, and voters that cannot be reached: neither ends this one."""
+"""Neither voters of another release nor voters that cannot be reached end this one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.quorum.voter_networks import a_vote, running, settings_of
 
 
 async def test_a_voter_of_the_first_release_reaches_this_one_and_is_reached(tmp_path: Path) -> None:
-    """It takes four fields of a hello and no more, in both directions."""
+    """The first release takes exactly four fields of a hello, in both directions."""
     ports = free_ports(2)
     greeted: list[list[Any]] = []
     refused: list[list[Any]] = []
@@ -78,7 +78,7 @@ def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_voters_that_count_different_majorities_do_not_talk_and_say_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of three was formatted for two voters: its majority is another."""
+    """One of three was formatted for two voters, so it counts another majority."""
     monkeypatch.setattr(transport, "REDIAL_PAUSE_S", 0.01)
     dials: list[int] = []
     connect = transport.VoterNetwork._connect_and_keep

@@ -1,4 +1,4 @@
-"""The process around the controller: what it refuses, what it tells, who may call."""
+"""The process around the controller: what it refuses, what it reports, and who may call it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_directories_that_are_not_its_own_are_refused(tmp_path: Path) -> N
 async def test_a_snapshot_of_a_newer_program_is_called_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is damaged, so nothing may be emptied or formatted again."""
+    """Nothing is damaged, so the error must not suggest to empty or format the directory."""
     settings = {"metadata_log_max_entries_between_snapshots": 10}
     async with controllers(tmp_path, **settings) as running:
         node = await running.active()
@@ -192,7 +192,7 @@ async def test_metrics_and_health_are_told(tmp_path: Path) -> None:
 async def test_a_follower_whose_disk_hangs_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were another controller stopped now, there would be no majority that can write."""
+    """If another controller stopped now, no majority that can write would be left."""
     monkeypatch.setattr("odradek_metadata_quorum.process._DISK_WAIT_S_MAX", 0.1)
     async with controllers(tmp_path, 3) as found:
         active = await found.active()
@@ -226,9 +226,6 @@ async def test_bytes_of_no_protocol_do_no_harm(tmp_path: Path) -> None:
             writer.close()
         assert not planted.exists()
         assert (await found.controller(0).Register(register_request())).error_code == 0
-
-
-# --- certificates
 
 
 async def test_with_tls_peers_are_who_their_certificates_say(tmp_path: Path) -> None:
@@ -282,9 +279,6 @@ async def test_with_tls_peers_are_who_their_certificates_say(tmp_path: Path) -> 
                 await service.DescribeCluster(admin.DescribeClusterRequest(), timeout=2)
 
 
-# --- the command line
-
-
 def command_line(found: Controllers, directory: Path, *flags: str) -> list[str]:
     given = {
         "node.id": 0,
@@ -319,7 +313,7 @@ def taken_raft_port(found: Controllers) -> Iterator[None]:
 
 
 async def complaint(found: Controllers, directory: Path) -> str:
-    """What a controller that cannot start says; nothing but one line."""
+    """Return the one line that a controller prints that cannot start."""
     process = await asyncio.create_subprocess_exec(
         *command_line(found, directory),
         stdout=asyncio.subprocess.DEVNULL,

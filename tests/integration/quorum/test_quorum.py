@@ -1,4 +1,4 @@
-"""The quorum's face, three of them on one loop: proposals, leadership, feed, status, restart."""
+"""Three quorum nodes on one loop: proposals, leadership, feed, status, restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from odradek_metadata_quorum.quorum import (
 
 
 class History:
-    """Remembers everything."""
+    """A state machine that keeps all payloads."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, bytes]] = []
@@ -142,12 +142,16 @@ async def test_a_trimmed_feed_names_the_snapshot_and_goes_on_behind_it(tmp_path:
             while leader.entries(0, 100) is not None:  # noqa: ASYNC110  no event tells of a trim
                 await asyncio.sleep(0.005)
             rest = None
-            while rest is None:  # the next snapshot may trim behind this one: a reader asks again
+            while (
+                rest is None
+            ):  # the next snapshot may trim behind this one: a reader takes the newer one
                 snapshot = await leader.latest_snapshot()
                 assert snapshot is not None
                 shared = await asyncio.gather(*(leader.latest_snapshot() for _ in range(3)))
                 same = [one for one in shared if one and one.offset == snapshot.offset]
-                assert {id(one) for one in same} <= {id(snapshot)}  # a newer one may be there
+                assert {id(one) for one in same} <= {
+                    id(snapshot)
+                }  # a newer snapshot may exist by now
                 rest = leader.entries(snapshot.offset + 1, 1 << 20)
         restored = History()
         restored.restore(snapshot.offset, snapshot.epoch, snapshot.data)()

@@ -38,7 +38,7 @@ def connected(found: Controllers, one: int, other: int) -> bool:
 
 
 def elections_tried(found: Controllers, node: int) -> int:
-    """Each asks the others for their consent first."""
+    """Return how often a node has asked the others for consent to campaign."""
     return found.processes[node]._quorum._voter.node.elections.pre_vote.round
 
 
@@ -55,7 +55,7 @@ async def test_a_controller_that_lost_its_host_votes_again_once_it_has_caught_up
         await found.stop(lost)
         shutil.rmtree(tmp_path / str(lost))
         [found.raft_ports[lost]], [found.rpc_ports[lost]] = free_ports(1), free_ports(1)
-        for node in others:  # told of the new address, one after the other
+        for node in others:  # restarted with the new address, one after the other
             await found.stop(node)
             found.start(node)
             await found.active()

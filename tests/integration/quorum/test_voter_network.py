@@ -1,4 +1,4 @@
-"""The voters' sockets: who is let in, what a dead link costs, what a bug does."""
+"""The voters' sockets: refused peers, dead links, and bugs in what handles a message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Pat
 
 
 class SlowResolver:
-    """Takes its time for one name, as where the first of two name servers is gone."""
+    """Resolves one name slowly, as when the first of two name servers is gone."""
 
     def __init__(self, slow_name: str) -> None:
         self._slow_name = slow_name
@@ -65,7 +65,7 @@ class SlowResolver:
 async def test_a_resolver_that_is_slower_than_a_connection_may_be_delays_it_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lookups that nobody waits for any more fill the threads that all of them share."""
+    """Lookups that timed out fill the threads that all lookups share."""
     monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.1)
     resolver = SlowResolver("controller-2.example")
     monkeypatch.setattr(socket, "getaddrinfo", resolver)

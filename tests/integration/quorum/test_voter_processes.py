@@ -1,4 +1,4 @@
-"""Real processes, real disks, mutual TLS: kill -9 in every combination loses nothing acknowledged."""
+"""With real processes, disks and mutual TLS, kill -9 in every combination loses no acknowledged entry."""
 
 from __future__ import annotations
 

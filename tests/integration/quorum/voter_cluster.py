@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 class VoterCluster:
-    """Start, kill, restart; read what they say."""
+    """Starts, kills and restarts voters, and reads their output."""
 
     def __init__(self, directory: Path, *, voters: int = 3, tls: bool = True, **settings: Any):
         self._directory = directory
@@ -74,7 +74,7 @@ class VoterCluster:
         return self._directory / f"voter-{node_id}.json"
 
     def start(self, node_id: int) -> None:
-        """A process, on what its directory holds; its output is added to the same file."""
+        """Start a voter on what its directory holds; its output is appended to the same file."""
         with (
             self._outputs[node_id].open("ab") as out,
             (self._directory / f"voter-{node_id}.err").open("ab") as err,
@@ -93,7 +93,7 @@ class VoterCluster:
             )
 
     def kill(self, node_id: int) -> None:
-        """kill -9."""
+        """Kill a voter with SIGKILL."""
         process = self._processes.pop(node_id)
         process.kill()
         process.wait()
@@ -101,7 +101,7 @@ class VoterCluster:
         process.stdin.close()
 
     def terminate(self, node_id: int) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM and return the exit status."""
         process = self._processes.pop(node_id)
         process.send_signal(signal.SIGTERM)
         try:
@@ -113,22 +113,22 @@ class VoterCluster:
             process.stdin.close()
 
     def running(self) -> list[int]:
-        """Nodes whose process lives."""
+        """Return the nodes whose process runs."""
         return [node_id for node_id, process in self._processes.items() if process.poll() is None]
 
     def say(self, node_id: int, **command: object) -> None:
-        """One command to a process."""
+        """Send one command to a voter."""
         stdin = self._processes[node_id].stdin
         assert stdin is not None
         os.write(stdin.fileno(), (json.dumps(command) + "\n").encode())
 
     def events(self, node_id: int, kind: str) -> list[dict[str, Any]]:
-        """Everything of a kind that a node has ever said."""
+        """Return all events of a kind that a node has reported since its first start."""
         lines = self._outputs[node_id].read_bytes().split(b"\n")[:-1]
         return [event for line in lines if (event := json.loads(line))["event"] == kind]
 
     def leader(self) -> int:
-        """The node that became active last, among the running; waits for one."""
+        """Wait for an active leader; return the running node that became active last."""
 
         def latest() -> int | None:
             found = [
@@ -145,7 +145,7 @@ class VoterCluster:
         return self.wait_for(latest, "a leader")
 
     def wait_for(self, probe: Callable[[], Any], what: str, bound_s: float = 20.0) -> Any:
-        """Poll until the probe gives something."""
+        """Poll until the probe returns something true, and return that."""
         end_s = time.monotonic() + bound_s
         while True:
             found = probe()
@@ -155,14 +155,14 @@ class VoterCluster:
             time.sleep(0.01)
 
     def errors(self) -> str:
-        """What they wrote to standard error."""
+        """Return what the voters wrote to standard error."""
         return "\n".join(
             f"--- {node_id}\n{(self._directory / f'voter-{node_id}.err').read_text()[-2000:]}"
             for node_id in self.node_ids
         )
 
     def acknowledged(self) -> dict[int, str]:
-        """Offset to text of every acknowledgement ever given."""
+        """Return the text of every acknowledged entry, by offset."""
         return {
             event["offset"]: event["text"]
             for node_id in self.node_ids
@@ -170,7 +170,7 @@ class VoterCluster:
         }
 
     def dump(self, node_id: int) -> dict[int, str]:
-        """A node's state machine."""
+        """Return the state of a node's state machine."""
         path = self._directory / f"dump-{node_id}-{time.monotonic_ns()}"
         self.say(node_id, do="dump", path=str(path))
         self.wait_for(path.exists, f"the dump of {node_id}")

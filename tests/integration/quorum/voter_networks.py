@@ -1,4 +1,4 @@
-"""Voters' networks without voters: they listen, dial, and record what they were told."""
+"""Voters' networks without voters: they listen, dial, and record what they receive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek_metadata_quorum.quorum import QuorumSettings
 
 
 class Recorded:
-    """A network and everything that it told."""
+    """A network and everything that it reported."""
 
     def __init__(self, settings: QuorumSettings) -> None:
         self.messages: list[tuple[int, Message]] = []
@@ -42,7 +42,7 @@ def settings_of(node_id: int, ports: list[int], tmp_path: Path, **other: Any) ->
 
 @asynccontextmanager
 async def running(*settings: QuorumSettings) -> AsyncIterator[list[Recorded]]:
-    """Networks that listen and dial."""
+    """Run networks that listen and dial."""
     networks = [Recorded(one) for one in settings]
     async with asyncio.TaskGroup() as tasks:
         stop = asyncio.Event()

@@ -31,12 +31,12 @@ from odradek_metadata_quorum.quorum import (
 
 
 def say(**event: object) -> None:
-    """One line, in one write: nothing of it is lost by kill -9."""
+    """Print one line in one write, so that kill -9 loses no part of it."""
     os.write(1, (json.dumps(event) + "\n").encode())
 
 
 class History:
-    """A state machine that remembers all payloads."""
+    """A state machine that keeps all payloads."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, bytes]] = []
@@ -58,7 +58,7 @@ class History:
 
 
 class Voter:
-    """The process."""
+    """The voter, its commands and its measurements."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         tls = document.get("tls")
@@ -81,7 +81,7 @@ class Voter:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM."""
+        """Run until SIGTERM."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         self._quorum.add_leadership_listener(

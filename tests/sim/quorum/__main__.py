@@ -1,4 +1,4 @@
-"""`python -m tests.sim.quorum --seeds 500`: run chaos seeds, name those that fail, count the faults."""
+"""`python -m tests.sim.quorum --seeds 500` runs chaos seeds, prints those that fail and counts the faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.quorum.chaos import Chaos
 
 
 def main() -> int:
-    """0 when every seed passed."""
+    """Return 0 when every seed passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Random faults from a seed, against the oracle."""
+"""Random faults from a seed; the oracle judges what the voters do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.quorum.world import World
 
 @dataclass
 class ChaosResult:
-    """What one seed did, and its trace's hash."""
+    """The counts of one seed's events, and its trace's hash."""
 
     seed: int
     trace: str
@@ -20,7 +20,7 @@ class ChaosResult:
 
 
 class Chaos:
-    """One run: clients propose all the time, faults come every second or so."""
+    """One run: clients propose all the time, a fault happens every second or so."""
 
     def __init__(self, seed: int, *, duration_s: float = 30.0, voters: int = 3) -> None:
         self.seed = seed
@@ -59,7 +59,7 @@ class Chaos:
         )
 
     def _commit(self) -> None:
-        """The healed cluster takes entries; once more where a stale leader took them, and gave way."""
+        """Commit entries on the healed cluster; try again where a stale leader took them and stepped down."""
         world = self.world
         epoch = world.elect(40.0).raft.active_epoch
         try:
@@ -142,7 +142,7 @@ class Chaos:
         self.world.power_cut(node_id)
 
     def _stop_in_job(self, node_id: int) -> None:
-        """Its next write of the log, or of a snapshot, is interrupted: a kill, mostly."""
+        """Interrupt the next write of its log or of a snapshot, mostly by a kill."""
         world, rng = self.world, self.random
         node = world.nodes[node_id]
         queue = node.snapshot_queue if rng.random() < 0.3 else node.queue
@@ -153,7 +153,7 @@ class Chaos:
             queue.at_next_job = lambda: self._power_cut(node_id)
 
     def _break_disk(self, node_id: int) -> None:
-        """One of its next calls fails; the process must end itself, and nothing else may end it."""
+        """Let one of its next disk calls fail: the process must end itself, and nothing else may end it."""
         skip = self.random.randint(0, 5)
         disk = self.world.disks[node_id]
 
@@ -170,11 +170,11 @@ class Chaos:
         disk.fail = fail
 
     def _deaths(self) -> list[tuple[int, str]]:
-        """Those that no injected failure explains."""
+        """Return the deaths that no injected failure explains."""
         return [death for death in self.world.deaths if "injected" not in death[1]]
 
     def _wipe(self) -> None:
-        """At most one at a time: the others must all be past their own joining."""
+        """Wipe at most one voter at a time: all others must have joined."""
         world = self.world
         node_id = self.random.choice(world.voters)
         others = [world.nodes.get(peer_id) for peer_id in world.voters if peer_id != node_id]
@@ -197,7 +197,7 @@ class Chaos:
                 self._restart(node_id)
 
     def _end_broken(self, node_id: int) -> None:
-        """A disk call failed: the next life may still read what it left, whatever the disk holds."""
+        """End a voter whose disk call failed: after a restart it may read what the disk does not hold."""
         if self.random.random() < 0.5:
             self.world.power_cut(node_id)
         else:
@@ -209,7 +209,7 @@ class Chaos:
         truncated = disk.calls["truncate"]
         try:
             check_opened(self.world.start(node_id))
-        except OSError:  # the disk fails while it is opened: the process ends, and is started again
+        except OSError:  # the disk fails while it is opened: the process ends and is started again
             self._count("failed start")
         else:
             self._count("restart")

@@ -1,8 +1,8 @@
 """What was committed, as seen from outside.
 
-The first node to apply an offset writes down entry and digest, every other one must agree. What was
-acknowledged must be in it, for ever, and a term has one leader. A read that is answered has seen
-everything that was acknowledged before it was asked, by whatever leader.
+The first node that applies an offset defines its entry and digest; every other one must agree. All
+acknowledged entries must stay in the log, and a term has one leader. A read that gets a response has seen
+everything that any leader acknowledged before the read arrived.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DURABLE_FILES = ("log-", "vote", "snapshot-", "identity")
 
 
 class OracleError(AssertionError):
-    """What must never happen has happened."""
+    """A voter broke one of Raft's promises."""
 
 
 class Oracle:
-    """What is committed, what was acknowledged, who led."""
+    """What is committed, what was acknowledged, and the leader of each term."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[int, bytes]] = {}
@@ -53,7 +53,7 @@ class Oracle:
         self.acknowledged[offset] = payload
 
     def answered_read(self, node_id: int, seen: int, acknowledged: int) -> None:
-        """`seen` is what the node had applied when it was asked, `acknowledged` the newest then."""
+        """Check a read. `seen` is what the node had applied when it arrived, `acknowledged` the newest then."""
         if seen < acknowledged:
             raise OracleError(
                 f"node {node_id} answered a read from entry {seen}: {acknowledged} was acknowledged"
@@ -65,7 +65,7 @@ class Oracle:
 
 
 def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """What the disk would hold if the power went now must cover what the message claims."""
+    """Check that the disk would hold what a message claims if the power went now."""
     kind = message["type"]
     claimed = 0
     if kind == wire.APPEND_ENTRIES:
@@ -80,13 +80,13 @@ def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> 
 
 
 def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """`check_disk_vouches`, where a power cut would lose anything: between disk jobs none does."""
+    """Like `check_disk_vouches`, but only while a power cut would lose something."""
     if source.disk.unsynced(_DURABLE_FILES):
         check_disk_vouches(source, target, message)
 
 
 def check_opened(node: SimulatedNode) -> None:
-    """What a new life believes of its log and vote, and may say at once, survives a power cut."""
+    """Check that the log and vote that a restarted voter may report at once survive a power cut."""
     log, votes = node.barrier.log, node.barrier._vote_file
     claimed = max(log.synced_index, node.raft.applied)
     _check_durable(node, claimed, votes.term, votes.vote, said="it opened")

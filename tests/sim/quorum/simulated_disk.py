@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced, tears pages, and fails any call it is told to.
+"""A disk that loses what was not synced, tears pages, and fails any call on demand.
 
 Bytes are kept per file with the old content of every page written since the last sync; a crash puts
 a random subset of those back. Names (created, renamed, removed) are durable after `sync_directory`;
@@ -6,8 +6,8 @@ a crash keeps a random prefix of the changes since. A sync that fails drops the 
 making it durable, as Linux does: a later sync that succeeds says nothing about those pages, until they
 are written again.
 
-The process may stop within a call (`interrupt_after`): of a write any part is done, of another call
-nothing. Without a `crash` that is a kill: the next life reads what was written, synced or not.
+The process may stop within a call (`interrupt_after`): a write is then done in part, any other call not
+at all. Without a `crash` that is a kill: the next process reads what was written, synced or not.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SimulatedInode:
         self.dirty.clear()
 
     def crash(self, keep_page: Callable[[], bool]) -> None:
-        """Put back what did not reach the platter."""
+        """Lose what did not reach the disk."""
         if self.uncut is not None and not keep_page():
             self.content[:] = self.uncut
         size = self.page_bytes
@@ -83,7 +83,7 @@ class SimulatedInode:
             start, stop = page * size, min((page + 1) * size, len(self.content))
             if start < stop:
                 self.content[start:stop] = old[: stop - start].ljust(stop - start, b"\0")
-        if not keep_page():  # the length did not make it either
+        if not keep_page():  # the length is not durable either
             del self.content[end:]
         self.dirty.clear()
         self.lost.clear()
@@ -148,7 +148,7 @@ class SimulatedDisk:
         *,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Every call that changes something comes through here, and may end here.
+        """Begin a call that changes something; it may be interrupted or fail here.
 
         `in_part` does a share (0 to 1) of the call before it is interrupted or fails; `failed` is what
         only a failure does.
@@ -206,7 +206,7 @@ class SimulatedDisk:
             self._inodes[name] = inode
 
     def crash(self, *, keep_page: Callable[[], bool] | None = None) -> None:
-        """The power goes: what was not synced is there in part, or not."""
+        """Cut the power: what was not synced is lost, or there in part."""
         keep = keep_page if keep_page is not None else lambda: self._random.random() < 0.5
         names = dict(self._durable_names)
         for name, inode in self._changes[: self._random.randint(0, len(self._changes))]:
@@ -223,7 +223,7 @@ class SimulatedDisk:
         self.interrupt_after = None
 
     def unsynced(self, prefixes: tuple[str, ...]) -> list[str]:
-        """Names with these beginnings that a crash would take, or whose bytes it would change."""
+        """Return names with these prefixes that a crash would remove, or whose bytes it would change."""
         return [
             name
             for name, inode in self._inodes.items()
@@ -232,7 +232,7 @@ class SimulatedDisk:
         ]
 
     def after_power_cut(self) -> SimulatedDisk:
-        """Another disk with only what is durable at this very moment; this one goes on."""
+        """Return another disk with only what is durable at this moment; this one goes on."""
         other = SimulatedDisk(random.Random(0), page_bytes=self._page_bytes)
         copies: dict[int, SimulatedInode] = {}
         for name, inode in self._durable_names.items():
@@ -248,7 +248,7 @@ class SimulatedDisk:
         return other
 
     def corrupt(self, name: str, position: int, size: int = 1) -> None:
-        """Flip bits on the platter."""
+        """Flip bits of durable content."""
         content = self._inodes[name].content
         for at in range(position, position + size):
             content[at] ^= 0xFF

@@ -1,4 +1,4 @@
-"""One life of a voter: the production's node over a simulated disk, and the shell around it."""
+"""One run of a voter: the production's node over a simulated disk, and the shell around it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SimulatedQueue:
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        self.at_next_job: Callable[[], None] | None = None  # ends this life within the job
+        self.at_next_job: Callable[[], None] | None = None  # ends this run within the job
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.jobs.append((job, done))
@@ -66,7 +66,7 @@ class SimulatedQueue:
 
 
 class SimulatedNode:
-    """One voter's life, from start to crash."""
+    """One voter from its start to its crash."""
 
     def __init__(self, world: World, node_id: int, disk: SimulatedDisk) -> None:
         self.world = world
@@ -75,9 +75,7 @@ class SimulatedNode:
         self.life = world.next_life()
         self.dead: str | None = None
         self.frozen_until = 0.0  # the process does not run until then (SIGSTOP, a paused machine)
-        self.turn_s = (
-            0.0  # a turn of the loop takes so long: what comes meanwhile waits for the next
-        )
+        self.turn_s = 0.0  # duration of a turn of the loop; events meanwhile wait for the next one
         self._turn_began_s = 0.0
         self.machine = DigestMachine(node_id, world.oracle)
         self.pending: dict[int, tuple[int, bytes]] = {}
@@ -155,7 +153,7 @@ class SimulatedNode:
             raise OracleError(f"node {self.node_id} restored another state at {offset}")
 
     def _last_regular(self, offset: int) -> int:
-        """The last offset at or below this one that changed the state (no-ops do not)."""
+        """Return the last offset up to this one that changed the state, which no-ops do not."""
         while offset > 0 and offset not in self.world.oracle.digests:
             offset -= 1
         return offset
@@ -187,7 +185,7 @@ class SimulatedNode:
     # The shell.
 
     def alive(self, call: Callable[[], None]) -> Callable[[], None]:
-        """The call, if this life still lasts then."""
+        """Return a callback that does nothing once this run of the voter has ended."""
 
         def guarded() -> None:
             if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
@@ -201,9 +199,9 @@ class SimulatedNode:
         return guarded
 
     def busy_until(self) -> float:
-        """When the process takes its next events; now, at the latest, if it takes them now.
+        """Return when the process takes its next events; at most the present time if it takes them now.
 
-        All that waits for a turn is taken at the turn's first instant.
+        A turn takes all events that wait for it at its first instant.
         """
         now = self.world.now
         if self.frozen_until > now:
@@ -229,12 +227,12 @@ class SimulatedNode:
             self.world.oracle.leads(self.node_id, self.raft.term)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """One message, and a step right after it."""
+        """Take one message, and step right after it."""
         self.raft.receive(peer_id, message)
         self.step()
 
     def propose(self, payload: bytes) -> int | None:
-        """As the active leader would; None if it is not."""
+        """Propose as the active leader; return None if this node is not."""
         epoch = self.raft.active_epoch
         if epoch is None:
             return None
@@ -245,7 +243,7 @@ class SimulatedNode:
         return offset
 
     def read(self) -> None:
-        """A client asks the active leader for its state; the answer waits for a majority."""
+        """Read the active leader's state for a client; the response waits for a majority."""
         world, asked_s, seen = self.world, self.world.now, self.raft.applied
         newest = max(world.oracle.acknowledged, default=0)
 

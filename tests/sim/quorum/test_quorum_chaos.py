@@ -1,4 +1,4 @@
-"""The quorum under random faults: what was acknowledged stays, nobody diverges, one leader a term."""
+"""Under random faults acknowledged entries stay, voters agree, and a term has one leader."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Slow disks and slow loops: the quorum still has a leader, and a silent leader is still replaced.
 
-All in simulated seconds, with the production's timers (elections after 0.5 to 1.0 s).
+All times are simulated seconds, with the production's timers (elections after 0.5 to 1.0 s).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SEEDS = range(6)
 FIRST_LEADER_S_MAX = 10.0
 LED_SHARE_MIN = 0.9
 LED_S = 20.0
-REPLACED_S_MAX = 4.0  # the timers, one forgiven stall, and a few turns of everyone
+REPLACED_S_MAX = 4.0  # the timers, one forgiven stall, and a few turns of every voter
 STEPPED_DOWN_S_MAX = 2.5
-SLOW = {  # seconds of a disk job, of a turn of the loop
+SLOW = {  # seconds that a disk job takes, and that a turn of the loop takes
     "disks": (0.5, 0.0),
     "loops": (0.0, 0.3),
     "disks and loops": (0.5, 0.3),
@@ -43,7 +43,7 @@ def slow_cluster(seed: int, kind: str) -> World:
 
 
 def led_share(world: World, duration_s: float) -> float:
-    """The share of the time with an active leader, which is given entries all the time."""
+    """Return the share of the time with an active leader, which is sent proposals all the time."""
     samples: list[bool] = []
 
     def sample() -> None:

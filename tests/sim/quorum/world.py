@@ -71,7 +71,9 @@ class World:
         self.disks: dict[int, SimulatedDisk] = {}
         self.deaths: list[tuple[int, str]] = []
         self.counts: dict[str, int] = {"active": 0, "snapshot installed": 0, "delivered": 0}
-        self.reads: list[tuple[bool, float]] = []  # (was it answered, after how many seconds)
+        self.reads: list[
+            tuple[bool, float]
+        ] = []  # (whether it was confirmed, after how many seconds)
         self.cut: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
         self.drop: Callable[[int, int, Message], bool] = lambda source, target, message: False
@@ -109,7 +111,7 @@ class World:
         self.run_until(lambda: False, duration_s)
 
     def run_until(self, condition: Callable[[], bool], bound_s: float) -> bool:
-        """Until it holds, judged after each event; False if the bound came first."""
+        """Run until the condition holds, judged after each event; return False if the bound came first."""
         end = self.now + bound_s
         while not condition():
             if not self._heap or self._heap[0][0] > end:
@@ -124,11 +126,11 @@ class World:
         return self.random.uniform(*self._disk_delay_s)
 
     def set_disk_delay_s(self, least: float, most: float) -> None:
-        """How long a disk job takes from now on."""
+        """Set how long a disk job takes from now on."""
         self._disk_delay_s = (least, most)
 
     def set_turn_s(self, duration_s: float) -> None:
-        """How long a turn of each running voter's loop takes from now on."""
+        """Set how long a turn of each running voter's loop takes from now on."""
         for node in self.nodes.values():
             node.turn_s = duration_s
 
@@ -137,13 +139,13 @@ class World:
         return self._lives
 
     def note(self, *what: object) -> None:
-        """One line of the trace."""
+        """Add one line to the trace."""
         self.trace.update(repr((round(self.now, 6), *what)).encode())
 
     # Nodes.
 
     def start(self, node_id: int) -> SimulatedNode:
-        """A process starts on what its disk holds."""
+        """Start a voter on what its disk holds."""
         node = self.nodes[node_id] = SimulatedNode(self, node_id, self.disks[node_id])
         for peer_id, peer in self.nodes.items():
             if peer_id != node_id and peer.dead is None:
@@ -157,16 +159,16 @@ class World:
                 self.start(node_id)
 
     def kill(self, node_id: int) -> None:
-        """kill -9, maybe in the middle of a disk job: the page cache survives, synced or not."""
+        """Kill a voter, maybe in the middle of a disk job: the page cache survives, synced or not."""
         self._interrupt(node_id)
 
     def power_cut(self, node_id: int) -> None:
-        """The machine goes: maybe in the middle of a disk job, and unsynced bytes are in doubt."""
+        """Cut a voter's power, maybe in the middle of a disk job: unsynced bytes may be lost."""
         self._interrupt(node_id)
         self.disks[node_id].crash()
 
     def _interrupt(self, node_id: int) -> None:
-        """End a life. Jobs under way are done up to some call, or whole with nobody told of it."""
+        """End a run of a voter. Jobs under way stop at some call, or end without anything being reported."""
         node = self._end(node_id)
         if node is None or node.dead is not None:
             return
@@ -182,7 +184,7 @@ class World:
                 node.disk.interrupt_after = None
 
     def wipe(self, node_id: int) -> None:
-        """The disk is replaced, the new one formatted."""
+        """Replace a voter's disk by a formatted empty one."""
         self._end(node_id)
         self.disks[node_id] = SimulatedDisk(self.random)
         format_disk(self.disks[node_id], self.identity(node_id), "sim")
@@ -200,7 +202,7 @@ class World:
                 peer.raft.peer_disconnected(node_id)
 
     def leader(self) -> SimulatedNode | None:
-        """The active leader of the highest term."""
+        """Return the active leader of the highest term."""
         active = [
             node
             for node in self.nodes.values()
@@ -216,7 +218,7 @@ class World:
         return leader
 
     def commit(self, count: int, bound_s: float = 20.0) -> list[int]:
-        """Propose this many entries to the leader, wait for their acknowledgement."""
+        """Propose this many entries to the leader and wait for their acknowledgement."""
         offsets = []
         for number in range(count):
             node = self.elect(bound_s)
@@ -230,7 +232,7 @@ class World:
         return offsets
 
     def converge(self, bound_s: float = 30.0) -> None:
-        """Heal the network; every live node must come to apply the same."""
+        """Heal the network; every running node must come to apply the same entries."""
         self.heal()
 
         def same() -> bool:
@@ -246,7 +248,7 @@ class World:
         assert len({node.machine.digest for node in self.nodes.values()}) == 1
 
     def describe(self) -> str:
-        """Where everyone stands, for a failed assertion."""
+        """Return the state of every node, for a failed assertion."""
         lines = [f"deaths {self.deaths}"]
         for node_id, node in sorted(self.nodes.items()):
             raft = node.raft
@@ -288,7 +290,7 @@ class World:
         if link in self.cut or target is None or target.life != target_life:
             return
         if source is not None and source.life != source_life:
-            return  # the sender's next life has connected: its former one is cut off
+            return  # the sender was restarted: its new connection has ended the old one
         if target.dead is not None:
             return
         busy_until = target.busy_until()
@@ -306,22 +308,22 @@ class World:
         return sum(len(item[2]) for item in self.held.get((source_id, target_id), ()))
 
     def isolate(self, node_id: int) -> None:
-        """Cut a node from all others, without anybody's connection breaking."""
+        """Cut a node from all others, without breaking a connection."""
         for peer_id in self.voters:
             if peer_id != node_id:
                 self.cut |= {(node_id, peer_id), (peer_id, node_id)}
 
     def hold(self, source_id: int, target_id: int) -> None:
-        """Messages of a direction wait."""
+        """Let the messages of one direction wait."""
         self.held.setdefault((source_id, target_id), [])
 
     def release(self, source_id: int, target_id: int) -> None:
-        """They come all at once."""
+        """Deliver the messages that `hold` kept, all at once."""
         for item in self.held.pop((source_id, target_id), []):
             self._deliver_later((source_id, target_id), item)
 
     def heal(self) -> None:
-        """Every link works again."""
+        """Let every link work again."""
         self.cut.clear()
         for link in sorted(self.held):
             self.release(*link)

@@ -1,4 +1,4 @@
-"""A leader that was cut off, and the snapshots that are meant for it."""
+"""A leader that was cut off, and snapshots for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SNAPSHOT_DATA = b"s" * (16 + DigestMachine.PADDING // 16 * 16)
 
 
 def snapshot_chunk(offset: int, epoch: int, *, term: int, data: bytes = SNAPSHOT_DATA) -> Message:
-    """A snapshot in one chunk."""
+    """Return a snapshot in one chunk."""
     return {
         "term": term,
         "offset": offset,
@@ -26,7 +26,7 @@ def snapshot_chunk(offset: int, epoch: int, *, term: int, data: bytes = SNAPSHOT
 
 
 def leader_left_behind(seed: int = 1) -> tuple[World, SimulatedNode]:
-    """A leader cut off with pending entries, while the others commit and compact past its log."""
+    """Return a leader that was cut off with pending entries while the others trimmed past its log."""
     world = World(seed)
     world.start_all()
     old = world.elect()

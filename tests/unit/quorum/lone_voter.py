@@ -11,7 +11,7 @@ from tests.sim.quorum.world import World
 
 
 class LoneVoter:
-    """Voter 1 of `voters`; the others exist only in what the test sends."""
+    """Voter 1 of `voters`; the others exist only as messages that the test sends."""
 
     def __init__(self, *, voters: int = 3, seed: int = 1, joined: bool = True, **world: Any):
         self.world = World(seed, voters=voters, joined=joined, **world)
@@ -25,12 +25,12 @@ class LoneVoter:
         return node
 
     def restart(self) -> SimulatedNode:
-        """The same disk, a new life."""
+        """Start the voter again on the same disk."""
         self.node = self._start()
         return self.node
 
     def receive(self, peer_id: int, kind: str, **fields: Any) -> None:
-        """A message arrives, a step follows; as the network would, by way of bytes."""
+        """Deliver a message, encoded and decoded as the network would, and step."""
         message = wire.decode(wire.encode({"type": kind, **fields})[4:])
         self.node.entering(lambda: self.node.receive(peer_id, message))
 
@@ -40,7 +40,7 @@ class LoneVoter:
         self.world.run(0.001)
 
     def take_sent(self, kind: str) -> list[tuple[int, Message]]:
-        """(peer, message) of a kind sent since the last time, forgetting all others."""
+        """Return (peer, message) of a kind sent since the last call, and forget all others."""
         sent = [(target, message) for _, target, message in self.world.sent or []]
         self.world.sent = []
         return [(target, message) for target, message in sent if message["type"] == kind]
@@ -55,7 +55,7 @@ class LoneVoter:
         commit: int,
         text: bytes = b"e",
     ) -> None:
-        """append_entries: entries of `terms` behind `previous` (index, term)."""
+        """Deliver append_entries with entries of `terms` behind `previous` (index, term)."""
         self.receive(
             leader_id,
             wire.APPEND_ENTRIES,
@@ -70,18 +70,18 @@ class LoneVoter:
         )
 
     def hear_pre_votes(self, *, rounds: int) -> list[tuple[int, Message]]:
-        """Let the timer end this many times; what was asked."""
-        asked: list[tuple[int, Message]] = []
+        """Let the timer end this many times; return the (peer, message) pairs of the pre-votes."""
+        pre_votes: list[tuple[int, Message]] = []
 
-        def has_asked() -> bool:
-            asked.extend(self.take_sent(wire.PRE_VOTE))
-            return len(asked) >= rounds * (len(self.world.voters) - 1)
+        def heard() -> bool:
+            pre_votes.extend(self.take_sent(wire.PRE_VOTE))
+            return len(pre_votes) >= rounds * (len(self.world.voters) - 1)
 
-        assert self.world.run_until(has_asked, 10.0)
-        return asked
+        assert self.world.run_until(heard, 10.0)
+        return pre_votes
 
     def campaign(self, *, grants: tuple[int, ...]) -> int:
-        """Let the timer end, consent as `grants`, return the term it then campaigns in."""
+        """Let the timer end and `grants` consent; return the term in which the voter then campaigns."""
         self.take_sent(wire.PRE_VOTE)
         message = self.hear_pre_votes(rounds=1)[0][1]
         for peer_id in grants:
@@ -96,7 +96,7 @@ class LoneVoter:
         return self.node.raft.term
 
     def become_leader(self, *, followers: tuple[int, ...] = (2,)) -> int:
-        """Campaign, be elected by `followers`, have the no-op acknowledged; the term."""
+        """Have `followers` elect the voter and acknowledge its no-op; return the term."""
         term = self.campaign(grants=followers)
         for peer_id in followers:
             self.receive(peer_id, wire.RESPONSE_VOTE, term=term)
@@ -107,7 +107,7 @@ class LoneVoter:
         return term
 
     def acknowledge(self, peer_id: int, term: int, index: int | None = None) -> None:
-        """A follower acknowledges the log up to `index`, by default all of it."""
+        """Have a follower acknowledge the log up to `index`, by default all of it."""
         last = self.node.raft.log.last_index if index is None else index
         self.receive(
             peer_id,

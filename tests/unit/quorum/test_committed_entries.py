@@ -1,4 +1,4 @@
-"""What is committed is never replaced, passed over or guessed."""
+"""Committed entries are never replaced, left out or guessed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.quorum.lone_voter import LoneVoter
 def test_a_heartbeat_commits_no_further_than_what_it_proves() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1, 1, 1, 1], commit=1)
-    voter.append(3, 2, (3, 1), [], commit=5)  # a new leader, whose entries 4 and 5 are others
+    voter.append(3, 2, (3, 1), [], commit=5)  # a new leader with other entries 4 and 5
     voter.settle()
     assert voter.node.raft.commit_index == 3
 

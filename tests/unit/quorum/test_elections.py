@@ -1,4 +1,4 @@
-"""Who may lead: votes, consent before a vote, stalls, handing leadership over."""
+"""Elections: votes, consent before a vote, stalls, and handing leadership over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_stall_of_its_own_deposes_no_leader() -> None:
         node.frozen_until = world.now + (5.0 if node is leader else 5.3)
         if node is not leader:
             world.hold(node.node_id, leader.node_id)
-    world.run(5.4)  # the leader has woken first, and no answer of the others has reached it yet
+    world.run(5.4)  # the leader has woken first, and no response of the others has reached it yet
     world.heal()
     world.run(3.0)
     assert leader.raft.is_leader
@@ -87,10 +87,10 @@ def test_a_restarted_voter_helps_nobody_against_a_leader_it_has_not_heard_yet() 
 def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1], commit=1)
-    asked = voter.hear_pre_votes(rounds=1)
+    pre_votes = voter.hear_pre_votes(rounds=1)
     raft = voter.node.raft
-    reply = {"term": 1, "round": asked[0][1]["round"], "granted": True}
-    raft.receive(2, {"type": wire.PRE_VOTE_REPLY, **reply})  # consent, and no step yet
+    reply = {"term": 1, "round": pre_votes[0][1]["round"], "granted": True}
+    raft.receive(2, {"type": wire.PRE_VOTE_REPLY, **reply})  # consent, but no step yet
     voter.receive(3, wire.REQUEST_VOTE, term=2, last_log_index=9, last_log_term=1)
     voter.settle()
     assert [peer for peer, _ in voter.take_sent(wire.RESPONSE_VOTE)] == [3]
@@ -99,8 +99,8 @@ def test_consent_is_void_once_this_voter_has_voted_for_another() -> None:
 
 def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
     voter = LoneVoter()
-    asked = voter.hear_pre_votes(rounds=15)  # more than a round lasts
-    first, last = asked[0][1]["round"], asked[-1][1]["round"]
+    pre_votes = voter.hear_pre_votes(rounds=15)  # more than a round lasts
+    first, last = pre_votes[0][1]["round"], pre_votes[-1][1]["round"]
     assert last > first
     term = voter.node.raft.term
     voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=first, granted=True)
@@ -113,9 +113,9 @@ def test_consent_of_an_earlier_round_counts_for_nothing() -> None:
 
 def test_an_answer_that_takes_longer_than_the_timer_still_counts() -> None:
     voter = LoneVoter()
-    asked = voter.hear_pre_votes(rounds=2)
+    pre_votes = voter.hear_pre_votes(rounds=2)
     term = voter.node.raft.term
-    voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
+    voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=pre_votes[0][1]["round"], granted=True)
     voter.settle()
     assert voter.node.raft.term == term + 1
 
@@ -126,7 +126,7 @@ def test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time() -
         for _ in range(2):  # the first one still meets the short timer of a new cluster
             voter.append(2, 1, (1, 0), [1], commit=1)
         voter.take_sent(wire.PRE_VOTE)
-        asked = voter.hear_pre_votes(rounds=1)
+        pre_votes = voter.hear_pre_votes(rounds=1)
         term = voter.node.raft.term
         voter.receive(
             3,
@@ -136,13 +136,15 @@ def test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time() -
             last_log_index=log_end[0],
             last_log_term=log_end[1],
         )
-        voter.receive(2, wire.PRE_VOTE_REPLY, term=term, round=asked[0][1]["round"], granted=True)
+        voter.receive(
+            2, wire.PRE_VOTE_REPLY, term=term, round=pre_votes[0][1]["round"], granted=True
+        )
         voter.settle()
         assert voter.node.raft.term == (term if better else term + 1)
 
 
 def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
-    """A disk that takes longer than every timer: no campaign of its own, no consent to another."""
+    """Its disk takes longer than every timer: it neither campaigns nor consents to another candidate."""
     disk_s = 2 * LoneVoter().world.timers.election_max_s
     voter = LoneVoter(disk_delay_s=(disk_s, disk_s))
     world = voter.world
@@ -156,6 +158,13 @@ def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
         assert [message["granted"] for _, message in replies] == [is_consent]
         if not is_consent:
             world.run(world.timers.election_min_s + world.timers.tick_s)
+
+
+def test_voters_in_one_process_keep_their_own_clocks() -> None:
+    """The library has one clock for the process; each engine sets it when it drives the library."""
+    first, second = LoneVoter(), LoneVoter()
+    assert first.hear_pre_votes(rounds=1)
+    assert second.hear_pre_votes(rounds=1)
 
 
 def test_an_isolated_voter_returns_without_deposing_the_leader() -> None:

@@ -1,4 +1,4 @@
-"""A disk that fails, or loses its power: the voter says nothing more, and forgets nothing it said."""
+"""After a failed disk call a voter sends nothing more; after a restart it keeps what it has sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.quorum.world import World
 
 
 class _FailOnce:
-    """Fails one call, the n-th of a kind on a file whose name starts so."""
+    """Fails the n-th call of a kind on files with a prefix."""
 
     def __init__(self, call: str, prefix: str, skip: int) -> None:
         self.call, self.prefix, self.skip = call, prefix, skip
@@ -53,7 +53,7 @@ class _FailOnce:
     ],
 )
 def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: str) -> None:
-    """Whatever fails, on any file, in the middle of anything: nothing leaves after it."""
+    """Any call may fail, on any file and at any time: no message leaves after it."""
     for skip in (0, 1, 3) if prefix in ("log-", "writing-snapshot", "snapshot-", "") else (0,):
         world = World(7 + skip, segment_bytes_max=1024)
         victim_id = 2
@@ -91,7 +91,7 @@ def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: st
         assert [node_id for node_id, _ in world.deaths] == [victim_id], world.deaths
         assert sent_after == []
         world.deaths.clear()
-        world.power_cut(victim_id)  # what the failed call left behind is in doubt now
+        world.power_cut(victim_id)  # the bytes of the failed call may be lost now
         world.start(victim_id)
         world.commit(5)
         world.converge()

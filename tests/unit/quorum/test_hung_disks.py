@@ -1,4 +1,4 @@
-"""A follower whose disk hangs: the others go on, and it holds no more than a few windows of entries."""
+"""While a follower's disk hangs the others go on, and it holds no more than a few windows of entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.quorum.world import LIMITS, TIMERS, World
 from tests.unit.quorum.lone_voter import LoneVoter
 
 ENTRY_BYTES = 2048
-PATIENCE_S = TIMERS.election_min_s - 0.25  # an election, which would mend it too, comes later
+PATIENCE_S = TIMERS.election_min_s - 0.25  # an election, which would repair it too, comes later
 
 
 def propose_for_a_while(world: World, turns: int) -> None:
@@ -22,7 +22,7 @@ def propose_for_a_while(world: World, turns: int) -> None:
 
 
 def hang(node: SimulatedNode) -> None:
-    """Its disk never returns from the next job."""
+    """Let the next job of its disk never return."""
     node.queue.at_next_job = lambda: None
 
 
@@ -56,7 +56,7 @@ def test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window() -> None:
 
 
 def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
-    """Without the connection breaking: a peer's full queue drops what does not fit."""
+    """The connection stays: a peer's full queue drops what does not fit."""
     world = World(6, joined=True)
     world.start_all()
     leader = world.elect()
@@ -72,7 +72,7 @@ def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
 
 
 def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_none() -> None:
-    """As one of the first release: it counts what waits in its own queue only."""
+    """A leader of the first release counts only what waits in its own queue."""
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1], commit=2)
     voter.settle()
@@ -87,7 +87,9 @@ def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_no
     assert voter.node.raft.log.last_index < last
     voter.take_sent(wire.NEXT_NODE_IDX)
     voter.append(2, 1, (last, 1), [1], commit=2)
-    assert voter.take_sent(wire.NEXT_NODE_IDX) == []  # no refusal that brings everything again
+    assert (
+        voter.take_sent(wire.NEXT_NODE_IDX) == []
+    )  # no refusal, which would bring everything again
     recover(voter.node)
     voter.settle()
     voter.append(2, 1, (last, 1), [1], commit=2)

@@ -1,7 +1,7 @@
-"""A process that is killed within a disk job, or whose sync fails, and its next life on the same disk.
+"""A process that is killed within a disk job, or whose sync fails, and its restart on the same disk.
 
-The next life reads what was written, whether a power cut would keep it or not. Whatever it then
-believes and says must survive one.
+The next process reads what was written, whether a power cut would keep it or not. Everything that it
+then reports must survive one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CALLS_MAX = 9  # more than any job here makes
 
 
 def appending(**world: Any) -> tuple[LoneVoter, SimulatedQueue]:
-    """A voter whose vote and entries 2 to 4 are on their way to the disk."""
+    """Return a voter whose vote and entries 2 to 4 are on their way to the disk."""
     voter = LoneVoter(**world)
     voter.append(2, 1, (1, 0), [1, 1, 1], commit=1, text=b"x" * 100)
     return voter, voter.node.queue
 
 
 def rolling() -> tuple[LoneVoter, SimulatedQueue]:
-    """The same, and the entries on their way start a segment."""
+    """Return a voter whose entries on their way to the disk start a segment."""
     voter, queue = appending(segment_bytes_max=500)
     voter.settle()
     voter.append(2, 1, (4, 1), [1, 1], commit=1, text=b"y" * 100)
@@ -83,7 +83,7 @@ JOBS = [appending, rolling, voting, taking_a_snapshot, receiving_a_snapshot, joi
 def life_killed_after(
     begin: Callable[[], tuple[LoneVoter, SimulatedQueue]], calls: int
 ) -> tuple[LoneVoter, bool]:
-    """A voter killed within its disk job, after so many calls; whether the job was cut short."""
+    """Kill a voter within its disk job, after so many calls; return whether that interrupted the job."""
     voter, queue = begin()
     assert queue.jobs
     job = queue.jobs[0][0]
@@ -137,7 +137,7 @@ def test_an_entry_repeated_after_a_kill_is_acknowledged_when_it_is_durable(
 
 
 def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut() -> None:
-    """The tail of the first segment was written by the killed life, and synced by nobody."""
+    """The killed process wrote the tail of the first segment, and none has synced it."""
     for calls, seed in itertools.product(range(CALLS_MAX), range(6)):
         voter, _ = life_killed_after(
             lambda seed=seed: appending(segment_bytes_max=500, seed=seed), calls
@@ -154,7 +154,7 @@ def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_
 
 
 def fail_next_sync(voter: LoneVoter, prefix: str) -> None:
-    """Pages that could not be written are clean from then on: the next sync says nothing of them."""
+    """Fail the next sync. The pages that it could not write are clean then: a later sync skips them."""
 
     def fail(call: str, name: str) -> bool:
         if call != "sync" or not name.startswith(prefix):

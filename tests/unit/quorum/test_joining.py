@@ -1,4 +1,4 @@
-"""An empty voter votes when it cannot have voted before: a new cluster, or caught up above a floor."""
+"""An empty voter votes once it cannot have voted before: in a new cluster, or caught up above a floor."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in() -> None:
     """Voter 1 voted in term 6 for a candidate that lost touch; wiped, it follows term 5's leader."""
     voter = LoneVoter(joined=False)
     voter.world.run(0.01)
-    asked = voter.take_sent(wire.JOIN_QUERY)
+    queries = voter.take_sent(wire.JOIN_QUERY)
     for peer_id, term in ((2, 5), (3, 6)):
         voter.receive(
-            peer_id, wire.JOIN_REPLY, round=asked[0][1]["round"], term=term, last_log_index=4
+            peer_id, wire.JOIN_REPLY, round=queries[0][1]["round"], term=term, last_log_index=4
         )
     voter.append(2, 5, (1, 0), [5, 5, 5], commit=4)
     voter.world.run(0.2)
@@ -75,12 +75,12 @@ def test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in() -> None:
 def test_catching_up_means_a_commit_of_the_leaders_own_term() -> None:
     voter = LoneVoter(joined=False)
     voter.world.run(0.01)
-    asked = voter.take_sent(wire.JOIN_QUERY)
+    queries = voter.take_sent(wire.JOIN_QUERY)
     for peer_id in (2, 3):
         voter.receive(
-            peer_id, wire.JOIN_REPLY, round=asked[0][1]["round"], term=5, last_log_index=4
+            peer_id, wire.JOIN_REPLY, round=queries[0][1]["round"], term=5, last_log_index=4
         )
-    voter.append(2, 5, (1, 0), [3, 3, 3], commit=4)  # its commit index may be an old one
+    voter.append(2, 5, (1, 0), [3, 3, 3], commit=4)  # that leader's commit index may be an old one
     voter.world.run(0.2)
     assert not voter.node.raft.may_vote
     voter.append(2, 5, (4, 3), [5], commit=5)

@@ -1,6 +1,6 @@
-"""Each protection, switched off by a patch, must be missed by the named test that stands for it.
+"""For each protection that a patch switches off, the named test must fail.
 
-A test that passes with the protection gone would prove nothing about it. Chance finds some of the
+A test that passes without the protection proves nothing about it. Random faults find some of the
 bugs as well (`CHAOS`); the others went unnoticed for 30 seeds, which is why the schedules exist.
 """
 
@@ -101,7 +101,7 @@ def votes_counted_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_deduplicated_without_term(patch: pytest.MonkeyPatch) -> None:
-    """The prototype's way: any vote marks the voter, until the next campaign of its own."""
+    """Any vote marks the voter, and no new term clears the mark."""
 
     def count(self: Any, peer_id: int, message: dict[str, Any]) -> None:
         if (0, peer_id) not in self._votes:
@@ -161,7 +161,7 @@ def vote_given_is_no_leader_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def unnamed(kind: str) -> Patch:
-    """A message of this kind does not wait for the entries that it speaks of."""
+    """Let a message of this kind not wait for the entries that it names."""
 
     def names_nothing(patch: pytest.MonkeyPatch) -> None:
         named_index = outbox._named_index
@@ -356,7 +356,7 @@ async def test_the_disk_queue_test_catches_a_second_sync_that_passes(
     await asyncio.sleep(0)
 
 
-CHAOS: list[tuple[Patch, int]] = [  # the bug, and within how many seeds chance finds it too
+CHAOS: list[tuple[Patch, int]] = [  # the bug, and within how many seeds random faults find it too
     (leadership_confirmed_by_itself, 20),
     (no_write_barrier, 20),
     (tail_thrown_away_on_snapshot_load, 20),

@@ -1,6 +1,6 @@
-"""What the quorum's storage owes, left out by a patch: the named test, or chance, must miss it.
+"""For each duty of the quorum's storage that a patch leaves out, a test or random faults must fail.
 
-Each sync, and each look at a format's version.
+The duties are every sync, and every check of a format's version.
 """
 
 from __future__ import annotations

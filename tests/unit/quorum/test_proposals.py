@@ -1,4 +1,4 @@
-"""From a proposal to its outcome: once, in its epoch, within the limit."""
+"""A proposal is appended once, in its epoch and within the limits, and has one outcome."""
 
 from __future__ import annotations
 

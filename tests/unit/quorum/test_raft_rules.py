@@ -1,4 +1,4 @@
-"""Rules of Raft and of the shell around it that the review's rows do not spell out."""
+"""Rules of Raft that hold for entries, terms and restarts, and rules of the shell around a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.quorum.lone_voter import LoneVoter
 
 
 def test_an_acknowledgement_of_an_earlier_term_commits_nothing() -> None:
-    """It tells of a log that an other leader may have cut since."""
+    """It reports a log that another leader may have truncated since."""
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1, 1], commit=1)
     term = voter.become_leader(followers=(3,))
@@ -44,7 +44,7 @@ def test_a_repeated_message_cuts_nothing_that_follows_it() -> None:
 
 
 def entries_sent(world: World, source: int) -> dict[int, int]:
-    """How many entries a voter has sent to each of the others since `world.sent` was emptied."""
+    """Return how many entries a voter has sent to each of the others since `world.sent` was emptied."""
     sent = dict.fromkeys((n for n in world.voters if n != source), 0)
     for sender, target, message in world.sent or []:
         if sender == source and message["type"] == wire.APPEND_ENTRIES:
@@ -213,7 +213,7 @@ def test_large_entries_are_snapshotted_and_trimmed_by_their_bytes() -> None:
 
 
 def test_what_a_wiped_follower_once_acknowledged_commits_nothing_more() -> None:
-    """Of five, two acknowledged: one of them comes back empty, then a third makes no majority."""
+    """Two of five acknowledged. One of them comes back empty, so a third makes no majority."""
     voter = LoneVoter(voters=5)
     term = voter.become_leader(followers=(2, 3))
     offset = voter.node.propose(b"p")
@@ -284,7 +284,7 @@ def test_elections_happen_in_a_five_voter_cluster_that_lost_two() -> None:
 
 
 def test_nothing_is_ever_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elections, replication, snapshots, restarts: with pickle forbidden everywhere."""
+    """Elections, replication, snapshots and restarts work with pickle forbidden everywhere."""
 
     def forbidden(*arguments: object, **named: object) -> object:
         raise RuntimeError("pickle was reached")

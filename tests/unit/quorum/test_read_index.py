@@ -1,4 +1,4 @@
-"""Answers without a record wait until a majority has confirmed that nobody else leads."""
+"""Responses without a record wait until a majority has confirmed that no other node leads."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_reads_share_rounds_and_take_one_round_trip() -> None:
     world.run(0.02)
     assert [was_answered for was_answered, _ in world.reads] == [True] * 1000
     assert max(duration_s for _, duration_s in world.reads) < 0.02, "no wait for the disk"
-    asked = [message for _, _, message in world.sent if message["type"] == wire.PRE_VOTE]
-    assert len(asked) < 200, "for two voters"
+    questions = [message for _, _, message in world.sent if message["type"] == wire.PRE_VOTE]
+    assert len(questions) < 200, "for two voters"
 
 
 def test_a_round_whose_messages_are_lost_is_asked_again() -> None:
@@ -109,18 +109,18 @@ def test_a_round_whose_messages_are_lost_is_asked_again() -> None:
 
 
 def confirmed_by(voter: LoneVoter, *, term_behind: int = 0, round_behind: int = 0) -> list[bool]:
-    """What a leader concludes from one answer to its question."""
+    """Return what a leader concludes from one response to its question."""
     term = voter.become_leader()
     answers: list[bool] = []
     voter.node.raft.confirm_leadership(answers.append)
     voter.node.step()
-    asked = voter.take_sent(wire.PRE_VOTE)
-    assert {message["term"] for _, message in asked} == {term}, "nobody can consent to that"
+    questions = voter.take_sent(wire.PRE_VOTE)
+    assert {message["term"] for _, message in questions} == {term}, "nobody can consent to that"
     voter.receive(
         2,
         wire.PRE_VOTE_REPLY,
         term=term - term_behind,
-        round=asked[0][1]["round"] - round_behind,
+        round=questions[0][1]["round"] - round_behind,
         granted=False,
     )
     return answers

@@ -1,4 +1,4 @@
-"""Snapshots: only a whole and newer one replaces ours, and a crash leaves one of the two."""
+"""Only a whole and newer snapshot replaces the current one, and a crash leaves one of the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a snapshot travels to a voter that was left behind, and what it may not do on the way."""
+"""Transfers of snapshots to voters that were left behind, and what they must not change on the way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_snapshot_chunks_commit_nothing_of_an_unverified_tail() -> None:
 
 
 def test_an_old_snapshot_sent_again_rolls_nothing_back() -> None:
-    """A whole transfer is replayed later, by the then leader's name: it must not be installed."""
+    """A whole transfer is replayed later, in the present leader's name: it must not be installed."""
     world, old = leader_left_behind()
     world.sent = []
     world.converge()
@@ -244,7 +244,7 @@ def test_a_snapshot_is_encoded_on_the_disks_queue_not_on_the_loop() -> None:
 
 
 def test_a_received_snapshot_is_decoded_on_the_disks_thread_and_put_in_place_on_the_loop() -> None:
-    """Decoding a large one takes seconds: the loop answers its leader meanwhile."""
+    """Decoding a large one takes seconds; the loop responds to its leader meanwhile."""
     world, old = leader_left_behind()
     in_job = False
     decoded_in_job: list[bool] = []

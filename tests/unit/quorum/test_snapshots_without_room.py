@@ -1,4 +1,4 @@
-"""A snapshot that is too large, or finds no room on the disk: voters go on, and keep their logs."""
+"""Voters go on and keep their logs when a snapshot is too large or finds no room on the disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from odradek_metadata_quorum.quorum.voter import Voter, VoterEvents
 from odradek_metadata_quorum.raft.shell import StateMachine
 from tests.sim.quorum.world import LIMITS, World
 
-SNAPSHOT_BYTES = 3008  # DigestMachine's
+SNAPSHOT_BYTES = 3008  # the size of DigestMachine's snapshots
 
 
 def full_for(prefix: str, error: int = ENOSPC) -> Callable[[str, str], int]:
-    """Fails every call that takes room for files of this name."""
+    """Return a rule that fails every call that takes room for files of this name."""
 
     def fail(call: str, name: str) -> int:
         return error if call in ("create", "write", "sync") and name.startswith(prefix) else 0
@@ -29,7 +29,7 @@ def full_for(prefix: str, error: int = ENOSPC) -> Callable[[str, str], int]:
 
 
 def test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs() -> None:
-    """Trimmed behind a snapshot that no follower takes, a log would leave them behind for ever."""
+    """A log that is trimmed behind a snapshot that no follower takes would leave them behind forever."""
     world = World(3, joined=True, limits=replace(LIMITS, snapshot_bytes_max=SNAPSHOT_BYTES - 1))
     world.start_all()
     leader = world.elect()
@@ -50,7 +50,7 @@ def test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs
 
 
 def test_a_follower_tells_of_a_snapshot_that_it_does_not_take() -> None:
-    """The leader's limit is another one: it was raised there only, or the leader is an old one."""
+    """The leader has another limit: it was raised only there, or the leader is of an older release."""
     world = World(3, joined=True)
     world.start_all()
     leader = world.elect()
@@ -66,7 +66,7 @@ def test_a_follower_tells_of_a_snapshot_that_it_does_not_take() -> None:
 
 @pytest.mark.parametrize("error", [ENOSPC, EDQUOT])
 def test_a_snapshot_without_room_on_the_disk_ends_no_voter(error: int) -> None:
-    """All voters' disks fill up alike: the cluster would lose them all at once."""
+    """All voters' disks fill up alike, so the cluster would lose all of them at once."""
     world = World(4, joined=True)
     world.start_all()
     leader = world.elect()

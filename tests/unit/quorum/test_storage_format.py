@@ -1,4 +1,4 @@
-"""Identity of a data directory: each wrong one is refused with the way out."""
+"""A data directory of another identity is refused, and the error names the way out."""
 
 from __future__ import annotations
 

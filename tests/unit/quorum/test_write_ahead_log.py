@@ -1,4 +1,4 @@
-"""The log's bytes: torn tails are cut, damage is refused, whatever the pages do."""
+"""Torn tails of the log are truncated and damage is refused, whichever pages a crash keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_log(disk: SimulatedDisk, *, segment_bytes_max: int = 1 << 20) -> WriteA
 
 
 def append(log: WriteAheadLog, *, count: int = 1, size: int = 20, term: int = 1) -> None:
-    """One frame of `count` entries, synced."""
+    """Append and sync one frame of `count` entries."""
     for _ in range(count):
         log.append(b"x" * size, log.last_index + 1, term)
     log.write(log.take())
@@ -97,7 +97,7 @@ def test_a_reset_log_follows_the_snapshot_and_its_old_segments_are_gone() -> Non
 
 
 def test_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
-    """Frames of several pages, the last one (or two, had there been no sync) in flight."""
+    """Frames take several pages; the last one (or two, without a sync between) is in flight."""
     for seed in range(300):
         rng = random.Random(seed)
         disk = new_disk(seed, page_bytes=64)
@@ -124,7 +124,7 @@ def test_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
 
 @pytest.mark.parametrize("size", [100, 3 << 20])
 def test_a_damaged_frame_that_durable_ones_follow_refuses_to_start(size: int) -> None:
-    """However large it is: nothing behind it may be cut silently."""
+    """However large the frame is: nothing behind it may be truncated silently."""
     disk = new_disk()
     log = open_log(disk, segment_bytes_max=64 << 20)
     append(log)
@@ -148,7 +148,7 @@ def test_damage_in_a_segment_that_another_follows_refuses_to_start() -> None:
 
 
 def test_a_damaged_header_of_the_last_segment_refuses_to_start() -> None:
-    """What it holds was durable: a segment that a crash left half-started holds no whole frame."""
+    """Its frames were durable: a segment that a crash interrupted at its start holds no whole frame."""
     disk = new_disk()
     log = open_log(disk, segment_bytes_max=300)
     for _ in range(12):
@@ -188,7 +188,7 @@ def test_what_a_truncation_overtook_is_not_called_synced() -> None:
     log = open_log(new_disk())
     append(log, count=10)
     log.append(b"a", 12, 1)
-    write = log.take()  # under way with entry 12 when a new leader cuts from 9
+    write = log.take()  # under way with entry 12 when a new leader truncates from 9
     log.truncate_from(9)
     log.append(b"b", 9, 2)
     log.write(write)

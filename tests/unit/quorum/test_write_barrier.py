@@ -1,4 +1,4 @@
-"""Nothing leaves a voter before what it speaks of is on its disk: the power may go at each message."""
+"""No message leaves a voter before its disk holds what it says: the power may go at each message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_at_every_message_the_disk_vouches_for_what_it_says() -> None:
 
 
 def test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves() -> None:
-    """The kill between send and sync: voter 1 votes for 2, dies as the vote leaves, 3 asks next."""
+    """Voter 1 votes for 2 and loses power as the vote leaves; then 3 asks for its vote."""
     for seed in range(10):
         voter = LoneVoter(seed=seed)
         voter.receive(2, wire.REQUEST_VOTE, term=3, last_log_index=9, last_log_term=2)
