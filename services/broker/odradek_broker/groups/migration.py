@@ -47,7 +47,7 @@ from odradek_broker.groups.records import (
 )
 from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import MemberId
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 
 def upgraded(

@@ -16,7 +16,7 @@ from odradek_broker.groups.records import (
     TopicSnapshot,
 )
 from odradek_protocol.identity import MemberId, PartitionIndex, TopicId, TopicName
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
     read_compact_string,
     write_compact_array_count,
     write_compact_bytes,

@@ -48,7 +48,8 @@ from odradek_protocol.identity import (
     TopicName,
     TopicPartition,
 )
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    Malformed,
     read_compact_string,
     read_string,
     write_array_count,
@@ -57,7 +58,6 @@ from odradek_protocol.primitives.fields import (
     write_string,
     write_tagged_fields,
 )
-from odradek_protocol.primitives.varint import Malformed
 
 T = TypeVar("T")
 OFFSET_COMMIT_KEYS: Final = (0, 1)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek_protocol.identity import TopicId
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    Malformed,
     read_array_count,
     read_bytes,
     read_compact_array_count,
@@ -15,7 +16,6 @@ from odradek_protocol.primitives.fields import (
     read_string,
     read_tagged_fields,
 )
-from odradek_protocol.primitives.varint import Malformed
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
