@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from odradek_metadata_quorum.controller.administration.configs import (
+from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     ConfigOperation,

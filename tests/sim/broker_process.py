@@ -18,8 +18,12 @@ from odradek_broker.partition.effects import PartitionFailed
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import TopicIdPartition
-from odradek_protocol.metadata.delta import MetadataDelta, differences
-from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.image import (
+    MetadataDelta,
+    MetadataImage,
+    PartitionState,
+    differences,
+)
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.client_shell import ClientShell

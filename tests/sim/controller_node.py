@@ -10,16 +10,17 @@ from typing import Any
 from odradek_metadata_quorum.controller import (
     Controller,
     ControllerSettings,
+    configs,
     leaders,
     partitions,
-    reassignment,
-    recovery,
     registration,
     topics,
 )
-from odradek_metadata_quorum.controller.administration import configs
-from odradek_metadata_quorum.controller.decision import Decision
-from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
+from odradek_metadata_quorum.controller.requests import (
+    Decision,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.metadata_log import Entry, MetadataLog
 from tests.sim.network import Network, Stream
@@ -28,10 +29,10 @@ from tests.sim.scheduler import MS, Process, Scheduler
 TICK_US = 50 * MS
 HANDLERS: dict[str, Callable[..., Any]] = {
     "handle_register": registration.register,
-    "handle_report_log_ends": recovery.report_log_ends,
+    "handle_report_log_ends": leaders.report_log_ends,
     "handle_alter_partition": partitions.alter_partitions,
     "handle_alter_configs": configs.alter_configs,
-    "handle_alter_reassignments": reassignment.alter_reassignments,
+    "handle_alter_reassignments": partitions.alter_reassignments,
     "handle_create_topics": topics.create_topics,
     "handle_delete_topics": topics.delete_topics,
     "handle_elect_leaders": leaders.elect_leaders,

@@ -13,7 +13,7 @@ from typing import Any
 
 from odradek_broker.coordination.coordinator_host import absolute_java_hash
 from odradek_broker.partition.leader import Leader
-from odradek_metadata_quorum.controller.administration.configs import (
+from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     ConfigOperation,

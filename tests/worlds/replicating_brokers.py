@@ -36,8 +36,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import (
     Config,
     ConfigResourceType,

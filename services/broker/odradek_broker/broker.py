@@ -45,8 +45,7 @@ from odradek_broker.replication.streams.follower_sessions import FollowerSession
 from odradek_broker.replication.streams.follower_stream import Dial, FollowerIdentity
 from odradek_broker.settings import REPLICATION, BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_runtime.clock import Clock
 from odradek_runtime.cluster_identity import ClusterIdentity

@@ -44,8 +44,7 @@ from odradek_protocol.identity import (
     IncarnationId,
 )
 from odradek_protocol.kafka.response_encoding import warm_up
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.clock import SYSTEM_CLOCK, boottime_ms, monotonic_ms

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
-from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
+from odradek_metadata_quorum.rpc.metadata_state_machine import ClusterEvents
 from odradek_protocol.metadata.records import NO_LEADER
 from odradek_runtime.tls import CertificateExpiry
 

@@ -26,7 +26,7 @@ from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMach
 from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
-from odradek_protocol.metadata.errors import NewerProgramNeeded
+from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
     common_pb2,

@@ -8,7 +8,7 @@ from typing import Final
 
 from odradek_metadata_quorum.controller import ControllerSettings
 from odradek_protocol.identity import ControllerId
-from odradek_protocol.metadata.config_definition import ConfigError
+from odradek_protocol.metadata.config_definitions import ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners

@@ -34,9 +34,8 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.features import OWN_MAXIMA
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import NoOp, Topic
 from odradek_protocol.metadata.snapshot import snapshot_bytes
 from odradek_protocol.records.hashes import crc32c

@@ -22,7 +22,7 @@ from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.delta import differences
+from odradek_protocol.metadata.image import differences
 from odradek_protocol.metadata.records import NO_LEADER, RestartClass
 from odradek_protocol.metadata.snapshot import read_snapshot
 from tests.sim.broker_process import BrokerProcess

@@ -14,12 +14,12 @@ from odradek_metadata_quorum.controller import (
     Controller,
     ControllerSettings,
     Decision,
+    configs,
     partitions,
     registration,
     topics,
 )
-from odradek_metadata_quorum.controller.administration import configs
-from odradek_metadata_quorum.controller.administration.configs import (
+from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     ConfigOperation,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek_metadata_quorum.controller import producer_ids
-from odradek_metadata_quorum.controller.administration import quotas
-from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
+from odradek_metadata_quorum.controller import access, producer_ids
+from odradek_metadata_quorum.controller.access import QuotaAlteration
 from odradek_metadata_quorum.controller.requests import AllocateProducerIdsRequest
 from odradek_protocol.identity import BrokerEpoch, BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -27,7 +26,7 @@ def test_quotas_are_set_and_removed() -> None:
         alteration = QuotaAlteration(
             **{"entity": entity, "key": "producer_byte_rate", "value": value, **more}
         )
-        (outcome,) = found.decide(quotas.alter_quotas, (alteration,))
+        (outcome,) = found.decide(access.alter_quotas, (alteration,))
         return outcome
 
     assert alter_quota(1024.0).is_good

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import partitions, reassignment, topics
+from odradek_metadata_quorum.controller import partitions, topics
 from odradek_metadata_quorum.controller.requests import AlterPartitionResult, Reassignment
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -142,7 +142,7 @@ def reassign(
     found: Cluster, *replicas: int, cancel: bool = False, keep_replication_factor: bool = False
 ) -> ErrorCode:
     (result,) = found.decide(
-        reassignment.alter_reassignments,
+        partitions.alter_reassignments,
         (
             Reassignment(
                 partition=TopicPartition(TopicName("t"), PartitionIndex(0)),

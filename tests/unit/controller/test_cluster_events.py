@@ -8,7 +8,7 @@ import pytest
 
 from odradek_metadata_quorum.controller import leaders, topics
 from odradek_metadata_quorum.controller.requests import DeleteTopicsRequest, ElectLeadersRequest
-from odradek_metadata_quorum.rpc.cluster_events import ClusterEvents
+from odradek_metadata_quorum.rpc.metadata_state_machine import ClusterEvents
 from odradek_protocol.identity import MetadataOffset, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.metadata.records import MetadataRecord, RestartClass
 from tests.unit.controller.cluster import Cluster

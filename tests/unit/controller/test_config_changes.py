@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller.administration import configs
-from odradek_metadata_quorum.controller.administration.configs import (
+from odradek_metadata_quorum.controller import configs
+from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterOperation,

@@ -30,10 +30,9 @@ from odradek_metadata_quorum.rpc.controller_host import (
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
-from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
 from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.metadata.records import FeatureLevel, MetadataBatch, NoOp
+from odradek_protocol.metadata.records import FeatureLevel, MetadataBatch, NewerProgramNeeded, NoOp
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import ControllerSettings, brokers, recovery, workspace
+from odradek_metadata_quorum.controller import ControllerSettings, brokers, leaders, workspace
 from odradek_metadata_quorum.controller.election import settle
 from odradek_protocol.metadata.records import PartitionChange, RestartClass
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
@@ -120,12 +120,12 @@ def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
     for broker in (1, 2):
         found.register(broker, RestartClass.POWER)
     found.start(3)
-    found.now_ms += recovery.CHECK_INTERVAL_MS
+    found.now_ms += leaders.CHECK_INTERVAL_MS
     found.beat(1, 2)
     found.tick()
     found.beat(1, 2)
-    looks = counted(monkeypatch, recovery, "log_end_told")
+    looks = counted(monkeypatch, leaders, "log_end_told")
     assert found.heartbeat(3).report_log_ends == ()
     assert looks == []
     asked = found.heartbeat(1).report_log_ends
-    assert len(asked) == recovery.LOG_ENDS_PER_HEARTBEAT_MAX == len(looks)
+    assert len(asked) == leaders.LOG_ENDS_PER_HEARTBEAT_MAX == len(looks)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_metadata_quorum.controller import recovery
+from odradek_metadata_quorum.controller import leaders
 from odradek_metadata_quorum.controller.requests import LogEnd, ReportLogEndsRequest
 from odradek_protocol.identity import BrokerId, DirectoryId, TopicIdPartition
 from odradek_protocol.metadata.records import RestartClass
@@ -94,7 +94,7 @@ class Story:
         asked = self.cluster.heartbeat(int(broker)).report_log_ends
         assert (partition in asked) == (how == "asked"), asked
         self.cluster.decide(
-            recovery.report_log_ends,
+            leaders.report_log_ends,
             ReportLogEndsRequest(
                 broker_id=BrokerId(int(broker)),
                 broker_epoch=self.cluster.epochs[int(broker)],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek_metadata_quorum.controller import leaders, recovery
-from odradek_metadata_quorum.controller.recovery import CHECK_INTERVAL_MS
+from odradek_metadata_quorum.controller import leaders
+from odradek_metadata_quorum.controller.leaders import CHECK_INTERVAL_MS
 from odradek_metadata_quorum.controller.requests import (
     ElectLeadersRequest,
     LogEnd,
@@ -83,7 +83,7 @@ def test_an_unclean_election_by_command_counts_no_log_end_of_an_earlier_life() -
         assert partition in found.heartbeat(broker_id).report_log_ends
         told = (LogEnd(partition=partition, last_epoch=0, log_end=log_end),)
         found.decide(
-            recovery.report_log_ends,
+            leaders.report_log_ends,
             ReportLogEndsRequest(
                 broker_id=BrokerId(broker_id),
                 broker_epoch=found.epochs[broker_id],

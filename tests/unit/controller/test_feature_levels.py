@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import ControllerSettings, controllers, registration
-from odradek_metadata_quorum.controller.administration import features
-from odradek_metadata_quorum.controller.controllers import REGISTRATION_MS_MAX
-from odradek_metadata_quorum.controller.decision import Outcome
-from odradek_metadata_quorum.controller.requests import RegisterControllerRequest
+from odradek_metadata_quorum.controller import ControllerSettings, features, registration
+from odradek_metadata_quorum.controller.features import REGISTRATION_MS_MAX
+from odradek_metadata_quorum.controller.requests import Outcome, RegisterControllerRequest
 from odradek_protocol.identity import (
     ControllerId,
     IncarnationId,
@@ -18,10 +16,9 @@ from odradek_protocol.identity import (
     MetadataOffset,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.image import MetadataImage
-from odradek_protocol.metadata.records import FeatureLevel
+from odradek_protocol.metadata.records import FeatureLevel, NewerProgramNeeded
 from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster_with_topic
 
@@ -45,14 +42,14 @@ def raise_to(found: Cluster, level: int, name: str = "metadata.version", **more:
     return found.decide(features.update_feature, name, level, **more)
 
 
-def register_controllers(found: Cluster, *nodes: int, features: Any = OWN_MAXIMA) -> None:
+def register_controllers(found: Cluster, *nodes: int, levels: Any = OWN_MAXIMA) -> None:
     for node in nodes:
         request = RegisterControllerRequest(
             controller_id=ControllerId(node),
             incarnation_id=IncarnationId(bytes([node]) * 16),
-            features=features,
+            features=levels,
         )
-        outcome = found.decide(controllers.register_controller, request)
+        outcome = found.decide(features.register_controller, request)
         assert outcome.is_good, outcome
 
 
@@ -76,7 +73,7 @@ def test_members_that_do_not_support_a_level_are_named() -> None:
     found = upgraded_cluster(brokers=(1,))
     found.register(2, features=(), feature_minima=())  # as an older program registers
     register_controllers(found, 1)
-    register_controllers(found, 3, features=(("metadata.version", 1),))
+    register_controllers(found, 3, levels=(("metadata.version", 1),))
     outcome = raise_to(found, 2)
     assert outcome.error is ErrorCode.FEATURE_UPDATE_FAILED
     for member in (
@@ -136,7 +133,7 @@ def test_who_is_no_voter_does_not_register() -> None:
     request = RegisterControllerRequest(
         controller_id=ControllerId(4), incarnation_id=IncarnationId(bytes(16)), features=OWN_MAXIMA
     )
-    outcome = found.decide(controllers.register_controller, request)
+    outcome = found.decide(features.register_controller, request)
     assert outcome.error is ErrorCode.INVALID_REGISTRATION
     assert "not a voter" in outcome.message
 

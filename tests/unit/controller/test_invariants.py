@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from odradek_metadata_quorum.controller import leaders, reassignment, recovery, topics
+from odradek_metadata_quorum.controller import leaders, partitions, topics
 from odradek_metadata_quorum.controller.requests import (
     DeleteTopicsRequest,
     ElectLeadersRequest,
@@ -131,7 +131,7 @@ class ControllerMachine(RuleBasedStateMachine):
         partition = TopicPartition(TopicName("t"), PartitionIndex(index))
         target = tuple(map(BrokerId, replicas[:count])) or None
         self.cluster.decide(
-            reassignment.alter_reassignments,
+            partitions.alter_reassignments,
             (Reassignment(partition=partition, replicas=target),),
         )
 
@@ -146,7 +146,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 for partition in asked
             ),
         )
-        self.cluster.decide(recovery.report_log_ends, request)
+        self.cluster.decide(leaders.report_log_ends, request)
 
     @rule(broker=brokers)
     def lose_directory(self, broker: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek_metadata_quorum.controller import ControllerSettings, registration
-from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.requests import BatchTooLarge
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import NO_LEADER, PartitionChange, RestartClass

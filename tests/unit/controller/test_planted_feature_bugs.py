@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import controllers, registration
-from odradek_metadata_quorum.controller.administration import features
+from odradek_metadata_quorum.controller import features, registration
 from odradek_protocol.metadata import codec, image
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import MetadataIncarnation
@@ -30,7 +29,7 @@ def voters_are_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def registrations_of_voters_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(controllers, "REGISTRATION_MS_MAX", 1 << 40)
+    patch.setattr(features, "REGISTRATION_MS_MAX", 1 << 40)
 
 
 def records_are_written_in_their_newest_version(patch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_metadata_quorum.controller import ControllerSettings, reassignment, topics
-from odradek_metadata_quorum.controller.decision import BatchTooLarge
-from odradek_metadata_quorum.controller.placement import Candidate, PlacementError, place
+from odradek_metadata_quorum.controller import ControllerSettings, partitions, topics
 from odradek_metadata_quorum.controller.requests import (
+    BatchTooLarge,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -20,6 +19,7 @@ from odradek_metadata_quorum.controller.requests import (
     NewTopic,
     Reassignment,
 )
+from odradek_metadata_quorum.controller.topics import Candidate, PlacementError, place
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
@@ -204,7 +204,7 @@ def test_a_partition_that_moves_does_not_count_double_for_those_that_are_added()
         partition=TopicPartition(TopicName("t"), PartitionIndex(0)),
         replicas=(BrokerId(3), BrokerId(4)),
     )
-    found.decide(reassignment.alter_reassignments, (move,))
+    found.decide(partitions.alter_reassignments, (move,))
     assert len(found.state(0).replicas) == 4
     request = CreatePartitionsRequest(topics=(NewPartitions(name="t", total_count=2),))
     (result,) = found.decide(topics.create_partitions, request)

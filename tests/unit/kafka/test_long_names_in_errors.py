@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.kafka.registry import Registry
-from odradek_metadata_quorum.controller.decision import MESSAGE_CHARACTERS_MAX, Outcome
+from odradek_metadata_quorum.controller.requests import MESSAGE_CHARACTERS_MAX, Outcome
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odradek_broker.log.log_config import LogConfig
+from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT
 from odradek_protocol.metadata.configs import TOPIC_CONFIGS
-from odradek_protocol.metadata.topic_configs import WITHOUT_EFFECT
 
 OTHER_VALUES = {
     "cleanup.policy": "compact",

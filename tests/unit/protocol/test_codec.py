@@ -25,13 +25,13 @@ from odradek_protocol.metadata.codec import (
     encode_batch,
     encode_record,
 )
-from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.records import (
     RECORD_TYPES,
     MetadataBatch,
     MetadataIncarnation,
     MetadataRecord,
+    NewerProgramNeeded,
     NoOp,
     Partition,
     PartitionChange,

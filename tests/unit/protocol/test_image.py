@@ -17,8 +17,12 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
-from odradek_protocol.metadata.delta import MetadataDelta, differences
-from odradek_protocol.metadata.image import MetadataImage, check_partition
+from odradek_protocol.metadata.image import (
+    MetadataDelta,
+    MetadataImage,
+    check_partition,
+    differences,
+)
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     BrokerRegistrationChange,

@@ -20,7 +20,6 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.codec import MetadataDecodeError
-from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     AccessControlEntry,
@@ -30,6 +29,7 @@ from odradek_protocol.metadata.records import (
     ConfigResourceType,
     FeatureLevel,
     MetadataIncarnation,
+    NewerProgramNeeded,
     Partition,
     PartitionChange,
     ProducerIds,

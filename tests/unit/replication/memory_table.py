@@ -23,8 +23,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
     TopicName,
 )
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import Partition, Topic
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from tests.unit.log.material import TOPIC, TOPIC_ID, Broker

@@ -19,7 +19,7 @@ from odradek_broker.replication.partition_reads import read_partition
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of

@@ -14,8 +14,8 @@ from odradek_broker.log.directory.loading import DirectoryLoad
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_protocol.metadata import delta
-from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata import image
+from odradek_protocol.metadata.image import MetadataDelta
 from tests.unit.replication import test_damaged_logs, test_stray_logs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -32,7 +32,7 @@ def image_that_lacks_a_topic_erases_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot_counts_as_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(delta, "MetadataDelta", lambda is_of_snapshot=False: MetadataDelta())
+    patch.setattr(image, "MetadataDelta", lambda is_of_snapshot=False: MetadataDelta())
 
 
 def unsynced_stray_vouches(patch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from odradek_broker.log.directory.strays import Stray
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex, TopicIdPartition
-from odradek_protocol.metadata.delta import MetadataDelta, differences
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, differences
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, image_of, table_of

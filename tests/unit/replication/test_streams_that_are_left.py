@@ -22,7 +22,7 @@ from odradek_protocol.identity import (
     Offset,
     PartitionIndex,
 )
-from odradek_protocol.metadata.delta import MetadataDelta
+from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb

@@ -25,8 +25,13 @@ from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin, ge
 
 import msgpack
 
-from odradek_protocol.metadata.errors import MetadataDecodeError, NewerProgramNeeded
-from odradek_protocol.metadata.records import RECORD_TYPES, MetadataBatch, MetadataRecord
+from odradek_protocol.metadata.records import (
+    RECORD_TYPES,
+    MetadataBatch,
+    MetadataDecodeError,
+    MetadataRecord,
+    NewerProgramNeeded,
+)
 
 __all__ = [
     "MetadataDecodeError",

@@ -6,8 +6,9 @@ resource broker ""), else the built-in default. Each is set at run time; none ne
 
 from __future__ import annotations
 
-from odradek_protocol.metadata.broker_configs import BROKER_CONFIGS
-from odradek_protocol.metadata.config_definition import (
+from odradek_protocol.metadata.config_definitions import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
     ConfigDefinition,
     ConfigError,
     ConfigSource,
@@ -16,7 +17,6 @@ from odradek_protocol.metadata.config_definition import (
 )
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_protocol.metadata.topic_configs import TOPIC_CONFIGS
 from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 __all__ = [

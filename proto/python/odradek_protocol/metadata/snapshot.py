@@ -21,7 +21,6 @@ import msgpack
 
 from odradek_protocol.identity import NO_BROKER, NO_BROKER_EPOCH, MetadataOffset
 from odradek_protocol.metadata.codec import MetadataDecodeError, decode_records, encode_records
-from odradek_protocol.metadata.errors import NewerProgramNeeded
 from odradek_protocol.metadata.features import (
     METADATA_VERSION,
     METADATA_VERSION_MAX,
@@ -35,6 +34,7 @@ from odradek_protocol.metadata.records import (
     FeatureLevel,
     MetadataIncarnation,
     MetadataRecord,
+    NewerProgramNeeded,
     ProducerIds,
     RegisterBroker,
     Topic,

@@ -33,9 +33,8 @@ from odradek_protocol.identity import (
     TopicId,
     TopicIdPartition,
 )
-from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock

@@ -25,9 +25,8 @@ import grpc.aio
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_protocol.identity import BrokerId, ControllerId, MetadataOffset
 from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
-from odradek_protocol.metadata.delta import MetadataDelta, differences
-from odradek_protocol.metadata.errors import NewerProgramNeeded
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, differences
+from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.metadata.snapshot import SnapshotReader
 from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb

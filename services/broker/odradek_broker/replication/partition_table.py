@@ -44,8 +44,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import set_topic_configs
-from odradek_protocol.metadata.delta import MetadataDelta
-from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log

@@ -1,6 +1,6 @@
 """The controller as a pure state machine: decides, never acts."""
 
 from odradek_metadata_quorum.controller.controller import Controller
-from odradek_metadata_quorum.controller.decision import ControllerSettings, Decision, Draws, Outcome
+from odradek_metadata_quorum.controller.requests import ControllerSettings, Decision, Draws, Outcome
 
 __all__ = ["Controller", "ControllerSettings", "Decision", "Draws", "Outcome"]

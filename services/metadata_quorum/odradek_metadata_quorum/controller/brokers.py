@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from odradek_metadata_quorum.controller.election import Standing
-from odradek_metadata_quorum.controller.flapping import note_fencing, unfence_delay_ms
+from odradek_metadata_quorum.controller.leaders import wanted_log_ends
 from odradek_metadata_quorum.controller.liveness import Connection, Fence
-from odradek_metadata_quorum.controller.recovery import wanted_log_ends
 from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
-from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_metadata_quorum.controller.workspace import Workspace, note_fencing, unfence_delay_ms
 from odradek_protocol.identity import BrokerEpoch, BrokerId, DirectoryId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, PartitionState

@@ -37,23 +37,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
-from odradek_metadata_quorum.controller import brokers, leaders, recovery
-from odradek_metadata_quorum.controller.administration import features
-from odradek_metadata_quorum.controller.decision import (
+from odradek_metadata_quorum.controller import brokers, features, leaders
+from odradek_metadata_quorum.controller.liveness import Fence, Liveness
+from odradek_metadata_quorum.controller.requests import (
     BatchTooLarge,
     ControllerSettings,
     Decision,
     Draws,
+    HeartbeatRequest,
+    HeartbeatResponse,
 )
-from odradek_metadata_quorum.controller.liveness import Fence, Liveness
-from odradek_metadata_quorum.controller.requests import HeartbeatRequest, HeartbeatResponse
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerId, MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
-from odradek_protocol.metadata.delta import MetadataDelta
 from odradek_protocol.metadata.features import METADATA_VERSION, METADATA_VERSION_WITH_IDENTITY
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     Config,
@@ -204,7 +203,7 @@ class Controller:
         fences: list[Fence] = self._liveness.tick(now_ms=now_ms)
         if fences:
             decisions.append(self.decide(now_ms, brokers.fence_dead, fences))
-        decisions.append(self.decide(now_ms, recovery.pursue))
+        decisions.append(self.decide(now_ms, leaders.pursue))
         decisions.append(self.decide(now_ms, _repair))
         decisions.append(self.decide(now_ms, leaders.rebalance))
         return [decision for decision in decisions if decision.records]

@@ -1,32 +1,46 @@
-"""A leader proposes who is in sync: which proposals the controller takes (R17, KIP-497, KIP-903).
+"""Leaders propose in-sync replicas, and administrators move partitions to other brokers.
 
-A proposal is the leader's word about one epoch of the partition. It is taken only if the leader is
-the one that the image has, speaks of exactly this leader epoch and partition epoch, and names only
-replicas that may be in sync: each by the broker epoch under which the leader knows it, so that a
-replica that restarted, and may have lost bytes, is not taken for its former life.
+A proposal (R17, KIP-497, KIP-903) is a statement of the leader about one epoch of the partition. It is accepted
+only if the sender is the leader in the image, names exactly its leader epoch and partition epoch, and lists
+only replicas that may be in sync: each by the broker epoch under which the leader knows it, so that a
+replica that restarted, and may have lost bytes, is not taken for its earlier registration.
 
-A success bumps the partition epoch, never the leader epoch. It answers that a change is coming; the
-leader adopts it from the image only (R18). Each success bumps it, also that of an unchanged ISR:
-with such a proposal a leader withdraws one that was refused because a replica was not live just
-now. The refused one may have a copy under way that would be taken later, while the leader no longer
+A success raises the partition epoch, never the leader epoch. It says that a change is coming; the
+leader adopts the change from the image only (R18). A proposal of the present ISR raises the epoch as well:
+with it a leader withdraws a proposal that was refused because a replica was not live at that moment.
+A copy of the refused proposal may still be on its way and would be accepted later, when the leader no longer
 counts that replica for its high watermark; a new partition epoch makes all copies void.
+
+A move takes steps and never loses a copy (KIP-455):
+
+    replicas a b c --alter to c d e--> replicas c d e a b, adding d e, removing a b
+                                       (d and e catch up; the leader takes them into the ISR)
+                   --all of d e in the ISR--> replicas c d e, ISR without a b, perhaps a new leader
+
+The move completes in the batch that takes in the last added replica, so nothing has to watch for it.
+Until then it can be cancelled: the added replicas are removed and the others stay, those that the move
+kept first (which one was preferred before is not recorded, as in Kafka). A completion that removes a replica
+sets a leader and so raises the leader epoch, which tells the removed replica, too.
 """
 
 from __future__ import annotations
 
 from odradek_metadata_quorum.controller.election import Standing, elr_after
-from odradek_metadata_quorum.controller.reassignment import completed
 from odradek_metadata_quorum.controller.requests import (
+    GOOD,
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,
+    Outcome,
+    PartitionResult,
+    Reassignment,
 )
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import PartitionState
-from odradek_protocol.metadata.records import PartitionChange
+from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
@@ -101,3 +115,175 @@ def _change(work: Workspace, state: PartitionState, item: AlterPartitionItem) ->
         lost=None if lost == state.lost else lost,
         recovering=None if item.recovering == state.recovering else item.recovering,
     )
+
+
+def alter_reassignments(
+    work: Workspace,
+    reassignments: tuple[Reassignment, ...],
+    *,
+    keep_replication_factor: bool = False,
+) -> tuple[PartitionResult, ...]:
+    """Begin, change or cancel moves; each for itself.
+
+    With `keep_replication_factor` those are refused that change how many replicas there are once
+    all moves are done (KIP-860).
+    """
+    return tuple(
+        PartitionResult(
+            partition=wanted.partition,
+            outcome=_alter_reassignment(work, wanted, keep_replication_factor),
+        )
+        for wanted in reassignments
+    )
+
+
+def _alter_reassignment(
+    work: Workspace, wanted: Reassignment, keep_replication_factor: bool
+) -> Outcome:
+    topic = work.image.topic(wanted.partition.topic)
+    index = wanted.partition.partition
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return Outcome(
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"there is no {wanted.partition}"
+        )
+    state = topic.partitions[index]
+    if wanted.replicas is None:
+        return _cancel(work, state)
+    replication_factor = len(state.replicas) - len(state.removing)
+    if keep_replication_factor and len(wanted.replicas) != replication_factor:
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICATION_FACTOR,
+            message=f"{wanted.partition} has {replication_factor} replicas and would have "
+            f"{len(wanted.replicas)}; allow a change of the replication factor, or give as many",
+        )
+    refusal = assignment_refusal(work, wanted.replicas)
+    if refusal is not None:
+        return refusal
+    # A move under way is replaced: what it was adding and is not wanted any more goes.
+    present = tuple(b for b in state.replicas if b not in state.adding)
+    adding = tuple(b for b in wanted.replicas if b not in present)
+    removing = tuple(b for b in present if b not in wanted.replicas)
+    replicas = wanted.replicas + removing
+    if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
+        return GOOD  # so it is, or will be: an answer got lost
+    isr = tuple(b for b in state.isr if b in replicas)
+    if not isr and not [b for b in state.elr if b in replicas]:
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            message=f"{wanted.partition}: none of {replicas} has its records; wait until the "
+            "present move is done",
+        )
+    target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
+    if set(adding) <= set(isr) and set(isr) - set(removing):
+        target = _finished(work, state, target, recovering=state.recovering)
+    work.write(target)
+    _settle_now(work, state)
+    return GOOD
+
+
+def _cancel(work: Workspace, state: PartitionState) -> Outcome:
+    if not state.adding and not state.removing:
+        return Outcome(
+            error=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message="this partition does not move"
+        )
+    replicas = tuple(b for b in state.replicas if b not in state.adding)
+    isr = tuple(b for b in state.isr if b in replicas)
+    if not isr and not [b for b in state.elr if b in replicas]:
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            message="only the replicas that would go are in sync; wait until the move is done",
+        )
+    work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
+    _settle_now(work, state)
+    return GOOD
+
+
+def completed(
+    work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
+) -> PartitionChange | None:
+    """The end of a move, if this ISR holds all that is wanted; else None."""
+    if not state.adding and not state.removing:
+        return None
+    staying = {*state.replicas} - {*state.removing}
+    if not {*state.adding} <= {*isr} or not staying & {*isr}:
+        return None
+    moving = _moved(
+        state, replicas=state.replicas, isr=isr, adding=state.adding, removing=state.removing
+    )
+    return _finished(work, state, moving, recovering=recovering)
+
+
+def _finished(
+    work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
+) -> PartitionChange:
+    """The state after the removed replicas are gone, as one change from `state`."""
+    assert moving.replicas is not None, moving
+    assert moving.isr is not None, moving
+    removing = {*(moving.removing or ())}
+    replicas = tuple(b for b in moving.replicas if b not in removing)
+    isr = tuple(b for b in moving.isr if b in replicas)
+    leader = state.leader if state.leader in isr else NO_LEADER
+    standing_of = work.standing_in(state)
+    for wanted in (Standing.STREAMING, Standing.LIVE):
+        if leader == NO_LEADER:
+            leader = next((b for b in replicas if b in isr and standing_of(b) >= wanted), NO_LEADER)
+    minimum = min(work.image.min_insync_replicas(state), len(replicas))
+    elr = tuple(b for b in elr_after(state, isr, minimum) if b in replicas)
+    is_anyone_gone = not {*state.replicas} <= {*replicas}
+    return PartitionChange(
+        topic_id=state.topic_id,
+        partition=state.partition,
+        leader=leader if is_anyone_gone or leader != state.leader else None,
+        isr=isr,
+        elr=elr,
+        replicas=replicas,
+        adding=(),
+        removing=(),
+        lost=tuple(b for b in state.lost if b in replicas and b not in isr),
+        recovering=recovering and len(isr) == 1,
+    )
+
+
+def _moved(
+    state: PartitionState,
+    *,
+    replicas: tuple[BrokerId, ...],
+    isr: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+) -> PartitionChange:
+    return PartitionChange(
+        topic_id=state.topic_id,
+        partition=state.partition,
+        leader=None if state.leader in (*isr, NO_LEADER) else NO_LEADER,
+        isr=isr,
+        elr=tuple(b for b in state.elr if b in replicas),
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        lost=tuple(b for b in state.lost if b in replicas),
+    )
+
+
+def _settle_now(work: Workspace, before: PartitionState) -> None:
+    state = work.image.partition(before.topic_id, before.partition)
+    assert state is not None, before
+    if (change := work.settled(state)) is not None:
+        work.write(change)
+
+
+def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:
+    """What is wrong with replicas given by hand; None: nothing."""
+    if not replicas or len(set(replicas)) != len(replicas):
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            message=f"{list(replicas)}: a partition has one replica or more, each on another broker",
+        )
+    unknown = [b for b in replicas if b not in work.image.brokers]
+    if unknown:
+        return Outcome(
+            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            message=f"{list(replicas)}: there is no broker {unknown[0]}; registered are "
+            f"{sorted(work.image.brokers)}",
+        )
+    return None

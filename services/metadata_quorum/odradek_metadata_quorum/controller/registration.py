@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_metadata_quorum.controller.decision import GOOD, Outcome
-from odradek_metadata_quorum.controller.flapping import note_fencing
-from odradek_metadata_quorum.controller.requests import RegisterRequest, RegisterResponse
-from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_metadata_quorum.controller.requests import (
+    GOOD,
+    Outcome,
+    RegisterRequest,
+    RegisterResponse,
+)
+from odradek_metadata_quorum.controller.workspace import Workspace, note_fencing
 from odradek_protocol.identity import BrokerId, MetadataIncarnationId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.features import highest_supported

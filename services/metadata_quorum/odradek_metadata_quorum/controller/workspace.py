@@ -1,23 +1,24 @@
 """What all handlers of an active controller work on: the working image and the soft state.
 
-Two images: `committed` is what the quorum has committed, on every controller. `image` is that plus
-what this active controller has decided and not yet seen committed; decisions are validated against
-it, so two requests that are in flight together cannot both take a topic's name. `write` adds a
-record to the decision under way and replays it into `image` at once. (KRaft's QuorumController does
-the same with timeline data structures; two images cost a few MiB and need no idea.)
+There are two images. `committed` is what the quorum has committed, on every controller. `image` adds
+what this active controller has decided and not yet seen committed. Decisions are validated against
+`image`, so two requests that are in flight together cannot both take a topic's name. `write` adds a
+record to the decision under way and replays it into `image` at once. (KRaft's QuorumController uses
+timeline data structures for this; two images cost a few MiB and are simpler.)
 
 There is one queue of events, each handled whole. Decisions are proposed in the order in which they
-were made, the Raft log keeps that order, and nobody else may append in this term; so the working
-image is exactly what the committed one will be, unless this controller is deposed, and then the
-working image is thrown away, whole (`Controller.resigned`). A decision lands at the offset that
+were made, the Raft log keeps that order, and no other member may append in this term; so the working
+image is exactly what the committed one will be, unless this controller is deposed; then the whole
+working image is thrown away (`Controller.resigned`). A decision is committed at the offset that
 `next_offset` says; `Controller.replay` asserts it, because a broker's epoch is that offset.
 
-A decision that fails is undone: its records are, and the working image. Soft state is not, so each
-rule must bear that it is ahead of the records: what a heartbeat says is said again by the next one,
+A decision that fails is undone in the records and in the working image. Soft state is not undone, so each
+rule must tolerate soft state that is ahead of the records: the next heartbeat repeats what the last one said,
 and `Controller.tick` watches brokers that an undone decision left unwatched.
 
-Soft state (who is connected, how far brokers have read, who flapped, whose replica a bug ended, who
-told which log end) is not in the log: a new active controller begins without it, and each rule says what that means.
+Soft state is not in the log: which brokers are connected, how far they have read, which ones flapped, which
+replicas failed on an internal error, which log ends were reported. A new active controller begins without
+it, and each rule says what that means.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
-from odradek_metadata_quorum.controller.decision import ControllerSettings, Draws
 from odradek_metadata_quorum.controller.election import Standing, StandingOf, settle
 from odradek_metadata_quorum.controller.liveness import Liveness
+from odradek_metadata_quorum.controller.requests import ControllerSettings, Draws
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -212,3 +214,28 @@ class Workspace:
     def state_of(self, partition: TopicIdPartition) -> PartitionState | None:
         """A partition's state in the working image."""
         return self.image.partition(partition.topic_id, partition.partition)
+
+
+_FIRST_DELAY_MS: Final = 1_000
+
+
+def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
+    """A broker is fenced now because it died, or seemed to."""
+    memory = work.memory(broker_id)
+    since = work.now_ms - work.settings.flap_window_ms
+    memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
+
+
+def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
+    """0, 1, 2, 4 ... s for the first, second, third, fourth fencing within the window."""
+    since = work.now_ms - work.settings.flap_window_ms
+    times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
+    if times < 2:
+        return 0
+    return min(_FIRST_DELAY_MS << (times - 2), work.settings.flap_delay_ms_max)
+
+
+def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
+    """Whether a broker has not flapped lately: only then it gets preferred leaderships back."""
+    since = work.now_ms - work.settings.flap_window_ms
+    return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

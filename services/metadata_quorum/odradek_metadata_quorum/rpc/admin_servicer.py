@@ -13,19 +13,19 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import grpc
 
-from odradek_metadata_quorum.controller import Decision, leaders, reassignment, registration, topics
-from odradek_metadata_quorum.controller.administration import (
+from odradek_metadata_quorum.controller import (
+    Decision,
     access,
     configs,
-    credentials,
     features,
-    quotas,
+    leaders,
+    partitions,
+    registration,
+    topics,
 )
-from odradek_metadata_quorum.controller.decision import BatchTooLarge
-from odradek_metadata_quorum.controller.requests import TopicResult
+from odradek_metadata_quorum.controller.requests import BatchTooLarge, TopicResult
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.rpc import wire_admin as wire
-from odradek_metadata_quorum.rpc.config_descriptions import describe
 from odradek_metadata_quorum.rpc.controller_host import (
     ControllerHost,
     NotActive,
@@ -33,6 +33,7 @@ from odradek_metadata_quorum.rpc.controller_host import (
     Unconfirmed,
 )
 from odradek_metadata_quorum.rpc.peers import Context, Peers, refuse
+from odradek_metadata_quorum.rpc.wire_admin import describe
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import cluster_config
@@ -117,7 +118,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._bounded(context, len(request.reassignments))
         decision = await self._decide(
             context,
-            reassignment.alter_reassignments,
+            partitions.alter_reassignments,
             wire.reassignments(request),
             keep_replication_factor=request.keep_replication_factor,
         )
@@ -250,7 +251,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Answer once they are committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
         upsertions, deletions = wire.scram_upsertions(request), wire.scram_deletions(request)
-        decision = await self._decide(context, credentials.alter_scram_users, upsertions, deletions)
+        decision = await self._decide(context, access.alter_scram_users, upsertions, deletions)
         return pb.AlterScramUsersResponse(
             results=[
                 pb.ScramUserResult(
@@ -275,7 +276,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._bounded(context, len(request.entries))
         alterations = wire.quota_alterations(request)
         decision = await self._decide(
-            context, quotas.alter_quotas, alterations, validate_only=request.validate_only
+            context, access.alter_quotas, alterations, validate_only=request.validate_only
         )
         return pb.AlterQuotasResponse(
             results=wire.item_results(decision.response), metadata_offset=decision.offset

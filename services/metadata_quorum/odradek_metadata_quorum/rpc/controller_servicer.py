@@ -9,13 +9,13 @@ import grpc
 import grpc.aio
 
 from odradek_metadata_quorum.controller import (
-    controllers,
+    features,
+    leaders,
     partitions,
     producer_ids,
-    recovery,
     registration,
 )
-from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller.requests import BatchTooLarge
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import (
@@ -78,7 +78,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         """Answer once it is committed, or remembered."""
         await self._peers.require_controller(context, request.controller_id)
         response, error = await self._decide(
-            controllers.register_controller, wire.register_controller_request(request)
+            features.register_controller, wire.register_controller_request(request)
         )
         if response is None:
             return pb.RegisterControllerResponse(error_code=error)
@@ -146,7 +146,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)
         response, error = await self._decide(
-            recovery.report_log_ends, wire.report_log_ends_request(request)
+            leaders.report_log_ends, wire.report_log_ends_request(request)
         )
         return pb.ReportLogEndsResponse(error_code=error if response is None else response)
 

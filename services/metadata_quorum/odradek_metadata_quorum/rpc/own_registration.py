@@ -14,8 +14,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from odradek_metadata_quorum.controller import controllers
-from odradek_metadata_quorum.controller.decision import BatchTooLarge
+from odradek_metadata_quorum.controller import features
+from odradek_metadata_quorum.controller.requests import BatchTooLarge
 from odradek_metadata_quorum.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
@@ -105,7 +105,7 @@ class OwnRegistration:
     async def _register_here(self, request: pb.RegisterControllerRequest) -> bool:
         wanted = wire.register_controller_request(request)
         try:
-            decision = await self._host.decide(controllers.register_controller, wanted)
+            decision = await self._host.decide(features.register_controller, wanted)
         except (NotActive, Overloaded, BatchTooLarge):
             return False
         return self._answered(decision.response.error, decision.response.message)

@@ -1,24 +1,23 @@
-"""Between the messages of the admin service and the controller's own values."""
+"""Conversions between the messages of the admin service and the controller's values, and descriptions of configs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from odradek_metadata_quorum.controller.administration.access import AclEntry
-from odradek_metadata_quorum.controller.administration.configs import (
+from odradek_metadata_quorum.controller.access import (
+    AclEntry,
+    QuotaAlteration,
+    ScramDeletion,
+    ScramUpsertion,
+)
+from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterOperation,
     ConfigOperation,
 )
-from odradek_metadata_quorum.controller.administration.credentials import (
-    ScramDeletion,
-    ScramUpsertion,
-)
-from odradek_metadata_quorum.controller.administration.quotas import QuotaAlteration
-from odradek_metadata_quorum.controller.decision import Outcome
 from odradek_metadata_quorum.controller.requests import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -26,11 +25,18 @@ from odradek_metadata_quorum.controller.requests import (
     ElectLeadersRequest,
     NewPartitions,
     NewTopic,
+    Outcome,
     PartitionResult,
     Reassignment,
     TopicResult,
 )
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import (
+    definitions,
+    resolve_broker_config,
+    resolve_topic_config,
+)
 from odradek_protocol.metadata.image import MetadataImage, QuotaEntity
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
@@ -290,3 +296,53 @@ def partition(message: common_pb2.TopicPartition) -> TopicPartition:
 
 def _assignments(messages: Iterable[pb.ReplicaAssignment]) -> tuple[tuple[BrokerId, ...], ...]:
     return tuple(tuple(map(BrokerId, message.broker_ids)) for message in messages)
+
+
+def describe(
+    image: MetadataImage, resource: pb.ConfigResource, *, with_documentation: bool
+) -> pb.ConfigResourceResult:
+    """The configs of one resource that can be altered; brokers add their static ones."""
+    result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
+    if resource.type == pb.CONFIG_RESOURCE_TYPE_TOPIC:
+        if image.topic(resource.name) is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            result.error_message = f"there is no topic {resource.name}"
+            return result
+    elif resource.type != pb.CONFIG_RESOURCE_TYPE_BROKER:
+        result.error_code = ErrorCode.INVALID_REQUEST
+        result.error_message = "only topics (2) and brokers (4) have configs here"
+        return result
+    result.entries.extend(
+        _entries(
+            image,
+            ConfigResourceType(resource.type),
+            resource.name,
+            frozenset(resource.config_names),
+            with_documentation,
+        )
+    )
+    return result
+
+
+def _entries(
+    image: MetadataImage,
+    resource_type: ConfigResourceType,
+    resource: str,
+    wanted: Collection[str],
+    with_documentation: bool,
+) -> Iterator[pb.ConfigEntry]:
+    for name, definition in sorted(definitions(resource_type).items()):
+        if wanted and name not in wanted:
+            continue
+        if resource_type is ConfigResourceType.TOPIC:
+            value, source = resolve_topic_config(image, resource, definition)
+        else:
+            value, source = resolve_broker_config(image, resource, definition)
+        yield pb.ConfigEntry(
+            name=name,
+            value=None if definition.is_sensitive else value,
+            source=source,
+            is_sensitive=definition.is_sensitive,
+            type=definition.type,
+            documentation=definition.documentation if with_documentation else "",
+        )

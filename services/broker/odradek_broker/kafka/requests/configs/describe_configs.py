@@ -18,7 +18,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from odradek_protocol.metadata.config_definition import (
+from odradek_protocol.metadata.config_definitions import (
     ConfigDefinition,
     ConfigSource,
     ConfigType,

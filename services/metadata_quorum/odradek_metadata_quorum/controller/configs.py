@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from odradek_metadata_quorum.controller.decision import GOOD, Outcome
+from odradek_metadata_quorum.controller.requests import GOOD, Outcome
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.config_definition import ConfigType
+from odradek_protocol.metadata.config_definitions import ConfigType
 from odradek_protocol.metadata.configs import (
     ConfigError,
     check_config,

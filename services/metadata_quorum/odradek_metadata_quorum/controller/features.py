@@ -1,26 +1,38 @@
-"""Changes of feature levels, so that old and new programs run together (KIP-584).
+"""Feature levels, and the controllers' registrations that limit them: old and new programs run together.
 
-A level is raised when every registered broker and every voter supports it, fenced brokers too: they
-come back. `metadata.version` is never lowered, because the records of its levels are in the log.
+A level is raised when every registered broker and every voter supports it, fenced brokers too, because
+they come back (KIP-584). `metadata.version` is never lowered, because the records of its levels are in the log.
+
+Every voter registers the levels that its program supports with the active controller when it starts, and
+again every few seconds (KIP-919). From `metadata.version` 2 on a registration that differs from the last
+one is a record. Below 2 the record does not exist, so the active controller remembers the registration
+for `REGISTRATION_MS_MAX`: a voter that went back to an older program, which does not register, is
+forgotten after that time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from odradek_metadata_quorum.controller.controllers import registered_features
-from odradek_metadata_quorum.controller.decision import GOOD, Draws, Outcome
-from odradek_metadata_quorum.controller.workspace import Workspace
-from odradek_protocol.identity import MetadataIncarnationId
+from odradek_metadata_quorum.controller.requests import (
+    GOOD,
+    Draws,
+    Outcome,
+    RegisterControllerRequest,
+)
+from odradek_metadata_quorum.controller.workspace import ControllerMemory, Workspace
+from odradek_protocol.identity import ControllerId, MetadataIncarnationId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.features import (
     METADATA_VERSION,
     METADATA_VERSION_WITH_IDENTITY,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION,
+    FeatureLevels,
     highest_supported,
 )
-from odradek_protocol.metadata.records import FeatureLevel, MetadataIncarnation
+from odradek_protocol.metadata.records import FeatureLevel, MetadataIncarnation, RegisterController
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +131,40 @@ def _raise_metadata_version(work: Workspace, level: int) -> None:
 
 def _failed(message: str) -> Outcome:
     return Outcome(error=ErrorCode.FEATURE_UPDATE_FAILED, message=message)
+
+
+REGISTRATION_MS_MAX: Final = 10_000
+
+
+def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
+    """Note what a voter supports; the same registration again writes nothing."""
+    voters = work.settings.voters
+    if request.controller_id not in voters:
+        return Outcome(
+            error=ErrorCode.INVALID_REGISTRATION,
+            message=f"controller {request.controller_id} is not a voter of this quorum; the voters"
+            f" are {', '.join(map(str, voters))}: correct its controller.quorum.voters",
+        )
+    work.controllers[request.controller_id] = ControllerMemory(
+        features=request.features, registered_at_ms=work.now_ms
+    )
+    registration = RegisterController(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        endpoints=request.endpoints,
+        features=request.features,
+        feature_minima=request.feature_minima,
+    )
+    registered = work.image.controllers.get(request.controller_id)
+    if work.image.has_identity and registered != registration:
+        work.write(registration)
+    return GOOD
+
+
+def registered_features(work: Workspace, controller_id: ControllerId) -> FeatureLevels | None:
+    """The highest levels that a voter supports; None when it has not registered."""
+    memory = work.controllers.get(controller_id)
+    if memory is not None and work.now_ms - memory.registered_at_ms <= REGISTRATION_MS_MAX:
+        return memory.features
+    registered = work.image.controllers.get(controller_id)
+    return None if registered is None else registered.features

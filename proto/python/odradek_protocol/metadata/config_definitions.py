@@ -1,0 +1,488 @@
+"""The configs of topics and brokers: names, types, ranges, defaults, documentation, and how values are read.
+
+Values are text on every wire and in every record, as in Kafka; `ConfigDefinition.parse` is the one
+place that reads them. A value that does not fit is a `ConfigError` whose message names the config,
+the value and what would fit.
+
+Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that
+holds the cluster's default for the same thing. Kafka's names for what does not exist here (tiered storage,
+message format versions) are unknown, and the error says so. A few that programs set by habit are accepted
+WITHOUT_EFFECT, which their documentation says; all others take effect.
+
+Broker configs can be set at run time. On the resource broker "" a config is the default of all brokers. A
+cluster-wide config is allowed only there: two brokers that disagree about `min.insync.replicas` would be
+two clusters.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+ConfigValue = bool | int | float | str | tuple[str, ...]
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A config does not exist or does not take this value; the message is for people."""
+
+
+class ConfigType(IntEnum):
+    """How the text of a config is read: Kafka's numbers (DescribeConfigs)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from: Kafka's numbers (DescribeConfigs)."""
+
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
+_WHOLE_BOUNDS: Final = {
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.INT: (-(2**31), INT_MAX),
+    ConfigType.LONG: (-(2**63), LONG_MAX),
+}
+_VALUE_CHARACTERS_MAX: Final = 32_767
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDefinition:
+    """One config. `minimum` and `maximum` are inclusive; `choices` empty means any."""
+
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    broker_name: str | None = None  # of a topic config: its name as the cluster's default
+    is_sensitive: bool = False
+    is_cluster_wide: bool = False  # of a broker config: makes no sense for a single broker
+
+    @property
+    def default_name(self) -> str:
+        """The name that the cluster's default of a topic config has."""
+        return self.broker_name or self.name
+
+    def parse(self, text: str) -> ConfigValue:
+        """The value in this text; raises `ConfigError` naming config, value and what fits."""
+        if len(text) > _VALUE_CHARACTERS_MAX:
+            raise ConfigError(f"{self.name}: the value has {len(text)} characters, at most 32767")
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return self._boolean(text)
+            case ConfigType.STRING | ConfigType.PASSWORD:
+                return self._choice(text)
+            case ConfigType.LIST:
+                items = tuple(item.strip() for item in text.split(",") if item.strip())
+                return tuple(self._choice(item) for item in items)
+            case ConfigType.DOUBLE:
+                return self._ranged(self._number(text))
+            case _:
+                return self._ranged(self._whole(text))
+
+    def accepts(self) -> str:
+        """What it takes, for people: `a whole number (LONG) from -1`."""
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return "true or false"
+            case ConfigType.LIST if self.choices:
+                return f"a comma-separated list of {' and '.join(self.choices)}"
+            case ConfigType.STRING if self.choices:
+                return f"one of {', '.join(self.choices)}"
+            case ConfigType.STRING | ConfigType.PASSWORD | ConfigType.LIST:
+                return "text"
+        kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
+        low = "" if self.minimum is None else f" from {self.minimum:.15g}"
+        high = "" if self.maximum is None else f" up to {self.maximum:.15g}"
+        return f"{kind}{low}{high}"
+
+    def _refuse(self, text: object) -> ConfigError:
+        shown = "the value" if self.is_sensitive else repr(text)
+        return ConfigError(f"{self.name}: {shown} is not {self.accepts()}")
+
+    def _boolean(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word not in ("true", "false"):
+            raise self._refuse(text)
+        return word == "true"
+
+    def _choice(self, text: str) -> str:
+        if self.choices and text not in self.choices:
+            raise self._refuse(text)
+        return text
+
+    def _whole(self, text: str) -> int:
+        digits = text.strip()
+        if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit():
+            raise self._refuse(text)
+        low, high = _WHOLE_BOUNDS[self.type]
+        if len(digits) > 20 or not low <= int(digits) <= high:
+            raise ConfigError(f"{self.name}: {text!r} does not fit {self.type.name}")
+        return int(digits)
+
+    def _number(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise self._refuse(text) from None
+        if not math.isfinite(number):
+            raise self._refuse(text)
+        return number
+
+    def _ranged(self, number: int | float) -> int | float:
+        too_low = self.minimum is not None and number < self.minimum
+        if too_low or (self.maximum is not None and number > self.maximum):
+            raise self._refuse(number)
+        return number
+
+
+def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that no config has, with the nearest one that exists."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(f"{name} is no {kind} config{hint}")
+
+
+_COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_HOUR_MS: Final = 3_600_000
+_MESSAGE_BYTES_MAX: Final = 48 << 20  # a batch goes to a replica whole, in a message of 64 MiB
+WITHOUT_EFFECT: Final = "Without effect here"
+
+
+def _topic(
+    name: str, type_: ConfigType, default: object, documentation: str, **more: Any
+) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    more.setdefault("broker_name", f"log.{name}")
+    return ConfigDefinition(
+        name=name, type=type_, default=text, documentation=documentation, **more
+    )
+
+
+TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
+    definition.name: definition
+    for definition in (
+        _topic(
+            "cleanup.policy",
+            ConfigType.LIST,
+            "delete",
+            "What happens to old segments: they are deleted (delete), keep only the last value "
+            "of each key (compact), or both. Empty: nothing, the topic keeps everything.",
+            choices=("compact", "delete"),
+        ),
+        _topic(
+            "compression.type",
+            ConfigType.STRING,
+            "producer",
+            f"{WITHOUT_EFFECT}: batches are stored as their producer compressed them.",
+            choices=_COMPRESSIONS,
+            broker_name="compression.type",
+        ),
+        _topic(
+            "delete.retention.ms",
+            ConfigType.LONG,
+            24 * _HOUR_MS,
+            "How long a tombstone is kept in a compacted topic, in ms.",
+            minimum=0,
+            broker_name="log.cleaner.delete.retention.ms",
+        ),
+        _topic(
+            "durability",
+            ConfigType.STRING,
+            "replicated",
+            "When acks=all is answered: once every in-sync replica has the batch in memory "
+            "(replicated), or once every one of them has synced it to disk (fsync).",
+            choices=("replicated", "fsync"),
+            broker_name="log.durability.default",
+        ),
+        _topic(
+            "file.delete.delay.ms",
+            ConfigType.LONG,
+            60_000,
+            "How long a deleted segment stays on disk, so that readers can finish, in ms.",
+            minimum=0,
+            broker_name="log.segment.delete.delay.ms",
+        ),
+        _topic(
+            "flush.messages",
+            ConfigType.LONG,
+            LONG_MAX,
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
+            minimum=1,
+            broker_name="log.flush.interval.messages",
+        ),
+        _topic(
+            "flush.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
+            minimum=0,
+            broker_name="log.flush.interval.ms",
+        ),
+        _topic(
+            "index.interval.bytes",
+            ConfigType.INT,
+            4096,
+            "An entry in the offset index about every so many bytes of the log.",
+            minimum=0,
+            broker_name="log.index.interval.bytes",
+        ),
+        _topic(
+            "max.compaction.lag.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            "Longest time that a record may stay uncompacted, in ms.",
+            minimum=1,
+            broker_name="log.cleaner.max.compaction.lag.ms",
+        ),
+        _topic(
+            "max.message.bytes",
+            ConfigType.INT,
+            1_048_588,
+            "Largest batch that a producer may send (after compression), in bytes.",
+            minimum=0,
+            maximum=_MESSAGE_BYTES_MAX,
+            broker_name="message.max.bytes",
+        ),
+        _topic(
+            "message.timestamp.after.max.ms",
+            ConfigType.LONG,
+            _HOUR_MS,
+            "How far a record's timestamp may lie in the future, in ms (CreateTime).",
+            minimum=0,
+            broker_name="log.message.timestamp.after.max.ms",
+        ),
+        _topic(
+            "message.timestamp.before.max.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            "How far a record's timestamp may lie in the past, in ms (CreateTime).",
+            minimum=0,
+            broker_name="log.message.timestamp.before.max.ms",
+        ),
+        _topic(
+            "message.timestamp.type",
+            ConfigType.STRING,
+            "CreateTime",
+            "Whose clock stamps a record: the producer's (CreateTime) or the broker's "
+            "(LogAppendTime).",
+            choices=("CreateTime", "LogAppendTime"),
+            broker_name="log.message.timestamp.type",
+        ),
+        _topic(
+            "min.cleanable.dirty.ratio",
+            ConfigType.DOUBLE,
+            0.5,
+            "Compact a log when this share of it is not compacted yet.",
+            minimum=0,
+            maximum=1,
+            broker_name="log.cleaner.min.cleanable.ratio",
+        ),
+        _topic(
+            "min.compaction.lag.ms",
+            ConfigType.LONG,
+            0,
+            "Shortest time that a record stays uncompacted, in ms.",
+            minimum=0,
+            broker_name="log.cleaner.min.compaction.lag.ms",
+        ),
+        _topic(
+            "min.insync.replicas",
+            ConfigType.INT,
+            1,
+            "How many replicas must be in sync for acks=all to succeed; below it nothing new "
+            "becomes visible.",
+            minimum=1,
+            broker_name="min.insync.replicas",
+        ),
+        _topic(
+            "preallocate",
+            ConfigType.BOOLEAN,
+            False,
+            f"{WITHOUT_EFFECT}: a segment's file grows as it is written.",
+        ),
+        _topic(
+            "retention.bytes",
+            ConfigType.LONG,
+            -1,
+            "Delete the oldest closed segments of a partition above this size, in bytes; -1: no limit.",
+            minimum=-1,
+        ),
+        _topic(
+            "retention.ms",
+            ConfigType.LONG,
+            7 * 24 * _HOUR_MS,
+            "Delete segments whose last record is older than this, in ms; -1: keep for ever.",
+            minimum=-1,
+        ),
+        _topic(
+            "segment.bytes",
+            ConfigType.INT,
+            1 << 30,
+            "Size at which a new segment begins, in bytes.",
+            minimum=14,
+        ),
+        _topic(
+            "segment.index.bytes",
+            ConfigType.INT,
+            10 << 20,
+            "Largest size of a segment's indexes, in bytes; a full one begins a new segment.",
+            minimum=4,
+            broker_name="log.index.size.max.bytes",
+        ),
+        _topic(
+            "segment.jitter.ms",
+            ConfigType.LONG,
+            0,
+            f"{WITHOUT_EFFECT}: segments roll by segment.ms and segment.bytes alone.",
+            minimum=0,
+            broker_name="log.roll.jitter.ms",
+        ),
+        _topic(
+            "segment.ms",
+            ConfigType.LONG,
+            7 * 24 * _HOUR_MS,
+            "Age at which a new segment begins even if this one is not full, in ms.",
+            minimum=1,
+            broker_name="log.roll.ms",
+        ),
+        _topic(
+            "unclean.leader.election.enable",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether a replica that may lack acknowledged records may lead when no other can.",
+            broker_name="unclean.leader.election.enable",
+        ),
+    )
+}
+
+
+def _cluster(
+    name: str, type_: ConfigType, default: object, documentation: str, **more: Any
+) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    return ConfigDefinition(
+        name=name,
+        type=type_,
+        default=text,
+        documentation=documentation,
+        is_cluster_wide=True,
+        **more,
+    )
+
+
+def _as_broker_default(topic: ConfigDefinition) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=topic.default_name,
+        type=topic.type,
+        default=topic.default,
+        documentation=f"Default of {topic.name} for topics that do not set it. "
+        + topic.documentation,
+        minimum=topic.minimum,
+        maximum=topic.maximum,
+        choices=topic.choices,
+        is_cluster_wide=True,
+    )
+
+
+_CLUSTER_CONFIGS: Final = (
+    _cluster(
+        "auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether a topic that a client asks for is created.",
+    ),
+    _cluster(
+        "auto.leader.rebalance.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether leaderships go back to the preferred leaders by themselves.",
+    ),
+    _cluster(
+        "default.replication.factor",
+        ConfigType.SHORT,
+        1,
+        "Replicas of topics that do not say how many.",
+        minimum=1,
+    ),
+    _cluster(
+        "leader.imbalance.check.interval.seconds",
+        ConfigType.LONG,
+        300,
+        "How often the preferred leaders are looked at, in s.",
+        minimum=1,
+    ),
+    _cluster(
+        "leader.imbalance.per.broker.percentage",
+        ConfigType.INT,
+        10,
+        "Share of a broker's preferred leaderships that may be elsewhere, in %.",
+        minimum=0,
+        maximum=100,
+    ),
+    _cluster(
+        "num.partitions",
+        ConfigType.INT,
+        1,
+        "Partitions of topics that do not say how many.",
+        minimum=1,
+    ),
+    _cluster(
+        "unclean.recovery.wait.ms",
+        ConfigType.LONG,
+        30_000,
+        "With unclean election on: how long to wait for the last known good replicas before the "
+        "longest log that is there may lead, in ms.",
+        minimum=0,
+    ),
+)
+
+_SINGLE_BROKER_CONFIGS: Final = (
+    ConfigDefinition(
+        name="max.connections",
+        type=ConfigType.INT,
+        default="10000",
+        documentation="Connections of clients that a broker's Kafka listeners accept, all together.",
+        minimum=0,
+    ),
+    ConfigDefinition(
+        name="max.connections.per.ip",
+        type=ConfigType.INT,
+        default=str(INT_MAX),
+        documentation="The same, from one address.",
+        minimum=0,
+    ),
+)
+
+BROKER_CONFIGS: Final[dict[str, ConfigDefinition]] = {
+    definition.name: definition
+    for definition in sorted(
+        (
+            *map(_as_broker_default, TOPIC_CONFIGS.values()),
+            *_CLUSTER_CONFIGS,
+            *_SINGLE_BROKER_CONFIGS,
+        ),
+        key=lambda definition: definition.name,
+    )
+}

@@ -1,0 +1,347 @@
+"""What users may do: access control entries, SCRAM credentials and quotas. The numbers are Kafka's.
+
+The controller stores these and finds them by filter; brokers apply them. In a filter for entries the
+number 1 and an empty string match anything; pattern type MATCH (2) finds what applies to a name: the
+literal, its prefixes, and the wildcard.
+
+SCRAM credentials (RFC 5802, KIP-554) are set, removed and listed, never shown. The client sends the salted
+password, not the password, and only StoredKey and ServerKey are kept. The controller computes them,
+so that nothing in the log can be used to log in.
+
+Quotas belong to users, client ids and addresses (KIP-546).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_metadata_quorum.controller.requests import GOOD, Outcome
+from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage, QuotaEntity
+from odradek_protocol.metadata.records import (
+    AccessControlEntry,
+    ClientQuota,
+    RemoveAccessControlEntry,
+    RemoveUserScramCredential,
+    ScramMechanism,
+    UserScramCredential,
+)
+
+ANY: Final = 1
+MATCH: Final = 2
+LITERAL: Final = 3
+PREFIXED: Final = 4
+_RESOURCE_TYPES: Final = frozenset(range(2, 8))
+_OPERATIONS: Final = frozenset(range(2, 16))
+_PERMISSIONS: Final = frozenset({2, 3})
+_CLUSTER: Final = 4
+ENTRIES_MAX: Final = 100_000
+LOOKS_MAX: Final = 1_000_000  # of filters at entries, in one request: about half a second
+_TOO_MANY_LOOKS: Final = Outcome(
+    error=ErrorCode.POLICY_VIOLATION,
+    message="this request has too many filters for so many entries: send fewer at once",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclEntry:
+    """An entry without its id, or a filter for entries."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome, ...]:
+    """Add entries; one that is there already is no error and is not added again."""
+    present = {_content(record) for record in work.image.acls.values()}
+    outcomes = []
+    for entry in entries:
+        refusal = _refusal(entry)
+        if refusal is None and len(present) >= ENTRIES_MAX:
+            refusal = f"there are {ENTRIES_MAX} entries already: delete some"
+        if refusal is not None:
+            outcomes.append(Outcome(error=ErrorCode.INVALID_REQUEST, message=refusal))
+            continue
+        if entry not in present:
+            present.add(entry)
+            work.write(_record(work.draws.randbytes(16), entry))
+        outcomes.append(GOOD)
+    return tuple(outcomes)
+
+
+def delete_acls(
+    work: Workspace, filters: tuple[AclEntry, ...]
+) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
+    """Delete what each filter finds; an entry is told for the first filter that found it.
+
+    A filter that leaves nothing open names its one entry. Any other looks at all of them, and only
+    so many such looks fit into one request: the rest is refused.
+    """
+    named = {_content(record): record for record in work.image.acls.values()}
+    looks_left = LOOKS_MAX
+    results: list[tuple[Outcome, tuple[AclEntry, ...]]] = []
+    for wanted in filters:
+        gone = []
+        if _leaves_nothing_open(wanted):
+            gone = [record] if (record := named.get(wanted)) is not None else []
+        elif looks_left < len(named):
+            results.append((_TOO_MANY_LOOKS, ()))
+            continue
+        else:
+            looks_left -= len(named)
+            gone = [record for record in named.values() if matches(wanted, record)]
+        for record in gone:
+            work.write(RemoveAccessControlEntry(acl_id=record.acl_id))
+            del named[_content(record)]
+        results.append((GOOD, tuple(_content(record) for record in gone)))
+    return tuple(results)
+
+
+def _leaves_nothing_open(wanted: AclEntry) -> bool:
+    return (
+        wanted.pattern_type in (LITERAL, PREFIXED)
+        and "" not in (wanted.resource_name, wanted.principal, wanted.host)
+        and ANY not in (wanted.resource_type, wanted.operation, wanted.permission_type)
+    )
+
+
+def find_acls(image: MetadataImage, wanted: AclEntry) -> tuple[AclEntry, ...]:
+    """All entries that a filter finds."""
+    return tuple(_content(record) for record in image.acls.values() if matches(wanted, record))
+
+
+def matches(wanted: AclEntry, record: AccessControlEntry) -> bool:
+    """Whether a filter finds an entry."""
+    return (
+        wanted.resource_type in (ANY, record.resource_type)
+        and _matches_resource(wanted, record)
+        and wanted.principal in ("", record.principal)
+        and wanted.host in ("", record.host)
+        and wanted.operation in (ANY, record.operation)
+        and wanted.permission_type in (ANY, record.permission_type)
+    )
+
+
+def _matches_resource(wanted: AclEntry, record: AccessControlEntry) -> bool:
+    if wanted.pattern_type == MATCH:
+        name = wanted.resource_name
+        if record.pattern_type == PREFIXED:
+            return not name or name.startswith(record.resource_name)
+        return not name or record.resource_name in (name, "*")
+    if wanted.pattern_type not in (ANY, record.pattern_type):
+        return False
+    return wanted.resource_name in ("", record.resource_name)
+
+
+def _refusal(entry: AclEntry) -> str | None:
+    if entry.resource_type not in _RESOURCE_TYPES:
+        return f"resource type {entry.resource_type} is none that entries are for"
+    if entry.pattern_type not in (LITERAL, PREFIXED):
+        return f"pattern type {entry.pattern_type} is neither literal (3) nor prefixed (4)"
+    if entry.operation not in _OPERATIONS:
+        return f"operation {entry.operation} is none that entries are for"
+    if entry.permission_type not in _PERMISSIONS:
+        return f"permission type {entry.permission_type} is neither deny (2) nor allow (3)"
+    if not entry.resource_name or len(entry.resource_name) > 1000:
+        return "the name of the resource is missing or too long"
+    if entry.resource_type == _CLUSTER and entry.resource_name != "kafka-cluster":
+        return f"the cluster's name is kafka-cluster, not {entry.resource_name}"
+    kind, separator, name = entry.principal.partition(":")
+    if not separator or not kind or not name or len(entry.principal) > 1000:
+        return f"principal {entry.principal!r} has not the form User:name"
+    if not entry.host or len(entry.host) > 255:
+        return "the host is missing: an address, or * for any"
+    return None
+
+
+def _content(record: AccessControlEntry) -> AclEntry:
+    return AclEntry(
+        resource_type=record.resource_type,
+        resource_name=record.resource_name,
+        pattern_type=record.pattern_type,
+        principal=record.principal,
+        host=record.host,
+        operation=record.operation,
+        permission_type=record.permission_type,
+    )
+
+
+def _record(acl_id: bytes, entry: AclEntry) -> AccessControlEntry:
+    return AccessControlEntry(
+        acl_id=acl_id,
+        resource_type=entry.resource_type,
+        resource_name=entry.resource_name,
+        pattern_type=entry.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission_type,
+    )
+
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+SALT_BYTES_MAX: Final = 256
+_HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramUpsertion:
+    """A credential to set; `mechanism` is checked here."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+    def __repr__(self) -> str:  # secrets never reach a log
+        return f"ScramUpsertion(user={self.user!r}, <hidden>)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramDeletion:
+    """A credential to remove."""
+
+    user: str
+    mechanism: int
+
+
+def alter_scram_users(
+    work: Workspace, upsertions: tuple[ScramUpsertion, ...], deletions: tuple[ScramDeletion, ...]
+) -> tuple[tuple[str, Outcome], ...]:
+    """Set and remove; one outcome per user, and nothing of a user's with any error happens."""
+    items: list[ScramUpsertion | ScramDeletion] = [*upsertions, *deletions]
+    named = Counter((item.user, item.mechanism) for item in items)
+    outcomes: dict[str, Outcome] = {user: GOOD for user, _ in named}
+    for (user, _), times in named.items():
+        if times > 1:
+            outcomes[user] = Outcome(
+                error=ErrorCode.DUPLICATE_RESOURCE,
+                message=f"user {user} is named twice for the same mechanism",
+            )
+    for item in items:
+        if outcomes[item.user].is_good:
+            outcomes[item.user] = _outcome(work, item)
+    for upsertion in upsertions:
+        if outcomes[upsertion.user].is_good:
+            work.write(_credential(upsertion))
+    for deletion in deletions:
+        if outcomes[deletion.user].is_good:
+            work.write(
+                RemoveUserScramCredential(
+                    user=deletion.user, mechanism=ScramMechanism(deletion.mechanism)
+                )
+            )
+    return tuple(outcomes.items())
+
+
+def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
+    if item.mechanism not in _HASHES:
+        return Outcome(
+            error=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            message=f"mechanism {item.mechanism}: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512",
+        )
+    if isinstance(item, ScramDeletion):
+        if (item.user, ScramMechanism(item.mechanism)) not in work.image.scram:
+            return Outcome(
+                error=ErrorCode.RESOURCE_NOT_FOUND,
+                message=f"user {item.user} has no such credential",
+            )
+        return GOOD
+    if not item.user or len(item.user) > 255:
+        return _unacceptable("a user's name has 1 to 255 characters")
+    if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
+        return _unacceptable(f"{ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
+    digest_bytes = hashlib.new(_HASHES[ScramMechanism(item.mechanism)]).digest_size
+    if not 1 <= len(item.salt) <= SALT_BYTES_MAX or len(item.salted_password) != digest_bytes:
+        return _unacceptable(
+            f"a salt of 1 to {SALT_BYTES_MAX} bytes, a salted password of {digest_bytes}"
+        )
+    return GOOD
+
+
+def _unacceptable(wanted: str) -> Outcome:
+    return Outcome(error=ErrorCode.UNACCEPTABLE_CREDENTIAL, message=f"a credential needs {wanted}")
+
+
+def _credential(upsertion: ScramUpsertion) -> UserScramCredential:
+    mechanism = ScramMechanism(upsertion.mechanism)
+    name = _HASHES[mechanism]
+    client_key = hmac.digest(upsertion.salted_password, b"Client Key", name)
+    return UserScramCredential(
+        user=upsertion.user,
+        mechanism=mechanism,
+        salt=upsertion.salt,
+        stored_key=hashlib.new(name, client_key).digest(),
+        server_key=hmac.digest(upsertion.salted_password, b"Server Key", name),
+        iterations=upsertion.iterations,
+    )
+
+
+_CLIENT_KEYS: Final[tuple[str, ...]] = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+)
+_ADDRESS_KEYS: Final[tuple[str, ...]] = ("connection_creation_rate",)
+_CLIENT_TYPES: Final = frozenset({"user", "client-id"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaAlteration:
+    """A quota to set, or (None) to remove. A part's name None is the default of its type."""
+
+    entity: QuotaEntity
+    key: str
+    value: float | None
+
+
+def alter_quotas(
+    work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool = False
+) -> tuple[Outcome, ...]:
+    """Set and remove; each for itself, in the order of the request."""
+    outcomes = []
+    for alteration in alterations:
+        refusal = _quota_refusal(alteration)
+        if refusal is not None:
+            outcomes.append(Outcome(error=ErrorCode.INVALID_REQUEST, message=refusal))
+            continue
+        entity = tuple(sorted(alteration.entity, key=lambda part: part[0]))
+        present = work.image.quotas.get(entity, {}).get(alteration.key)
+        if not validate_only and present != alteration.value:
+            work.write(ClientQuota(entity=entity, key=alteration.key, value=alteration.value))
+        outcomes.append(GOOD)
+    return tuple(outcomes)
+
+
+def _quota_refusal(alteration: QuotaAlteration) -> str | None:
+    types = [kind for kind, _ in alteration.entity]
+    if not types or len(set(types)) != len(types):
+        return "a quota is for a user, a client-id, both, or an ip"
+    if any(name is not None and not 0 < len(name) <= 255 for _, name in alteration.entity):
+        return "a name has 1 to 255 characters; leave it out for the default"
+    if set(types) <= _CLIENT_TYPES:
+        keys = _CLIENT_KEYS
+    elif types == ["ip"]:
+        keys = _ADDRESS_KEYS
+    else:
+        return f"no quota is for {' and '.join(types)} together"
+    if alteration.key not in keys:
+        return f"{alteration.key} is no quota of {' and '.join(types)}: {', '.join(keys)} are"
+    value = alteration.value
+    if value is not None and not (math.isfinite(value) and value > 0):
+        return f"{alteration.key}: {value} is not above 0; leave it out to remove the quota"
+    return None

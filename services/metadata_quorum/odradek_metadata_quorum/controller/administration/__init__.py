@@ -1,1 +1,0 @@
-"""What operators command: configs, access, quotas, features."""
