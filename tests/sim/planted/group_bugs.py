@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from odradek_broker.coordination.group_coordinator import GroupKind
 from odradek_broker.coordination.hosted_shard import HostedShard
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.consumer_group import ConsumerGroup
-from odradek_broker.groups.group_kind import GroupKind
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.sim.coordinator_shell import CoordinatorShell
 from tests.sim.planted.bug import Bug, replace_in

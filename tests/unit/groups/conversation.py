@@ -7,7 +7,6 @@ from typing import Any
 
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     CommittedOffset,
@@ -18,10 +17,11 @@ from odradek_broker.groups.messages import (
     LeaveGroup,
     Synced,
     SyncGroup,
+    TopicCatalog,
 )
 from odradek_broker.groups.records import GroupRecord
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import RequestId, Step
-from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -181,7 +181,7 @@ class Conversation:
         for record in self.log:
             decoded = decode(*encode(record))
             assert decoded is not None
-            other.shard.replay(decoded)
+            other.shard.table.replay(decoded)
         other.now_ms += load_ms
-        other.shard.loaded(now_ms=other.now_ms)
+        other.shard.table.loaded(now_ms=other.now_ms)
         return other

@@ -13,7 +13,6 @@ from odradek_broker.groups.assignors import assign_uniform
 from odradek_broker.groups.formats.consumer_protocol import read_assignment, read_subscription
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     CommittedOffset,
@@ -25,12 +24,13 @@ from odradek_broker.groups.messages import (
     LeaveGroup,
     Synced,
     SyncGroup,
+    TopicCatalog,
 )
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import RequestId, Step
-from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives import write_array_count, write_bytes, write_string
+from odradek_protocol.primitives.fields import write_array_count, write_bytes, write_string
 
 TOPICS = {"a": (b"a" * 16, 6), "b": (b"b" * 16, 3)}
 NAMES = {topic_id: name for name, (topic_id, _) in TOPICS.items()}
@@ -114,17 +114,17 @@ class Coordinator:
             for record in batch.records:
                 decoded = decode(*encode(record))
                 assert decoded == record
-                self.shard.replay(decoded)
-        self.shard.loaded(now_ms=self.now_ms)
+                self.shard.table.replay(decoded)
+        self.shard.table.loaded(now_ms=self.now_ms)
         self.lives += 1
 
     @property
     def state(self) -> str:
-        return self.shard.describe("g").state
+        return self.shard.table.describe("g").state
 
     @property
     def kind(self) -> str:
-        return self.shard.describe("g").group_type
+        return self.shard.table.describe("g").group_type
 
     def commit(self, member_id: str, epoch: int) -> ErrorCode:
         request_id = self.request()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from odradek_broker.groups.classic_group import ClassicGroup
-from odradek_broker.groups.classic_roster import ClassicState
+from odradek_broker.groups.classic_members import ClassicState
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.records import GROUP_BYTES_MAX, MEMBER_BYTES_MAX
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import Step
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, REBALANCE_MS, SESSION_MS, Conversation
@@ -177,8 +177,8 @@ def test_leaving_empties_the_group_and_writes_it() -> None:
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
     ]
-    assert talk.shard.describe("g").state == "Empty"
-    assert talk.moved().shard.describe("g").state == "Empty"
+    assert talk.shard.table.describe("g").state == "Empty"
+    assert talk.moved().shard.table.describe("g").state == "Empty"
 
 
 def test_no_commit_is_taken_from_an_old_generation() -> None:
@@ -209,7 +209,7 @@ def test_a_moved_group_goes_on_where_it_was() -> None:
     assert moved.heartbeat(follower, 1) is ErrorCode.NONE
     assert moved.synced(moved.sync(follower, 1)).assignment == b"b"
     assert moved.fetch() == 42
-    group = moved.shard.groups["g"]
+    group = moved.shard.table.groups["g"]
     assert group.state is ClassicState.STABLE  # type: ignore[union-attr]
 
 
@@ -223,8 +223,8 @@ def test_a_group_with_members_is_not_deleted() -> None:
     request_id = talk.ask()
     talk.take(talk.shard.handle_delete_group(request_id, "g"))
     assert talk.answers[request_id] is ErrorCode.NONE
-    assert talk.shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
-    assert talk.moved().shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert talk.shard.table.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert talk.moved().shard.table.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def consumer_says(owned: set[Partition], generation: int) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def test_names_that_no_record_has_room_for_are_refused(
 ) -> None:
     talk = Conversation()
     assert talk.joined(talk.join(**changes)).error is error
-    assert talk.shard.groups == {}
+    assert talk.shard.table.groups == {}
 
 
 def test_what_all_members_say_is_bounded_since_their_leader_is_told_all_of_it() -> None:
@@ -336,7 +336,7 @@ def test_a_generation_that_takes_no_record_is_not_written_and_begins_anew(is_ret
 def test_a_join_that_is_refused_makes_no_group() -> None:
     talk = Conversation()
     assert talk.joined(talk.join(protocols=())).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert talk.shard.listings() == []
+    assert talk.shard.table.listings() == []
 
 
 def test_time_passes_only_groups_by_with_something_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,4 +356,4 @@ def test_time_passes_only_groups_by_with_something_due(monkeypatch: pytest.Monke
         talk.wait(100)
     assert len(looked) == 1
     assert looked[0] >= ends_ms
-    assert talk.shard.describe("g").state == "Empty"
+    assert talk.shard.table.describe("g").state == "Empty"

@@ -46,7 +46,7 @@ def test_a_commit_for_a_partition_that_is_not_there_is_refused_alone(
         FIRST: ErrorCode.NONE,
     }
     assert [record.partition for record in step.records] == [FIRST]  # type: ignore[union-attr]
-    assert set(talk.shard.offsets.of("g")) == {FIRST}
+    assert set(talk.shard.table.offsets.of("g")) == {FIRST}
 
 
 def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() -> None:
@@ -58,8 +58,8 @@ def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() 
     assert [encode(record)[1] for record in step.records] == [None]
     talk.take(step)
     for shard in (talk.shard, talk.moved().shard):
-        assert set(shard.offsets.of("g")) == {TopicPartition("u", 1)}
-        assert shard.describe("g").error is ErrorCode.NONE
+        assert set(shard.table.offsets.of("g")) == {TopicPartition("u", 1)}
+        assert shard.table.describe("g").error is ErrorCode.NONE
     assert talk.shard.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2))) == NOTHING
 
 
@@ -82,7 +82,7 @@ def test_what_an_older_release_committed_is_known_by_the_topics_name() -> None:
     record = OffsetCommitRecord(
         group_id="g", partition=FIRST, committed=CommittedOffset(offset=5, commit_timestamp_ms=0)
     )
-    talk.shard.replay(record)
+    talk.shard.table.replay(record)
     assert talk.shard.forget_deleted_topics(talk.catalog) == NOTHING
     assert talk.fetch() == 5
     talk.take(talk.shard.forget_deleted_topics(catalog()))
@@ -131,14 +131,16 @@ def test_a_group_without_members_forgets_after_the_retention() -> None:
     for partition in (subscribed, other):
         assert talk.commit(leader, 1, 5, partition) is ErrorCode.NONE
     talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
-    assert set(talk.shard.offsets.of("g")) == {subscribed}, "nobody reads the other"
+    assert set(talk.shard.table.offsets.of("g")) == {subscribed}, "nobody reads the other"
     talk.now_ms += 1_000
     talk.leave((leader, None), (follower, None))
     talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS - 1))
-    assert set(talk.shard.offsets.of("g")) == {subscribed}, "counts from when the last one left"
+    assert set(talk.shard.table.offsets.of("g")) == {subscribed}, (
+        "counts from when the last one left"
+    )
     talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
     for shard in (talk.shard, talk.moved().shard):
-        assert shard.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
+        assert shard.table.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_nothing_is_forgotten_while_members_come_back() -> None:
@@ -148,7 +150,7 @@ def test_nothing_is_forgotten_while_members_come_back() -> None:
     talk.leave((leader, None), (follower, None))
     talk.join(**CONSUMER)  # the first of them; who else was subscribed to what is not known yet
     talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
-    assert set(talk.shard.offsets.of("g")) == {TopicPartition("a", 0)}
+    assert set(talk.shard.table.offsets.of("g")) == {TopicPartition("a", 0)}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_what_only_a_member_that_is_gone_read_may_be_forgotten(stays: dict[str, 
         assert talk.commit("goes", 2, 5, partition) is ErrorCode.NONE
     beat("goes", -1)
     for _ in range(2):
-        beat("stays", talk.shard.describe("g").members[0].member_epoch)
+        beat("stays", talk.shard.table.describe("g").members[0].member_epoch)
     request_id = talk.ask()
     asked = [TopicPartition("a", 0), FIRST]
     talk.take(talk.shard.handle_delete_offsets(request_id, "g", asked))

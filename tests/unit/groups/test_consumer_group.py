@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from odradek_broker.groups.assignors import assign_range, assign_uniform
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     CommittedOffset,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    TopicCatalog,
 )
 from odradek_broker.groups.records import MEMBER_BYTES_MAX, GroupRecord
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import NothingApplied, RequestId, Step
-from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -96,7 +96,7 @@ class Group:
 
     def check(self) -> None:
         """No partition has two owners, as the coordinator sees it."""
-        group = self.shard.groups.get("g")
+        group = self.shard.table.groups.get("g")
         seen: set[tuple[bytes, int]] = set()
         for current in getattr(group, "currents", {}).values():
             for part in (current.assigned, current.pending_revocation):
@@ -120,8 +120,8 @@ class Group:
         for record in self.log:
             decoded = decode(*encode(record))
             assert decoded is not None
-            shard.replay(decoded)
-        shard.loaded(now_ms=self.now_ms)
+            shard.table.replay(decoded)
+        shard.table.loaded(now_ms=self.now_ms)
         return shard
 
 
@@ -243,7 +243,7 @@ def test_members_with_a_pattern_own_their_topics_after_a_failover() -> None:
     by_pattern(group, "m2", -1)
     told = by_pattern(group, "m1", 1)
     assert told.member_epoch == 3
-    assert group.shard.groups["g"].targets == {"m1": {A: frozenset(range(6))}}  # type: ignore[union-attr]
+    assert group.shard.table.groups["g"].state.targets == {"m1": {A: frozenset(range(6))}}  # type: ignore[union-attr]
 
 
 def test_a_pattern_matches_what_its_member_may_know_of() -> None:
@@ -259,7 +259,7 @@ def test_a_pattern_matches_what_its_member_may_know_of() -> None:
     group.shard = group.moved()
     for _ in range(2):
         told = by_pattern(group, "m2", 2, owned={}, principal="User:alice", **says)
-    targets = group.shard.groups["g"].targets  # type: ignore[union-attr]
+    targets = group.shard.table.groups["g"].state.targets  # type: ignore[union-attr]
     assert targets == {"m1": {}, "m2": {A: frozenset(range(6))}}
     by_pattern(group, "m1", 1, owned={}, principal="User:alice", **says)
     assert all(targets.values()), "somebody else uses the member now"
@@ -273,7 +273,7 @@ def test_a_static_member_with_a_pattern_comes_back_to_it() -> None:
     assert by_pattern(group, "m3", 0, instance_id="i").error is ErrorCode.NONE
     by_pattern(group, "m2", -1)
     by_pattern(group, "m3", 2, instance_id="i")
-    assert group.shard.groups["g"].targets == {"m3": {A: frozenset(range(6))}}  # type: ignore[union-attr]
+    assert group.shard.table.groups["g"].state.targets == {"m3": {A: frozenset(range(6))}}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_member_that_says_more_than_a_record_holds_is_refused(says: dict[str, 
     group = Group()
     assert by_pattern(group, "m1", 0, **says).error is ErrorCode.INVALID_REQUEST
     assert group.log == []
-    assert group.shard.groups == {}
+    assert group.shard.table.groups == {}
 
 
 def revoking(group: Group, **says: Any) -> None:
@@ -308,9 +308,9 @@ def test_a_static_member_that_leaves_while_it_revokes_keeps_its_place_for_a_sess
     revoking(group, instance_id="i")
     by_pattern(group, "m1", -2, instance_id="i")
     passes(group, 1_000)  # it had that long to revoke
-    assert sorted(m.member_id for m in group.shard.describe("g").members) == ["m1", "m2"]
+    assert sorted(m.member_id for m in group.shard.table.describe("g").members) == ["m1", "m2"]
     passes(group, 44_000)
-    assert group.shard.describe("g").members == ()
+    assert group.shard.table.describe("g").members == ()
 
 
 def test_each_revocation_has_a_whole_rebalance_timeout() -> None:
@@ -318,7 +318,7 @@ def test_each_revocation_has_a_whole_rebalance_timeout() -> None:
     revoking(group)
     passes(group, 900)
     by_pattern(group, "m3", 0)  # from now on m1 has more to give up than it was told
-    half = group.shard.groups["g"].currents["m1"].assigned  # type: ignore[union-attr]
+    half = group.shard.table.groups["g"].state.currents["m1"].assigned  # type: ignore[union-attr]
     told = by_pattern(group, "m1", 1, owned=half)
     assert told.assignment != half, "it gave up the first part, and is told of the second"
     passes(group, 999)
@@ -390,9 +390,9 @@ def test_any_history_settles_with_every_partition_owned_once(
     group.log += group.shard.tick(now_ms=group.now_ms + 1_000, wall_ms=0).records
     group.settle()
     assert sorted(owned_by_clients(group)) == sorted(all_partitions(group.topics))
-    assert group.shard.describe("g").state == "Stable"
+    assert group.shard.table.describe("g").state == "Stable"
     moved = group.moved()
-    assert moved.describe("g") == group.shard.describe("g")
+    assert moved.table.describe("g") == group.shard.table.describe("g")
 
 
 subscriptions = st.dictionaries(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek_broker.groups.heartbeat_pace import HeartbeatPace
+from odradek_broker.groups.consumer_group import HeartbeatPace
 from tests.unit.groups.test_consumer_group import Group
 
 CALM_MS, RESTLESS_MS = 3_000, 500

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings, MigrationPolicy
-from odradek_broker.groups.group_table import GroupSettings
+from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.group_clients import (
     ALL,
@@ -51,7 +50,7 @@ def test_a_consumer_member_upgrades_a_classic_group_in_place(style: Style) -> No
     members.act("k")
     assert members.coordinator.kind == "consumer"
     members.settle()
-    described = members.coordinator.shard.describe("g")
+    described = members.coordinator.shard.table.describe("g")
     assert described.state == "Stable"
     assert {m.member_id for m in described.members if m.is_classic} == ids
     assert members.owned() == ALL
@@ -124,7 +123,7 @@ def test_a_connect_cluster_is_not_upgraded() -> None:
     members = Members()
     client = members.classic("w", "eager")
     handle = members.coordinator.shard.handle_join
-    members.coordinator.shard.groups.clear()
+    members.coordinator.shard.table.groups.clear()
 
     def as_worker(request_id, join, catalog, **times):  # type: ignore[no-untyped-def]
         return handle(request_id, replace(join, protocol_type="connect"), catalog, **times)
@@ -258,14 +257,14 @@ def test_a_static_member_changes_its_protocol_both_ways() -> None:
     members.settle()
     assert members.coordinator.kind == "consumer"
     assert members.owned() == ALL
-    assert len(members.coordinator.shard.describe("g").members) == 2
+    assert len(members.coordinator.shard.table.describe("g").members) == 2
     members.living.pop("s").leave()
     assert members.coordinator.kind == "consumer"
     members.classic("s", "eager", instance_id="i")
     members.settle()
     assert members.coordinator.kind == "classic"
     assert members.owned() == ALL
-    assert len(members.coordinator.shard.describe("g").members) == 2
+    assert len(members.coordinator.shard.table.describe("g").members) == 2
 
 
 def test_a_member_that_does_not_sync_is_taken_out_after_its_rebalance_timeout() -> None:
@@ -327,6 +326,6 @@ def test_any_interleaving_keeps_partitions_apart_and_settles(
     assert members.coordinator.state == "Stable"
     has_consumer = any(isinstance(c, ConsumerClient) for c in members.living.values())
     assert members.coordinator.kind == ("consumer" if has_consumer else "classic")
-    before = members.coordinator.shard.describe("g")
+    before = members.coordinator.shard.table.describe("g")
     members.coordinator.die()
-    assert members.coordinator.shard.describe("g") == before
+    assert members.coordinator.shard.table.describe("g") == before

@@ -1,1 +1,1 @@
-"""Who may do what: logins, authorization and quotas, for both wires."""
+"""Authentication and authorization of clients: SASL, principals, ACLs, and quotas."""

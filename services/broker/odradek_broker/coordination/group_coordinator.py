@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import re2
@@ -17,13 +18,8 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.groups.consumer_group_settings import (
-    ConsumerGroupSettings,
-    MigrationPolicy,
-)
-from odradek_broker.groups.group_kind import GroupKind
+from odradek_broker.groups.formats import record_codec
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.group_table import GroupSettings
 from odradek_broker.groups.messages import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -33,6 +29,7 @@ from odradek_broker.groups.messages import (
     GroupDescription,
     GroupListing,
     Heartbeat,
+    InvalidPattern,
     Joined,
     JoinGroup,
     LeaveGroup,
@@ -40,9 +37,12 @@ from odradek_broker.groups.messages import (
     OffsetsAnswer,
     Synced,
     SyncGroup,
+    TopicCatalog,
+    all_are_visible,
 )
+from odradek_broker.groups.records import GroupRecord
+from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
 from odradek_broker.groups.step import RequestId, Step, answer
-from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog, all_are_visible
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
@@ -238,7 +238,7 @@ class GroupCoordinator:
     async def describe(self, group_id: GroupId) -> GroupDescription:
         """One group, of either kind."""
         described: GroupDescription = await self._ask(
-            group_id, lambda shard, i: answer(i, shard.describe(group_id))
+            group_id, lambda shard, i: answer(i, shard.table.describe(group_id))
         )
         return described
 
@@ -250,7 +250,9 @@ class GroupCoordinator:
         """
         if self._host.is_loading():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [listing for shard in self._host.active_shards() for listing in shard.listings()]
+        return [
+            listing for shard in self._host.active_shards() for listing in shard.table.listings()
+        ]
 
     # --- topics ------------------------------------------------------------------------------------
 
@@ -356,3 +358,40 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
             migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """A ShardKind. The clocks are the caller's: ms, monotonic and wall; `catalog` gives the topics as they are now."""
+
+    settings: GroupSettings
+    catalog: Callable[[], TopicCatalog]
+    now_ms: Callable[[], int]
+    now_wall_ms: Callable[[], int]
+
+    def create(self) -> GroupShard:
+        """An empty shard."""
+        return GroupShard(settings=self.settings)
+
+    def replay(self, shard: GroupShard, key: bytes, value: bytes | None) -> None:
+        """Apply one record of the log; types of newer releases are passed over."""
+        record = record_codec.decode(key, value)
+        if record is not None:
+            shard.table.replay(record)
+
+    def loaded(self, shard: GroupShard) -> Step:
+        """Sessions begin; topics may have gone while nobody coordinated.
+
+        A broker learns of its leadership from the image that it is in. So its topics are not older than those that an
+        earlier leader's commits were decided on: what is not among them was deleted, not created since.
+        """
+        shard.table.loaded(now_ms=self.now_ms())
+        return shard.forget_deleted_topics(self.catalog())
+
+    def tick(self, shard: GroupShard) -> Step:
+        """Sessions and rebalances whose time is up."""
+        return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
+
+    def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return record_codec.encode(record)

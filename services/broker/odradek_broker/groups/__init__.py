@@ -1,1 +1,11 @@
-"""Consumer groups as a sans-IO state machine."""
+"""Consumer groups: what a group coordinator decides for one partition of `__consumer_offsets`. Sans-IO.
+
+Public: `GroupShard` (group_shard.py) and its `table` (group_table.py), `GroupSettings` (settings.py), the requests and
+responses (messages.py), the records (records.py) with their codec (formats/record_codec.py), and `Step`, what a
+handler returns (step.py). `odradek_broker.coordination` hosts the shards.
+
+Read step.py and group_shard.py first: each request, and the group that it goes to. Then classic_group.py with
+classic_members.py, one group of the classic protocol; consumer_group.py with consumer_group_state.py, reconciliation.py
+and assignors.py, one group of the consumer protocol (KIP-848); classic_membership.py and migration.py, how members of
+both live in one group, and how a group changes its protocol.
+"""

@@ -5,21 +5,26 @@
       |                  |   +------ a member comes, goes, or changes --+-------------------------------+
       +-- nobody left ---+
 
-Written state is a `ClassicGroupState` at the end of each generation's sync, and when the group becomes empty. Who the
-members are, and what is checked of them, is in classic_roster. A group comes here from the consumer protocol in
-PREPARING, so that everyone joins again (migration).
+The written state is a `ClassicGroupState`: it is written when a generation's leader has synced, and when the group
+becomes empty. Everything else (sessions, who has joined, who waits) is soft state: it lives only here, at the
+coordinator that leads the group's partition, and handlers change it. A new coordinator starts from the last generation
+that was written (`restore`), and gives each member a whole session to show itself. A generation that has members but
+no leader was assigned by nobody: the group came from the consumer protocol (migration.py), which puts it into
+PREPARING so that everyone joins again.
 
-Invariants: a generation has one protocol and one leader; an assignment is handed out only in the generation it
-was made for.
+Invariants: a generation has one protocol and one leader; an assignment is handed out only in the generation that it
+was made for; each waiting request gets one response; an older member of a static member's instance id is fenced.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from odradek_broker.groups.classic_roster import (
+from odradek_broker.groups.classic_members import (
+    NEVER_MS,
     NO_MEMBER,
-    ClassicRoster,
+    ClassicMembers,
     ClassicState,
     Member,
 )
@@ -27,6 +32,7 @@ from odradek_broker.groups.formats.consumer_protocol import subscribed_topics
 from odradek_broker.groups.messages import (
     Heartbeat,
     Joined,
+    JoinedMember,
     JoinGroup,
     LeaveGroup,
     Left,
@@ -34,17 +40,37 @@ from odradek_broker.groups.messages import (
     SyncGroup,
     make_room,
 )
-from odradek_broker.groups.records import GROUP_BYTES_MAX
+from odradek_broker.groups.records import GROUP_BYTES_MAX, ClassicGroupRecord, ClassicGroupState
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
-from odradek_protocol.identity import MemberId
+from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
-class ClassicGroup(ClassicRoster):
-    """See the module's essay. Every method takes `now_ms`, the caller's monotonic clock."""
+class ClassicGroup:
+    """One classic group. Every `now_ms` is the caller's monotonic clock."""
 
+    group_id: GroupId
+    members_max: int
     initial_rebalance_delay_ms: int
+    state: ClassicState = ClassicState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: MemberId = NO_MEMBER
+    members: ClassicMembers = field(default_factory=ClassicMembers)
+    pending_members: dict[MemberId, int] = field(default_factory=dict)
+    """Ids that were handed out and not yet used, and when each of their sessions ends."""
+    _join_ends_ms: int | None = None
+    """In PREPARING: when the rebalance goes on with the members that have joined."""
+    _initial_ends_ms: int | None = None
+    """In PREPARING, coming from EMPTY: the last moment of the initial delay."""
+    _sync_ends_ms: int | None = None
+    """In COMPLETING: when members that have not synced are removed."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
 
     # --- join -------------------------------------------------------
 
@@ -54,7 +80,7 @@ class ClassicGroup(ClassicRoster):
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
         if join.member_id == NO_MEMBER:
-            if join.instance_id is not None and join.instance_id in self._statics:
+            if self.members.static_holder(join.instance_id) is not None:
                 return self._replace_static(request_id, join, now_ms)
             if join.instance_id is None and join.requires_known_member:
                 make_room(self.pending_members)
@@ -65,6 +91,32 @@ class ClassicGroup(ClassicRoster):
         if self.pending_members.pop(join.member_id, None) is not None:
             return self._add_and_rebalance(request_id, join, join.member_id, now_ms)
         return self._rejoin(request_id, join, now_ms)
+
+    def _refuse_join(self, join: JoinGroup) -> ErrorCode:
+        holder = self.members.static_holder(join.instance_id)
+        if join.member_id != NO_MEMBER and holder not in (None, join.member_id):
+            return ErrorCode.FENCED_INSTANCE_ID
+        is_known = join.member_id in self.members or join.member_id in self.pending_members
+        if join.member_id != NO_MEMBER and not is_known:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_new = join.member_id not in self.members and holder is None
+        is_stranger = is_new and join.member_id == NO_MEMBER
+        pending = len(self.pending_members) if is_stranger else 0
+        if is_new and max(len(self.members), pending) >= self.members_max:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not join.protocols or not join.protocol_type:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.members.keys() - {join.member_id}:
+            if join.protocol_type != self.protocol_type:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            if not {name for name, _ in join.protocols} & self.members.shared_protocols(
+                without=join.member_id
+            ):
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            size_bytes = self.members.metadata_bytes(without=join.member_id)
+            if size_bytes + sum(len(m) for _, m in join.protocols) > GROUP_BYTES_MAX:
+                return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
 
     def _add_and_rebalance(
         self, request_id: RequestId, join: JoinGroup, member_id: MemberId, now_ms: int
@@ -82,9 +134,7 @@ class ClassicGroup(ClassicRoster):
             session_ends_ms=now_ms + join.session_timeout_ms,
             join_request=request_id,
         )
-        self.members[member_id] = member
-        if join.instance_id is not None:
-            self._statics[join.instance_id] = member_id
+        self.members.add(member)
         if self.state is ClassicState.PREPARING and self._initial_ends_ms is not None:
             assert self._join_ends_ms is not None
             extended = now_ms + self.initial_rebalance_delay_ms
@@ -113,8 +163,10 @@ class ClassicGroup(ClassicRoster):
 
     def _replace_static(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step:
         """A static member came back without its id: it takes its place under a new one (KIP-345)."""
-        assert join.instance_id is not None
-        old = self.members.pop(self._statics[join.instance_id])
+        holder = self.members.static_holder(join.instance_id)
+        assert holder is not None, join
+        old = self.members[holder]
+        self.members.remove(old)
         step = self._supersede_join(old, ErrorCode.FENCED_INSTANCE_ID)
         step += self._supersede_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         member = Member(
@@ -128,12 +180,11 @@ class ClassicGroup(ClassicRoster):
             session_ends_ms=now_ms + join.session_timeout_ms,
             assignment=old.assignment,
         )
-        self.members[member.member_id] = member
-        self._statics[join.instance_id] = member.member_id
+        self.members.add(member)
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
-        is_same = self._choose_protocol() == self.protocol and (
+        is_same = self.members.choose_protocol() == self.protocol and (
             subscribed_topics(old.metadata(self.protocol))
             == subscribed_topics(member.metadata(self.protocol))
         )  # what it says that it owns changes from life to life
@@ -160,7 +211,7 @@ class ClassicGroup(ClassicRoster):
         step = NOTHING
         if self.state is not ClassicState.PREPARING:
             step += self.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
-            rebalance_ms = self.rebalance_timeout_ms()
+            rebalance_ms = self.members.rebalance_timeout_ms()
             if self.state is ClassicState.EMPTY and self.initial_rebalance_delay_ms > 0:
                 delay_ms = min(self.initial_rebalance_delay_ms, rebalance_ms)
                 self._join_ends_ms = now_ms + delay_ms
@@ -186,22 +237,24 @@ class ClassicGroup(ClassicRoster):
             m for m in self.members.values() if m.join_request is None and m.instance_id is None
         ]
         for member in absent:
-            self._forget(member)
+            self.members.remove(member)
         self._join_ends_ms = self._initial_ends_ms = None
-        if not any(m.join_request is not None for m in self.members.values()) and self.members:
-            self._join_ends_ms = now_ms + self.rebalance_timeout_ms()  # only absent static members
+        if self.members and not self.members.is_any_joining():
+            self._join_ends_ms = (
+                now_ms + self.members.rebalance_timeout_ms()
+            )  # only absent static members
             return NOTHING
         self.generation += 1
         if not self.members:
             self.state, self.protocol, self.leader = ClassicState.EMPTY, None, NO_MEMBER
             return Step((self._record(now_ms),))
-        self.protocol = self._choose_protocol()
+        self.protocol = self.members.choose_protocol()
         leader = self.members.get(self.leader)
         if leader is None or leader.join_request is None:
             joined = (m.member_id for m in self.members.values() if m.join_request is not None)
             self.leader = next(joined)
         self.state = ClassicState.COMPLETING
-        self._sync_ends_ms = now_ms + self.rebalance_timeout_ms()
+        self._sync_ends_ms = now_ms + self.members.rebalance_timeout_ms()
         answers = []
         for member in self.members.values():
             member.assignment, member.consumer_epoch = b"", None
@@ -264,8 +317,8 @@ class ClassicGroup(ClassicRoster):
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
         for member_id, instance_id in leave.members:
-            if instance_id is not None and instance_id in self._statics:
-                current = self._statics[instance_id]
+            current = self.members.static_holder(instance_id)
+            if current is not None:
                 fenced = member_id not in (NO_MEMBER, current)
                 error = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.NONE
                 found = None if fenced else self.members[current]
@@ -328,7 +381,7 @@ class ClassicGroup(ClassicRoster):
     def _remove(self, member: Member) -> Step:
         step = self._supersede_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         step += self._supersede_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._forget(member)
+        self.members.remove(member)
         return step
 
     def check_commit(
@@ -346,3 +399,145 @@ class ClassicGroup(ClassicRoster):
             member = self.members[member_id]
             member.session_ends_ms = now_ms + member.session_timeout_ms
         return error
+
+    def _check_member(
+        self, member_id: MemberId, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        if instance_id is not None:
+            current = self.members.static_holder(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation != self.generation and not self._comes_from(member_id, generation):
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
+
+    def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
+        """Whether the member still is where the consumer group left it: it keeps that until all joined."""
+        is_preparing = self.state is ClassicState.PREPARING
+        return is_preparing and self.members[member_id].consumer_epoch == epoch
+
+    def _joined(self, member: Member, *, skips: bool = False) -> Joined:
+        leads = member.member_id == self.leader
+        return Joined(
+            error=ErrorCode.NONE,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader,
+            member_id=member.member_id,
+            members=tuple(
+                JoinedMember(
+                    member_id=m.member_id,
+                    instance_id=m.instance_id,
+                    metadata=m.metadata(self.protocol),
+                )
+                for m in self.members.values()
+            )
+            if leads
+            else (),
+            skips_assignment=skips,
+        )
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(
+            error=ErrorCode.NONE,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            assignment=member.assignment,
+        )
+
+    def take_joins(self) -> list[tuple[RequestId, JoinGroup]]:
+        """The joins that wait, for who answers them in this group's stead."""
+        taken: list[tuple[RequestId, JoinGroup]] = []
+        for member in self.members.values():
+            if member.join_request is None:
+                continue
+            join = JoinGroup(
+                group_id=self.group_id,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                session_timeout_ms=member.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                protocol_type=self.protocol_type or "",
+                protocols=member.protocols,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                new_member_id=member.member_id,
+                requires_known_member=False,
+                may_skip_assignment=False,
+            )
+            taken.append((member.join_request, join))
+            member.join_request = None
+        return taken
+
+    def interrupt_syncs(self, error: ErrorCode) -> Step:
+        """Answer all syncs that wait."""
+        step = NOTHING
+        for member in self.members.values():
+            step += self._supersede_sync(member, error)
+        return step
+
+    def _supersede_join(self, member: Member, error: ErrorCode) -> Step:
+        if member.join_request is None:
+            return NOTHING
+        request_id, member.join_request = member.join_request, None
+        return answer(request_id, Joined(error=error, member_id=member.member_id))
+
+    def _supersede_sync(self, member: Member, error: ErrorCode) -> Step:
+        if member.sync_request is None:
+            return NOTHING
+        request_id, member.sync_request = member.sync_request, None
+        return answer(request_id, Synced(error=error))
+
+    # --- written state ----------------------------------------------------------------------
+
+    def _record(self, now_ms: int) -> ClassicGroupRecord:
+        state = ClassicGroupState(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader or None,
+            state_timestamp_ms=now_ms,
+            members=tuple(m.to_record(self.protocol) for m in self.members.values()),
+        )
+        return ClassicGroupRecord(group_id=self.group_id, state=state)
+
+    def _record_bytes(self, assignments: Mapping[MemberId, bytes]) -> int:
+        """About the size of the generation's record with these assignments."""
+        return sum(
+            len(m.metadata(self.protocol)) + len(assignments.get(m.member_id, b""))
+            for m in self.members.values()
+        )
+
+    def restore(self, state: ClassicGroupState) -> None:
+        """Begin from what was written; `begin_sessions` follows.
+
+        With members but no leader, everyone has to join again: nobody assigned this generation.
+        """
+        self.generation, self.protocol_type = state.generation, state.protocol_type or None
+        self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
+        self.members = ClassicMembers(Member.from_record(m, state.protocol) for m in state.members)
+        if not self.members:
+            self.state = ClassicState.EMPTY
+        elif state.leader:
+            self.state = ClassicState.STABLE
+        else:
+            self.state = ClassicState.PREPARING
+
+    def begin_sessions(self, *, now_ms: int) -> None:
+        """All is loaded: each member gets a whole session, and time to join again where that is due."""
+        for member in self.members.values():
+            member.session_ends_ms = now_ms + member.session_timeout_ms
+        if self.state is ClassicState.PREPARING:
+            self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
+
+    def due_ms(self) -> int:
+        """Before then, time alone changes nothing."""
+        ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
+        ends += self.pending_members.values()
+        ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]
+        return min(ends, default=NEVER_MS)

@@ -36,14 +36,14 @@ from odradek_broker.groups.messages import (
     Left,
     Synced,
     SyncGroup,
+    TopicCatalog,
     make_room,
 )
 from odradek_broker.groups.reconciliation import MemberState, free_of, minus
 from odradek_broker.groups.records import ClassicProtocols, ConsumerMember, GroupRecord
-from odradek_broker.groups.topic_catalog import TopicCatalog
 from odradek_protocol.identity import MemberId, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives import Malformed
+from odradek_protocol.primitives.varint import Malformed
 
 NO_MEMBER = MemberId("")
 
@@ -71,7 +71,7 @@ def join(
         _member_of(member_id, request, subscription),
         catalog,
         owned=by_id(subscription.owned, catalog),
-        restarted=restarted and member_id in group.members,
+        restarted=restarted and member_id in group.state.members,
         now_ms=now_ms,
         records=records,
     )
@@ -87,8 +87,8 @@ def join(
 
 def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, Subscription | None]:
     """The subscription, or why not."""
-    member = group.members.get(request.member_id)
-    holder = group.static_holder(request.instance_id)
+    member = group.state.members.get(request.member_id)
+    holder = group.state.static_holder(request.instance_id)
     if request.member_id != NO_MEMBER:
         if holder is not None and holder != request.member_id:
             return ErrorCode.FENCED_INSTANCE_ID, None
@@ -98,10 +98,10 @@ def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, S
             return ErrorCode.UNKNOWN_MEMBER_ID, None
     is_stranger = member is None and holder is None
     pending = len(group.pending_members) if request.member_id == NO_MEMBER else 0
-    if is_stranger and max(len(group.members), pending) >= group.settings.members_max:
+    if is_stranger and max(len(group.state.members), pending) >= group.settings.members_max:
         return ErrorCode.GROUP_MAX_SIZE_REACHED, None
     names = {name for name, _ in request.protocols}
-    others = [m.classic for m in group.members.values() if m.member_id != request.member_id]
+    others = [m.classic for m in group.state.members.values() if m.member_id != request.member_id]
     shared = [{name for name, _ in classic.protocols} for classic in others if classic is not None]
     if request.protocol_type != PROTOCOL_TYPE or not names.intersection(*shared):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
@@ -135,7 +135,7 @@ def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
     error = _check(group, request.member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
         return Synced(error=error)
-    classic = group.members[request.member_id].classic
+    classic = group.state.members[request.member_id].classic
     assert classic is not None, request.member_id
     protocol, metadata = classic.protocols[0]
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol not in (
@@ -144,8 +144,8 @@ def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
     ):
         return Synced(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     group.touch(request.member_id, now_ms=now_ms)
-    current = group.currents[request.member_id]
-    if group.epoch > current.member_epoch and current.state != MemberState.UNREVOKED:
+    current = group.state.currents[request.member_id]
+    if group.state.epoch > current.member_epoch and current.state != MemberState.UNREVOKED:
         group.begin_duty(request.member_id, now_ms=now_ms, renew=False)
         return Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
     group.end_duty(request.member_id)
@@ -176,13 +176,13 @@ def heartbeat(
 
 
 def _must_join_again(group: ConsumerGroup, member_id: MemberId) -> bool:
-    current = group.currents[member_id]
-    if current.member_epoch < group.epoch or current.state == MemberState.UNREVOKED:
+    current = group.state.currents[member_id]
+    if current.member_epoch < group.state.epoch or current.state == MemberState.UNREVOKED:
         return True
     if current.state == MemberState.STABLE:
         return False
-    awaited = minus(group.targets.get(member_id, {}), current.assigned)
-    return bool(free_of(awaited, lambda t, i: group.owner_of(t, i) is None))
+    awaited = minus(group.state.targets.get(member_id, {}), current.assigned)
+    return bool(free_of(awaited, lambda t, i: group.state.owner_of(t, i) is None))
 
 
 def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord], Left]:
@@ -190,8 +190,8 @@ def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord],
     records: list[GroupRecord] = []
     results: list[tuple[MemberId, str | None, ErrorCode]] = []
     for member_id, instance_id in request.members:
-        found = member_id if instance_id is None else group.static_holder(instance_id)
-        member = group.members.get(found or NO_MEMBER)
+        found = member_id if instance_id is None else group.state.static_holder(instance_id)
+        member = group.state.members.get(found or NO_MEMBER)
         error = ErrorCode.NONE
         if member is None:
             is_pending = instance_id is None and member_id in group.pending_members
@@ -211,21 +211,21 @@ def by_name(
     group: ConsumerGroup, assignment: Assignment
 ) -> dict[TopicName, frozenset[PartitionIndex]]:
     """By topic name, as far as the topics are subscribed to still."""
-    names = {snapshot.topic_id: snapshot.topic for snapshot in group.topics}
+    names = {snapshot.topic_id: snapshot.topic for snapshot in group.state.topics}
     return {names[t]: indexes for t, indexes in assignment.items() if t in names}
 
 
 def _check(
     group: ConsumerGroup, member_id: MemberId, instance_id: str | None, generation: int
 ) -> ErrorCode:
-    holder = group.static_holder(instance_id)
+    holder = group.state.static_holder(instance_id)
     if instance_id is not None and holder is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if holder is not None and holder != member_id:
         return ErrorCode.FENCED_INSTANCE_ID
-    member = group.members.get(member_id)
+    member = group.state.members.get(member_id)
     if member is None or member.classic is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if generation != group.currents[member_id].member_epoch:
+    if generation != group.state.currents[member_id].member_epoch:
         return ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE

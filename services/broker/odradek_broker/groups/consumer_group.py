@@ -11,18 +11,26 @@ A member in UNREVOKED keeps its old epoch until it reports that the partitions a
 timeout for that. An offset commit counts only at the member's present epoch. Members that speak the classic protocol
 take part in the same way (classic_membership); a group may have members of both kinds.
 
-All of it is written (consumer_group_state), but for the sessions.
+Everything but the sessions is written: `ConsumerGroup.state` holds it, and only `ConsumerGroupState.replay` changes it.
+The group's epoch rises when its members, their subscriptions or the subscribed topics may have changed. Targets are
+computed for an epoch, by the assignor that most members ask for.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from odradek_broker.groups.assignors import ASSIGNORS
-from odradek_broker.groups.classic_roster import NEVER_MS
-from odradek_broker.groups.consumer_group_targets import ConsumerGroupTargets
-from odradek_broker.groups.heartbeat_pace import HeartbeatPace
-from odradek_broker.groups.messages import Assignment, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from odradek_broker.groups.classic_members import NEVER_MS
+from odradek_broker.groups.consumer_group_state import ConsumerGroupState
+from odradek_broker.groups.messages import (
+    Assignment,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    InvalidPattern,
+    TopicCatalog,
+)
 from odradek_broker.groups.reconciliation import (
     NOTHING_OWNED,
     MemberState,
@@ -33,10 +41,12 @@ from odradek_broker.groups.records import (
     ConsumerMember,
     CurrentAssignment,
     GroupRecord,
+    GroupTopicsRecord,
+    TopicSnapshot,
 )
+from odradek_broker.groups.settings import ConsumerGroupSettings
 from odradek_broker.groups.step import judges
-from odradek_broker.groups.topic_catalog import InvalidPattern, TopicCatalog
-from odradek_protocol.identity import MemberId
+from odradek_protocol.identity import GroupId, MemberId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 JOIN_EPOCH = 0
@@ -45,20 +55,29 @@ STATIC_LEAVE_EPOCH = -2
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroup(ConsumerGroupTargets):
-    """See the module's essay. `now_ms` is the caller's monotonic clock."""
+class ConsumerGroup:
+    """One consumer group. Every `now_ms` is the caller's monotonic clock."""
 
+    group_id: GroupId
+    settings: ConsumerGroupSettings
+    state: ConsumerGroupState = field(init=False)
     pending_members: dict[MemberId, int] = field(default_factory=dict)  # classic; see there
+    _catalog_version: int = -1
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)  # classic: rejoin, or sync
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:
+        self.state = ConsumerGroupState(group_id=self.group_id)
         self._pace = HeartbeatPace(
             calm_interval_ms=self.settings.heartbeat_interval_ms,
             restless_interval_ms=self.settings.rebalance_heartbeat_interval_ms,
         )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.state.members
 
     # --- heartbeat ---------------------------------------------------------------------------
 
@@ -72,8 +91,8 @@ class ConsumerGroup(ConsumerGroupTargets):
         if error is not ErrorCode.NONE:
             return [], ConsumerHeartbeatAnswer(error=error, error_message=message)
         records: list[GroupRecord] = []
-        before = self.currents.get(beat.member_id)
-        if beat.member_id not in self.members:
+        before = self.state.currents.get(beat.member_id)
+        if beat.member_id not in self.state.members:
             self.take_over_static(beat.member_id, beat.instance_id, records)
         current = self.settle_member(
             self._member_of(beat),
@@ -98,7 +117,7 @@ class ConsumerGroup(ConsumerGroupTargets):
             error=ErrorCode.NONE,
             member_id=beat.member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval_ms=self._pace.interval_ms(len(self.members)),
+            heartbeat_interval_ms=self._pace.interval_ms(len(self.state.members)),
             assignment=current.assigned if tells else None,
         )
 
@@ -116,8 +135,8 @@ class ConsumerGroup(ConsumerGroupTargets):
                 return ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)
         if beat.member_epoch == JOIN_EPOCH:
             return self._refuse_join(beat)
-        member = self.members.get(beat.member_id)
-        if self.static_holder(beat.instance_id) not in (None, beat.member_id):
+        member = self.state.members.get(beat.member_id)
+        if self.state.static_holder(beat.instance_id) not in (None, beat.member_id):
             return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"no member {beat.member_id} in {self.group_id}"
@@ -125,7 +144,7 @@ class ConsumerGroup(ConsumerGroupTargets):
             return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
         if member.classic is not None:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} speaks the classic protocol"
-        current = self.currents[beat.member_id]
+        current = self.state.currents[beat.member_id]
         if beat.member_epoch > current.member_epoch:
             return ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is ahead of the group's: join again"
         lost_answer = (
@@ -144,23 +163,23 @@ class ConsumerGroup(ConsumerGroupTargets):
             return ErrorCode.INVALID_REQUEST, "a member that joins names its subscription"
         if beat.owned:
             return ErrorCode.INVALID_REQUEST, "a member that joins owns nothing"
-        is_known = beat.member_id in self.members
-        holder = self.static_holder(beat.instance_id)
+        is_known = beat.member_id in self.state.members
+        holder = self.state.static_holder(beat.instance_id)
         if holder is not None and holder != beat.member_id:
-            has_left = self.currents[holder].member_epoch == STATIC_LEAVE_EPOCH
-            if not has_left and self.members[holder].classic is None:
+            has_left = self.state.currents[holder].member_epoch == STATIC_LEAVE_EPOCH
+            if not has_left and self.state.members[holder].classic is None:
                 return (
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"instance {beat.instance_id} is held by member {holder}, which has not left",
                 )
             is_known = True
-        if not is_known and len(self.members) >= self.settings.members_max:
+        if not is_known and len(self.state.members) >= self.settings.members_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED, f"at most {self.settings.members_max} members"
         return ErrorCode.NONE, None
 
     def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:
         """What a beat says of its member, over what is known."""
-        old = self.members.get(beat.member_id)
+        old = self.state.members.get(beat.member_id)
         return ConsumerMember(
             member_id=beat.member_id,
             instance_id=beat.instance_id or (old.instance_id if old else None),
@@ -186,21 +205,21 @@ class ConsumerGroup(ConsumerGroupTargets):
         self, heir: MemberId, instance_id: str | None, records: list[GroupRecord]
     ) -> None:
         """A static member came back under a new id: what the old one had is the new one's (KIP-345)."""
-        holder = self.static_holder(instance_id)
+        holder = self.state.static_holder(instance_id)
         if holder is None or holder == heir:
             return
         member, target, current = (
-            self.members[holder],
-            self.targets.get(holder),
-            self.currents[holder],
+            self.state.members[holder],
+            self.state.targets.get(holder),
+            self.state.currents[holder],
         )
         self._remove(holder, records)
-        self.emit_member(replace(member, member_id=heir), records)
+        self.state.emit_member(replace(member, member_id=heir), records)
         if target is not None:
-            self.emit_target(heir, target, records)
+            self.state.emit_target(heir, target, records)
         if current.member_epoch == STATIC_LEAVE_EPOCH:
             current = replace(current, member_epoch=current.previous_epoch)
-        self.emit_current(heir, current, records)
+        self.state.emit_current(heir, current, records)
 
     def settle_member(
         self,
@@ -216,15 +235,15 @@ class ConsumerGroup(ConsumerGroupTargets):
 
         `restarted`: it owns nothing of what it had.
         """
-        member_id, old = member.member_id, self.members.get(member.member_id)
+        member_id, old = member.member_id, self.state.members.get(member.member_id)
         if member != old:
-            self.emit_member(member, records)
+            self.state.emit_member(member, records)
         changed = old is None or _wanted_by(member) != _wanted_by(old)
         self.update_epoch(catalog, records, subscription_changed=changed)
-        if self.epoch > self.target_epoch:
+        if self.state.epoch > self.state.target_epoch:
             self.compute_targets(catalog, records)
-        self._pace.epoch_is(self.epoch, now_ms=now_ms)
-        before = self.currents.get(member_id)
+        self._pace.epoch_is(self.state.epoch, now_ms=now_ms)
+        before = self.state.currents.get(member_id)
         current = self._reconcile(member_id, owned, records, restarted=restarted)
         self.touch(member_id, now_ms=now_ms)
         if current != before:
@@ -233,13 +252,13 @@ class ConsumerGroup(ConsumerGroupTargets):
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
         """The member lives: another session begins."""
-        classic = self.members[member_id].classic
+        classic = self.state.members[member_id].classic
         session_ms = classic.session_timeout_ms if classic else self.settings.session_timeout_ms
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
         """A classic member has a rebalance timeout to join again, or to sync; `renew`: from now on."""
-        ends_ms = now_ms + self.members[member_id].rebalance_timeout_ms
+        ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
             self._duty_ends_ms[member_id] = ends_ms
         else:
@@ -248,6 +267,66 @@ class ConsumerGroup(ConsumerGroupTargets):
     def end_duty(self, member_id: MemberId) -> None:
         """It did."""
         self._duty_ends_ms.pop(member_id, None)
+
+    # --- targets ---
+
+    def update_epoch(
+        self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
+    ) -> None:
+        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed.
+
+        Looked at again when members went: what they alone were subscribed to is the group's no longer.
+        """
+        has_targets = self.state.epoch == self.state.target_epoch
+        if has_targets and not subscription_changed and catalog.version == self._catalog_version:
+            return
+        self._catalog_version = catalog.version
+        names: set[TopicName] = set()
+        for member in self.state.members.values():
+            names |= self._subscribed(member, catalog)
+        snapshot = tuple(
+            TopicSnapshot(topic_id=catalog.topics[n][0], topic=n, partitions=catalog.topics[n][1])
+            for n in sorted(names)
+            if n in catalog.topics
+        )
+        if snapshot != self.state.topics:
+            self.state.emit(GroupTopicsRecord(group_id=self.group_id, topics=snapshot), records)
+        elif not subscription_changed:
+            return
+        self.state.emit_epoch(self.state.epoch + 1, records)
+
+    def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
+        names = set(member.subscribed_topics)
+        if member.subscribed_regex:
+            with suppress(
+                InvalidPattern
+            ):  # refused when it came; kept only by an older coordinator
+                matched = catalog.matching(member.subscribed_regex)
+                host = member.client_host.removeprefix("/")
+                names |= catalog.visible(member.principal, host, matched)
+        return names
+
+    def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
+        """What each member shall own at the present epoch; little moves from the last targets."""
+        by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
+        subscriptions = {
+            m.member_id: frozenset(by_name[n] for n in self._subscribed(m, catalog) if n in by_name)
+            for m in self.state.members.values()
+        }
+        counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.state.topics}
+        targets = ASSIGNORS[self.assignor](subscriptions, counts, self.state.targets)
+        for member_id, target in sorted(targets.items()):
+            if self.state.targets.get(member_id) != target:
+                self.state.emit_target(member_id, target, records)
+        self.state.emit_target_epoch(self.state.epoch, records)
+
+    @property
+    def assignor(self) -> str:
+        """The one that most members ask for; the default if none does."""
+        wanted = [m.server_assignor for m in self.state.members.values() if m.server_assignor]
+        return (
+            max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor
+        )
 
     # --- reconciliation ------------------------------------------------------------------------
 
@@ -259,7 +338,7 @@ class ConsumerGroup(ConsumerGroupTargets):
         *,
         restarted: bool,
     ) -> CurrentAssignment:
-        before = self.currents.get(member_id)
+        before = self.state.currents.get(member_id)
         current = before or CurrentAssignment(
             member_epoch=0,
             previous_epoch=0,
@@ -277,13 +356,13 @@ class ConsumerGroup(ConsumerGroupTargets):
             )
         after = reconciled(
             current,
-            target=self.targets.get(member_id, NOTHING_OWNED),
-            target_epoch=self.target_epoch,
+            target=self.state.targets.get(member_id, NOTHING_OWNED),
+            target_epoch=self.state.target_epoch,
             owned=owned,
-            is_free=lambda topic, index: self.owner_of(topic, index) in (None, member_id),
+            is_free=lambda topic, index: self.state.owner_of(topic, index) in (None, member_id),
         )
         if after != before:
-            self.emit_current(member_id, after, records)
+            self.state.emit_current(member_id, after, records)
         return after
 
     def _watch_revocation(
@@ -291,7 +370,7 @@ class ConsumerGroup(ConsumerGroupTargets):
     ) -> None:
         """Give a member that was told to give something up its rebalance timeout, each time anew."""
         if current.state == MemberState.UNREVOKED:
-            timeout_ms = self.members[member_id].rebalance_timeout_ms
+            timeout_ms = self.state.members[member_id].rebalance_timeout_ms
             self._revocation_ends_ms[member_id] = now_ms + timeout_ms
         else:
             self._revocation_ends_ms.pop(member_id, None)
@@ -303,11 +382,11 @@ class ConsumerGroup(ConsumerGroupTargets):
         told = ConsumerHeartbeatAnswer(
             error=ErrorCode.NONE, member_id=beat.member_id, member_epoch=beat.member_epoch
         )
-        member = self.members.get(beat.member_id)
+        member = self.state.members.get(beat.member_id)
         if member is None:
             return records, replace(told, error=ErrorCode.UNKNOWN_MEMBER_ID)
         if beat.member_epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
-            current = self.currents[beat.member_id]
+            current = self.state.currents[beat.member_id]
             left = CurrentAssignment(
                 member_epoch=STATIC_LEAVE_EPOCH,
                 previous_epoch=current.member_epoch,
@@ -315,7 +394,7 @@ class ConsumerGroup(ConsumerGroupTargets):
                 assigned=current.assigned,
                 pending_revocation=NOTHING_OWNED,
             )
-            self.emit_current(beat.member_id, left, records)
+            self.state.emit_current(beat.member_id, left, records)
             self._revocation_ends_ms.pop(beat.member_id, None)
             return records, told
         self.remove(beat.member_id, records)
@@ -324,10 +403,10 @@ class ConsumerGroup(ConsumerGroupTargets):
     def remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
         """Take a member out: its partitions are free, and the group's epoch rises."""
         self._remove(member_id, records)
-        self.emit_epoch(self.epoch + 1, records)
+        self.state.emit_epoch(self.state.epoch + 1, records)
 
     def _remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        self.emit_removal(member_id, records)
+        self.state.emit_removal(member_id, records)
         for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
             ends.pop(member_id, None)
 
@@ -338,11 +417,11 @@ class ConsumerGroup(ConsumerGroupTargets):
             del self.pending_members[member_id]
         for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
             for member_id in [m for m, ends_ms in ends.items() if ends_ms <= now_ms]:
-                if member_id in self.members:
+                if member_id in self.state.members:
                     self.remove(member_id, records)
-        self._pace.epoch_is(self.epoch, now_ms=now_ms)
+        self._pace.epoch_is(self.state.epoch, now_ms=now_ms)
         self._pace.look(
-            is_stable=self.state_name == "Stable",
+            is_stable=self.state.name == "Stable",
             session_ends_ms=min(self._session_ends_ms.values(), default=None),
             now_ms=now_ms,
         )
@@ -350,7 +429,7 @@ class ConsumerGroup(ConsumerGroupTargets):
 
     def due_ms(self, *, now_ms: int) -> int:
         """Before then, time alone changes nothing; the pace of a group that is not calm is looked at each time."""
-        if self.members and not self._pace.is_calm:
+        if self.state.members and not self._pace.is_calm:
             return now_ms
         quiet_ms = 2 * self.settings.heartbeat_interval_ms
         ends = [ends_ms - quiet_ms for ends_ms in self._session_ends_ms.values()]
@@ -360,9 +439,9 @@ class ConsumerGroup(ConsumerGroupTargets):
 
     def begin_sessions(self, *, now_ms: int) -> None:
         """After loading: everyone has a whole session to show itself."""
-        for member_id in self.members:
+        for member_id in self.state.members:
             self.touch(member_id, now_ms=now_ms)
-            self._watch_revocation(member_id, self.currents[member_id], now_ms)
+            self._watch_revocation(member_id, self.state.currents[member_id], now_ms)
 
     # --- offsets -----------------------------------------------------------------------------
 
@@ -370,15 +449,15 @@ class ConsumerGroup(ConsumerGroupTargets):
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
         """Whether a commit, or a fetch of offsets, may come from there."""
-        if member_epoch < 0 and (not self.members or member_id is None):
+        if member_epoch < 0 and (not self.state.members or member_id is None):
             return ErrorCode.NONE  # a consumer that assigns itself, or an administrator
-        member = self.members.get(MemberId(member_id or ""))
-        holder = self.static_holder(instance_id)
+        member = self.state.members.get(MemberId(member_id or ""))
+        holder = self.state.static_holder(instance_id)
         if holder is not None and holder != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member_epoch != self.currents[member.member_id].member_epoch:
+        if member_epoch != self.state.currents[member.member_id].member_epoch:
             is_classic = member.classic is not None
             return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE
@@ -388,3 +467,46 @@ def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
     """What of a member makes a new epoch when it changes."""
     who = member.principal if member.subscribed_regex else ""
     return member.subscribed_topics, member.subscribed_regex, who, member.server_assignor
+
+
+_MS_A_MEMBER = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class HeartbeatPace:
+    """How often the members of one group are asked to send heartbeats. Times are ms of the monotonic clock.
+
+    A member learns what it must give up, or may take, from the response to its next heartbeat. So a rebalance lasts
+    about as many intervals as it has turns. While a group is calm the interval is long; it is short
+
+    - from a change of the group's epoch until all members are reconciled, and for two long intervals at least, since
+      members tend to come and go together;
+    - when a member has been silent so long that its session ends soon: the others then learn of it at once.
+
+    In large groups the short interval is longer, so that a group sends some 200 heartbeats a second at most. This is
+    soft state: a coordinator that has just loaded a group treats it as restless. Call `look` a few times a second.
+    """
+
+    calm_interval_ms: int
+    restless_interval_ms: int
+    _epoch: int = -1
+    _changed_ms: int = 0
+    is_calm: bool = False
+
+    def epoch_is(self, epoch: int, *, now_ms: int) -> None:
+        """A new epoch begins a rebalance."""
+        if epoch != self._epoch:
+            self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
+
+    def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
+        """`session_ends_ms`: of the member that was silent for longest."""
+        soon_ms = now_ms + 2 * self.calm_interval_ms
+        is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
+        all_show = session_ends_ms is None or session_ends_ms > soon_ms
+        self.is_calm = is_stable and is_quiet and all_show
+
+    def interval_ms(self, members: int) -> int:
+        """To tell the next member that asks."""
+        if self.is_calm:
+            return self.calm_interval_ms
+        return min(self.calm_interval_ms, max(self.restless_interval_ms, _MS_A_MEMBER * members))

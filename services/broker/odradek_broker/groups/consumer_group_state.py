@@ -43,7 +43,7 @@ class ConsumerGroupState:
     _owners: dict[tuple[TopicId, PartitionIndex], MemberId] = field(default_factory=dict)
 
     @property
-    def state_name(self) -> str:
+    def name(self) -> str:
         """As people are told."""
         if not self.members:
             return "Empty"

@@ -1,44 +1,58 @@
 """All groups of one partition of `__consumer_offsets`: what the coordination host runs.
 
-Every handler returns a `Step` whose records are replayed already; `replay` is for loading. Times: `now_ms` is the
+Every handler returns a `Step` whose records are replayed already; `GroupTable.replay` is for loading. `now_ms` is the
 monotonic clock that sessions run on, `wall_ms` the clock that stands in records.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from odradek_broker.groups import classic_membership, migration
 from odradek_broker.groups.classic_group import ClassicGroup
-from odradek_broker.groups.classic_roster import NO_MEMBER
+from odradek_broker.groups.classic_members import NO_MEMBER, ClassicState
 from odradek_broker.groups.consumer_group import JOIN_EPOCH, ConsumerGroup
+from odradek_broker.groups.formats.consumer_protocol import PROTOCOL_TYPE
+from odradek_broker.groups.group_table import GroupTable
 from odradek_broker.groups.messages import (
+    CommitOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    FetchedOffsets,
+    FetchOffsets,
     Heartbeat,
     Joined,
     JoinGroup,
     LeaveGroup,
     Left,
+    OffsetsAnswer,
     Synced,
     SyncGroup,
+    TopicCatalog,
 )
-from odradek_broker.groups.offset_shard import OffsetShard
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     GroupRecord,
+    OffsetCommitRecord,
     has_room_for,
     says_too_much,
 )
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer, judges
-from odradek_broker.groups.topic_catalog import TopicCatalog
-from odradek_protocol.identity import GroupId
+from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupShard(OffsetShard):
-    """See the module's essay."""
+class GroupShard:
+    """The handlers of one shard; `table` is its state."""
+
+    settings: GroupSettings
+    table: GroupTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = GroupTable(settings=self.settings)
 
     # --- classic protocol ------------------------------------------------------------------------
 
@@ -55,35 +69,35 @@ class GroupShard(OffsetShard):
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
-        self._due_ms.pop(join.group_id, None)
-        step, group = NOTHING, self.groups.get(join.group_id)
+        self.table.due_ms.pop(join.group_id, None)
+        step, group = NOTHING, self.table.groups.get(join.group_id)
         if isinstance(group, ConsumerGroup):
             step += self._replace_last_of_consumer_protocol(group, join, now_ms, wall_ms)
-            if self.groups[join.group_id] is group and group.members:
+            if self.table.groups[join.group_id] is group and not group.is_empty:
                 records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
                 return Step(tuple(records), (Answer(request_id, joined),))
-            if not group.members:
-                fresh = self._new_classic(join.group_id, generation=group.epoch)
-                step += Step(tuple(group.tombstones()))
-                self.groups[join.group_id] = fresh
-        classic = self._classic(join.group_id)
+            if group.is_empty:
+                fresh = self.table.new_classic(join.group_id, generation=group.state.epoch)
+                step += Step(tuple(group.state.tombstones()))
+                self.table.groups[join.group_id] = fresh
+        classic = self.table.classic(join.group_id)
         if classic is None:
-            classic = self._new_classic(join.group_id)
+            classic = self.table.new_classic(join.group_id)
         told = classic.handle_join(request_id, join, now_ms=now_ms)
         if classic.members or classic.pending_members:  # who was refused leaves no group behind
-            self.groups[join.group_id] = classic
-        return step + self._stamped(told, wall_ms)
+            self.table.groups[join.group_id] = classic
+        return step + self.table.stamped(told, wall_ms)
 
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
     ) -> Step:
         """A static member that comes back with the classic protocol, where all others have that too."""
-        holder = group.static_holder(join.instance_id)
+        holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:
             return NOTHING
-        if group.members[holder].classic is not None:
+        if group.state.members[holder].classic is not None:
             return NOTHING
-        is_alone = len(group.members) == 1 and group.settings.migration_policy.downgrades
+        is_alone = len(group.state.members) == 1 and group.settings.migration_policy.downgrades
         if not is_alone and not migration.may_downgrade(
             group, members_max=self.settings.max_size, without=holder
         ):
@@ -105,7 +119,7 @@ class GroupShard(OffsetShard):
         low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
         if not low <= join.session_timeout_ms <= high:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if join.member_id and join.group_id not in self.groups:
+        if join.member_id and join.group_id not in self.table.groups:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
@@ -113,10 +127,12 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
         """SyncGroup; answered when the leader has brought the assignment, in a consumer group at once."""
-        self._due_ms.pop(sync.group_id, None)
-        match self.groups.get(sync.group_id):
+        self.table.due_ms.pop(sync.group_id, None)
+        match self.table.groups.get(sync.group_id):
             case ClassicGroup() as group:
-                return self._stamped(group.handle_sync(request_id, sync, now_ms=now_ms), wall_ms)
+                return self.table.stamped(
+                    group.handle_sync(request_id, sync, now_ms=now_ms), wall_ms
+                )
             case ConsumerGroup() as group:
                 return answer(request_id, classic_membership.sync(group, sync, now_ms=now_ms))
         return answer(request_id, Synced(error=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -125,8 +141,8 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> Step:
         """Heartbeat; the response is an ErrorCode."""
-        self._due_ms.pop(heartbeat.group_id, None)
-        match self.groups.get(heartbeat.group_id):
+        self.table.due_ms.pop(heartbeat.group_id, None)
+        match self.table.groups.get(heartbeat.group_id):
             case ClassicGroup() as group:
                 return answer(request_id, group.handle_heartbeat(heartbeat, now_ms=now_ms))
             case ConsumerGroup() as group:
@@ -140,10 +156,12 @@ class GroupShard(OffsetShard):
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
         """LeaveGroup."""
-        self._due_ms.pop(leave.group_id, None)
-        match self.groups.get(leave.group_id):
+        self.table.due_ms.pop(leave.group_id, None)
+        match self.table.groups.get(leave.group_id):
             case ClassicGroup() as group:
-                return self._stamped(group.handle_leave(request_id, leave, now_ms=now_ms), wall_ms)
+                return self.table.stamped(
+                    group.handle_leave(request_id, leave, now_ms=now_ms), wall_ms
+                )
             case ConsumerGroup() as group:
                 records, left = classic_membership.leave(group, leave)
                 step = Step(tuple(records), (Answer(request_id, left),))
@@ -166,8 +184,8 @@ class GroupShard(OffsetShard):
         refusal = _refuse_beat(beat)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, ConsumerHeartbeatAnswer(error=refusal))
-        self._due_ms.pop(beat.group_id, None)
-        before = self.groups.get(beat.group_id)
+        self.table.due_ms.pop(beat.group_id, None)
+        before = self.table.groups.get(beat.group_id)
         if not isinstance(before, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
             told = ConsumerHeartbeatAnswer(
                 error=ErrorCode.UNKNOWN_MEMBER_ID,
@@ -195,7 +213,7 @@ class GroupShard(OffsetShard):
         told_step = answer(request_id, response)
         if response.error is not ErrorCode.NONE:
             return told_step
-        self.groups[beat.group_id] = group
+        self.table.groups[beat.group_id] = group
         step = Step((*records, *more)) + told_step
         if isinstance(before, ClassicGroup):
             return step + self._bring_over(before, group, catalog, now_ms)
@@ -225,31 +243,169 @@ class GroupShard(OffsetShard):
             members_max=self.settings.max_size,
             now_ms=now_ms,
         )
-        self.groups[group.group_id] = classic
-        return self._stamped(Step(tuple(records)), wall_ms)
+        self.table.groups[group.group_id] = classic
+        return self.table.stamped(Step(tuple(records)), wall_ms)
+
+    # --- offsets ---
+
+    def handle_commit(
+        self,
+        request_id: RequestId,
+        commit: CommitOffsets,
+        catalog: TopicCatalog,
+        *,
+        now_ms: int,
+        wall_ms: int,
+    ) -> Step:
+        """OffsetCommit: all partitions of the request that are there, in one batch."""
+        error = self._check_commit(commit, now_ms)
+        if error is not ErrorCode.NONE:
+            return answer(request_id, OffsetsAnswer(error=error))
+        results: dict[TopicPartition, ErrorCode] = {}
+        records: list[GroupRecord] = []
+        for partition, committed in commit.offsets.items():
+            topic_id = catalog.id_of(partition)
+            if topic_id is None:
+                results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            if len(committed.metadata.encode()) > self.settings.offset_metadata_bytes_max:
+                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            results[partition] = ErrorCode.NONE
+            record = OffsetCommitRecord(
+                group_id=commit.group_id,
+                partition=partition,
+                committed=replace(committed, topic_id=topic_id, commit_timestamp_ms=wall_ms),
+            )
+            self.table.offsets.replay(record)
+            records.append(record)
+        told = OffsetsAnswer(partitions=results)
+        return Step(tuple(records), (Answer(request_id, told),))
+
+    @judges
+    def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
+        group = self.table.groups.get(commit.group_id)
+        if not commit.group_id or not has_room_for(commit.group_id):
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None:
+            is_alone = commit.generation_or_epoch < 0
+            return ErrorCode.NONE if is_alone else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ClassicGroup):
+            return group.check_commit(
+                commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms
+            )
+        return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
+
+    @judges
+    def handle_fetch_offsets(self, request_id: RequestId, fetch: FetchOffsets) -> Step:
+        """OffsetFetch of one group."""
+        group = self.table.groups.get(fetch.group_id)
+        if isinstance(group, ConsumerGroup) and fetch.member_id is not None:
+            error = group.check_epoch(fetch.member_id, fetch.member_epoch)
+            if error is not ErrorCode.NONE:
+                return answer(request_id, FetchedOffsets(error=error))
+        known = self.table.offsets.of(fetch.group_id)
+        wanted = list(known) if fetch.partitions is None else fetch.partitions
+        found = {partition: known.get(partition) for partition in wanted}
+        return answer(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=found))
+
+    def handle_delete_offsets(
+        self,
+        request_id: RequestId,
+        group_id: GroupId,
+        partitions: Sequence[TopicPartition],
+    ) -> Step:
+        """OffsetDelete (KIP-496): not of topics that a living member is subscribed to, or may be."""
+        if group_id not in self.table.groups and not self.table.offsets.of(group_id):
+            return answer(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
+        group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
+        if (
+            isinstance(group, ClassicGroup)
+            and not group.is_empty
+            and group.protocol_type != PROTOCOL_TYPE
+        ):
+            return answer(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+        results = {
+            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if subscribed is None or p.topic in subscribed
+            else ErrorCode.NONE
+            for p in partitions
+        }
+        records = self._forget(
+            group_id, [p for p, error in results.items() if error is ErrorCode.NONE]
+        )
+        told = OffsetsAnswer(partitions=results)
+        return Step(tuple(records), (Answer(request_id, told),))
+
+    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step:
+        """Forget what was committed in partitions that are no more, though a topic may have the name again.
+
+        `catalog` must not be older than any that a commit in the log was decided on.
+        """
+        records: list[GroupRecord] = []
+        for group_id in list(self.table.offsets.groups()):
+            gone = [
+                partition
+                for partition, committed in self.table.offsets.of(group_id).items()
+                if (topic_id := catalog.id_of(partition)) is None
+                or committed.topic_id not in (NO_TOPIC_ID, topic_id)
+            ]
+            records += self._forget(group_id, gone)
+        return Step(tuple(records))
+
+    def _forget(
+        self, group_id: GroupId, partitions: Sequence[TopicPartition]
+    ) -> list[OffsetCommitRecord]:
+        records = self.table.offsets.forget(group_id, partitions)
+        for record in records:
+            self.table.offsets.replay(record)
+        return records
+
+    def expire_offsets(self, *, wall_ms: int) -> Step:
+        """Forget offsets past their retention, and empty groups without any. Call it every few minutes."""
+        records: list[GroupRecord] = []
+        for group_id in list(self.table.offsets.groups()):
+            group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
+            if subscribed is None or not _has_told_all(group):
+                continue
+            is_empty = group is None or group.is_empty
+            gone = self.table.offsets.expired(
+                group_id,
+                wall_ms=wall_ms,
+                retention_ms=self.settings.offsets_retention_ms,
+                empty_since_ms=self.table.empty_since_ms.get(group_id) if is_empty else None,
+                subscribed=subscribed,
+            )
+            records += self._forget(group_id, list(gone))
+        for group_id, group in list(self.table.groups.items()):
+            if group.is_empty and not self.table.offsets.of(group_id):
+                if isinstance(group, ClassicGroup) and group.state is not ClassicState.EMPTY:
+                    continue
+                records += self.table.forget_group(group_id)
+        return Step(tuple(records))
 
     # --- administration and time -----------------------------------------------------------------
 
     def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step:
         """DeleteGroups, one of them; the response is an ErrorCode."""
-        group = self.groups.get(group_id)
-        if group is None and not self.offsets.of(group_id):
+        group = self.table.groups.get(group_id)
+        if group is None and not self.table.offsets.of(group_id):
             return answer(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        if group is not None and group.members:
+        if group is not None and not group.is_empty:
             return answer(request_id, ErrorCode.NON_EMPTY_GROUP)
-        return Step(tuple(self._forget_group(group_id))) + answer(request_id, ErrorCode.NONE)
+        return Step(tuple(self.table.forget_group(group_id))) + answer(request_id, ErrorCode.NONE)
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step:
         """Sessions and rebalances whose time is up. Call it a few times a second.
 
         A group is looked at when its next time is up, and after each request of a member.
         """
-        step, due_ms = NOTHING, self._due_ms
-        for group_id, group in list(self.groups.items()):
+        step, due_ms = NOTHING, self.table.due_ms
+        for group_id, group in list(self.table.groups.items()):
             if due_ms.get(group_id, now_ms) > now_ms:
                 continue
             if isinstance(group, ClassicGroup):
-                step += self._stamped(group.tick(now_ms=now_ms), wall_ms)
+                step += self.table.stamped(group.tick(now_ms=now_ms), wall_ms)
                 due_ms[group_id] = group.due_ms()
                 continue
             records = group.tick(now_ms=now_ms)
@@ -268,3 +424,10 @@ def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
     if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(said):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
+
+
+def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
+    """Whether nobody who belongs to the group has yet to come back, and to say what it reads."""
+    if not isinstance(group, ClassicGroup):
+        return True
+    return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

@@ -1,61 +1,109 @@
-"""All groups of one partition of `__consumer_offsets`, and what they committed: loaded, listed and forgotten.
+"""The state of one shard: all groups of one partition of `__consumer_offsets`, and what they committed.
 
-A group is *classic* or *consumer*, by who came first; an empty one becomes the other kind when a member of that kind
-joins, one with members by migration. A group that has only offsets is a *simple* one: it exists as long as its offsets
-do.
+A group is *classic* or *consumer*, by its first member; an empty group becomes the other kind when a member of that
+kind joins, one with members by migration. A group that has only offsets is a *simple* one: it exists as long as its
+offsets do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from odradek_broker.groups.classic_group import ClassicGroup
-from odradek_broker.groups.committed_offsets import CommittedOffsets
+from odradek_broker.groups.classic_members import ClassicState
 from odradek_broker.groups.consumer_group import ConsumerGroup
-from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
 from odradek_broker.groups.formats.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
-from odradek_broker.groups.group_descriptions import describe_classic, describe_consumer
-from odradek_broker.groups.messages import GroupDescription, GroupListing
+from odradek_broker.groups.messages import (
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+)
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     GroupRecord,
     OffsetCommitRecord,
     is_tombstone,
 )
+from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import Step
-from odradek_protocol.identity import GroupId, TopicName
+from odradek_protocol.identity import GroupId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
-    """The group settings of a broker, under Kafka's names without their prefixes."""
+@dataclass(slots=True)
+class CommittedOffsets:
+    """All committed offsets of one shard; changed only by `replay`."""
 
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 10_000
-    offsets_retention_ms: int = 7 * 24 * 3_600_000
-    offset_metadata_bytes_max: int = 4_096
-    consumer: ConsumerGroupSettings = field(
-        default_factory=lambda: ConsumerGroupSettings(
-            session_timeout_ms=45_000,
-            heartbeat_interval_ms=3_000,
-            members_max=10_000,
-            default_assignor="uniform",
-        )
-    )
+    _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+
+    def replay(self, record: OffsetCommitRecord) -> None:
+        """Apply one record; None forgets."""
+        offsets = self._groups.setdefault(record.group_id, {})
+        if record.committed is None:
+            offsets.pop(record.partition, None)
+        else:
+            offsets[record.partition] = record.committed
+        if not offsets:
+            del self._groups[record.group_id]
+
+    def of(self, group_id: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
+        """Those of one group; empty if it has none."""
+        return self._groups.get(group_id, {})
+
+    def groups(self) -> Collection[GroupId]:
+        """Groups that have any."""
+        return self._groups.keys()
+
+    def forget(
+        self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None
+    ) -> list[OffsetCommitRecord]:
+        """Records that forget these partitions, or all of the group."""
+        chosen = list(self.of(group_id)) if partitions is None else partitions
+        return [
+            OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
+            for partition in chosen
+            if partition in self.of(group_id)
+        ]
+
+    def expired(
+        self,
+        group_id: GroupId,
+        *,
+        wall_ms: int,
+        retention_ms: int,
+        empty_since_ms: int | None,
+        subscribed: Collection[TopicName],
+    ) -> Iterator[TopicPartition]:
+        """Partitions to forget: of topics nobody in the group subscribes to, past the retention.
+
+        `empty_since_ms` (wall clock) is when a group that had members became empty: its offsets count from
+        then, not from their commits. None: from their commits.
+        """
+        for partition, committed in self.of(group_id).items():
+            if partition.topic in subscribed:
+                continue
+            if committed.expire_timestamp_ms >= 0:
+                if wall_ms >= committed.expire_timestamp_ms:
+                    yield partition
+                continue
+            since_ms = max(committed.commit_timestamp_ms, empty_since_ms or 0)
+            if wall_ms - since_ms >= retention_ms:
+                yield partition
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupTable:
-    """See the module's essay."""
+    """The groups and offsets of one shard, and when each group has to be looked at again."""
 
     settings: GroupSettings
     groups: dict[GroupId, ClassicGroup | ConsumerGroup] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
-    _empty_since_ms: dict[GroupId, int] = field(default_factory=dict)  # wall clock
-    _due_ms: dict[GroupId, int] = field(default_factory=dict)  # before it, time brings nothing
+    empty_since_ms: dict[GroupId, int] = field(default_factory=dict)
+    """When each classic group without members became empty, by the wall clock."""
+    due_ms: dict[GroupId, int] = field(default_factory=dict)
+    """Before this moment of the monotonic clock, time alone changes nothing in the group."""
 
     # --- descriptions ------------------------------------------------------------------------
 
@@ -72,7 +120,7 @@ class GroupTable:
             else GroupListing(
                 group_id=g.group_id,
                 protocol_type="consumer",
-                state=g.state_name,
+                state=g.state.name,
                 group_type="consumer",
             )
             for g in self.groups.values()
@@ -100,27 +148,27 @@ class GroupTable:
 
     # --- what a group has ---------------------------------------------------------------------
 
-    def _forget_group(self, group_id: GroupId) -> list[GroupRecord]:
+    def forget_group(self, group_id: GroupId) -> list[GroupRecord]:
         records: list[GroupRecord] = list(self.offsets.forget(group_id))
         for record in records:
             assert isinstance(record, OffsetCommitRecord)
             self.offsets.replay(record)
         group = self.groups.pop(group_id, None)
         if isinstance(group, ConsumerGroup):
-            records += group.tombstones()
+            records += group.state.tombstones()
         elif group is not None:
             records.append(ClassicGroupRecord(group_id=group_id, state=None))
-        self._empty_since_ms.pop(group_id, None)
-        self._due_ms.pop(group_id, None)
+        self.empty_since_ms.pop(group_id, None)
+        self.due_ms.pop(group_id, None)
         return records
 
-    def _subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
+    def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
         """The topics that living members are subscribed to; None where they do not tell: they are no consumers."""
         group = self.groups.get(group_id)
-        if group is None or not group.members:
+        if group is None or group.is_empty:
             return frozenset()
         if isinstance(group, ConsumerGroup):
-            return frozenset(snapshot.topic for snapshot in group.topics)
+            return frozenset(snapshot.topic for snapshot in group.state.topics)
         topics: set[TopicName] = set()
         for member in group.members.values():
             told = subscribed_topics(member.protocols[0][1])
@@ -141,7 +189,7 @@ class GroupTable:
                     del self.groups[group_id]
             case ClassicGroupRecord(group_id=group_id, state=state):
                 assert state is not None
-                group = self._new_classic(group_id)
+                group = self.new_classic(group_id)
                 group.restore(state)
                 self.groups[group_id] = group
                 self._note_emptiness(group, state.state_timestamp_ms)
@@ -156,17 +204,17 @@ class GroupTable:
                 return  # of a consumer group that is gone, or became a classic one
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
-        group.replay(record)
+        group.state.replay(record)
 
     def loaded(self, *, now_ms: int) -> None:
         """All records are replayed; sessions begin, groups that were deleted are dropped."""
         for group_id, group in list(self.groups.items()):
-            if isinstance(group, ConsumerGroup) and group.epoch == 0 and not group.members:
+            if isinstance(group, ConsumerGroup) and group.state.epoch == 0 and group.is_empty:
                 del self.groups[group_id]
             else:
                 group.begin_sessions(now_ms=now_ms)
 
-    def _new_classic(self, group_id: GroupId, *, generation: int = 0) -> ClassicGroup:
+    def new_classic(self, group_id: GroupId, *, generation: int = 0) -> ClassicGroup:
         return ClassicGroup(
             group_id=group_id,
             generation=generation,
@@ -174,17 +222,17 @@ class GroupTable:
             members_max=self.settings.max_size,
         )
 
-    def _classic(self, group_id: GroupId) -> ClassicGroup | None:
+    def classic(self, group_id: GroupId) -> ClassicGroup | None:
         group = self.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
-    def _stamped(self, step: Step, wall_ms: int) -> Step:
+    def stamped(self, step: Step, wall_ms: int) -> Step:
         """Classic groups know no wall clock: their records get it here."""
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:
                 record = replace(record, state=replace(record.state, state_timestamp_ms=wall_ms))
-                group = self._classic(record.group_id)
+                group = self.classic(record.group_id)
                 if group is not None:
                     self._note_emptiness(group, wall_ms)
             records.append(record)
@@ -192,6 +240,63 @@ class GroupTable:
 
     def _note_emptiness(self, group: ClassicGroup, wall_ms: int) -> None:
         if group.members:
-            self._empty_since_ms.pop(group.group_id, None)
+            self.empty_since_ms.pop(group.group_id, None)
         else:
-            self._empty_since_ms[group.group_id] = wall_ms
+            self.empty_since_ms[group.group_id] = wall_ms
+
+
+def describe_classic(group: ClassicGroup) -> GroupDescription:
+    """A classic group; metadata and assignments only once it is stable, as Kafka does."""
+    is_stable = group.state is ClassicState.STABLE
+    return GroupDescription(
+        error=ErrorCode.NONE,
+        group_id=group.group_id,
+        state=group.state.value,
+        group_type="classic",
+        protocol_type=group.protocol_type or "",
+        protocol=(group.protocol or "") if is_stable else "",
+        epoch=group.generation,
+        assignment_epoch=group.generation,
+        members=tuple(
+            MemberDescription(
+                member_id=m.member_id,
+                instance_id=m.instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                metadata=m.metadata(group.protocol) if is_stable else b"",
+                assignment_bytes=m.assignment if is_stable else b"",
+                member_epoch=group.generation,
+            )
+            for m in group.members.values()
+        ),
+    )
+
+
+def describe_consumer(group: ConsumerGroup) -> GroupDescription:
+    """A consumer group with each member's present and target assignment."""
+    return GroupDescription(
+        error=ErrorCode.NONE,
+        group_id=group.group_id,
+        state=group.state.name,
+        group_type="consumer",
+        protocol_type="consumer",
+        protocol=group.assignor,
+        epoch=group.state.epoch,
+        assignment_epoch=group.state.target_epoch,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rack_id=member.rack_id,
+                is_classic=member.classic is not None,
+                member_epoch=group.state.currents[member.member_id].member_epoch,
+                subscribed_topics=member.subscribed_topics,
+                subscribed_regex=member.subscribed_regex,
+                assignment=group.state.currents[member.member_id].assigned,
+                target=group.state.targets.get(member.member_id, {}),
+            )
+            for member in group.state.members.values()
+        ),
+    )

@@ -1,12 +1,12 @@
-"""What members and administrators ask of a group coordinator, and its answers, free of any wire.
+"""What members and administrators ask of a group coordinator, its responses, and the topics that it knows.
 
-The listeners turn Kafka frames and gRPC messages into these. Times are ms, epochs and generations are
-ints that only rise, `topics` map a topic id to partition indexes.
+These are free of any wire: the listeners turn Kafka frames and gRPC messages into them. Times are ms; epochs and
+generations are ints that only rise; an `Assignment` maps a topic id to partition indexes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -264,3 +264,29 @@ def make_room(pending: dict[MemberId, int]) -> None:
     """Forget whoever was given an id first, where there are too many: it may ask for another one."""
     while len(pending) >= PENDING_MEMBERS_MAX:
         del pending[next(iter(pending))]
+
+
+class InvalidPattern(ValueError):
+    """A subscription's regular expression does not compile."""
+
+
+def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> frozenset[TopicName]:
+    """Without an authorizer."""
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCatalog:
+    """`version` rises whenever `topics`, or what is visible, changed. `matching` gives the names that a pattern matches
+    in time linear in their length (RE2 syntax), and raises InvalidPattern. `visible` leaves those of the names that a
+    principal (User:alice) at an address may know of."""
+
+    version: int
+    topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count
+    matching: Callable[[str], frozenset[TopicName]]
+    visible: Callable[[str, str, frozenset[TopicName]], frozenset[TopicName]] = all_are_visible
+
+    def id_of(self, partition: TopicPartition) -> TopicId | None:
+        """The id of its topic; None where there is no such partition."""
+        topic_id, count = self.topics.get(partition.topic, (None, 0))
+        return topic_id if 0 <= partition.partition < count else None

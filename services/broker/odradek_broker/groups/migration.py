@@ -22,10 +22,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from odradek_broker.groups.classic_group import ClassicGroup
+from odradek_broker.groups.classic_members import Member
 from odradek_broker.groups.classic_membership import by_name
-from odradek_broker.groups.classic_roster import Member
 from odradek_broker.groups.consumer_group import ConsumerGroup
-from odradek_broker.groups.consumer_group_settings import ConsumerGroupSettings
 from odradek_broker.groups.formats.consumer_protocol import (
     PROTOCOL_TYPE,
     Subscription,
@@ -34,7 +33,7 @@ from odradek_broker.groups.formats.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from odradek_broker.groups.messages import Assignment
+from odradek_broker.groups.messages import Assignment, TopicCatalog
 from odradek_broker.groups.reconciliation import NOTHING_OWNED, MemberState, minus, plus
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
@@ -45,9 +44,9 @@ from odradek_broker.groups.records import (
     CurrentAssignment,
     GroupRecord,
 )
-from odradek_broker.groups.topic_catalog import TopicCatalog
+from odradek_broker.groups.settings import ConsumerGroupSettings
 from odradek_protocol.identity import MemberId
-from odradek_protocol.primitives import Malformed
+from odradek_protocol.primitives.varint import Malformed
 
 
 def upgraded(
@@ -73,11 +72,11 @@ def upgraded(
     group.pending_members = dict(classic.pending_members)
     records: list[GroupRecord] = [ClassicGroupRecord(group_id=classic.group_id, state=None)]
     for member_id, member in classic.members.items():
-        group.emit_member(_consumer_member(member, subscriptions[member_id]), records)
-    group.emit_epoch(classic.generation, records)
+        group.state.emit_member(_consumer_member(member, subscriptions[member_id]), records)
+    group.state.emit_epoch(classic.generation, records)
     owned = _without_double_claims(given, subscriptions, catalog)
     for member_id in classic.members:
-        group.emit_target(member_id, given[member_id], records)
+        group.state.emit_target(member_id, given[member_id], records)
         current = CurrentAssignment(
             member_epoch=classic.generation,
             previous_epoch=classic.generation,
@@ -85,8 +84,8 @@ def upgraded(
             assigned=owned[member_id],
             pending_revocation=NOTHING_OWNED,
         )
-        group.emit_current(member_id, current, records)
-    group.emit_target_epoch(classic.generation, records)
+        group.state.emit_current(member_id, current, records)
+    group.state.emit_target_epoch(classic.generation, records)
     group.begin_sessions(now_ms=now_ms)
     return group, records
 
@@ -135,7 +134,7 @@ def _without_double_claims(
 
 def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId | None) -> bool:
     """Whether all members but that one speak the classic protocol, and there are any."""
-    left = [m for member_id, m in group.members.items() if member_id != without]
+    left = [m for member_id, m in group.state.members.items() if member_id != without]
     return (
         group.settings.migration_policy.downgrades
         and 0 < len(left) <= members_max
@@ -147,22 +146,22 @@ def downgraded(
     group: ConsumerGroup, *, initial_rebalance_delay_ms: int, members_max: int, now_ms: int
 ) -> tuple[ClassicGroup, list[GroupRecord]]:
     """The same members, all classic, in a classic group that rebalances."""
-    protocols = {m: _classic_protocols(member) for m, member in group.members.items()}
+    protocols = {m: _classic_protocols(member) for m, member in group.state.members.items()}
     shared = set.intersection(*({name for name, _ in c.protocols} for c in protocols.values()))
     first = next(iter(protocols.values()))
     protocol = next((name for name, _ in first.protocols if name in shared), "")
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        generation=group.epoch,  # above what any member was told, those who are gone as well
+        generation=group.state.epoch,  # above what any member was told, those who are gone as well
         protocol=protocol,
         leader=None,
         state_timestamp_ms=now_ms,
         members=tuple(
             _classic_member(group, member, protocols[member_id], protocol)
-            for member_id, member in group.members.items()
+            for member_id, member in group.state.members.items()
         ),
     )
-    epochs = {m: current.member_epoch for m, current in group.currents.items()}
+    epochs = {m: current.member_epoch for m, current in group.state.currents.items()}
     classic = ClassicGroup(
         group_id=group.group_id,
         initial_rebalance_delay_ms=initial_rebalance_delay_ms,
@@ -174,7 +173,7 @@ def downgraded(
     for member_id, member in classic.members.items():
         member.protocols = protocols[member_id].protocols
         member.consumer_epoch = epochs[member_id]
-    records = group.tombstones()
+    records = group.state.tombstones()
     records.append(ClassicGroupRecord(group_id=group.group_id, state=state))
     return classic, records
 
@@ -187,7 +186,7 @@ def _classic_protocols(member: ConsumerMember) -> ClassicProtocols:
 def _classic_member(
     group: ConsumerGroup, member: ConsumerMember, classic: ClassicProtocols, protocol: str
 ) -> ClassicMember:
-    current = group.currents[member.member_id]
+    current = group.state.currents[member.member_id]
     holds = plus(current.assigned, current.pending_revocation)
     metadata = dict(classic.protocols).get(protocol, b"")
     version = read_subscription(classic.protocols[0][1]).version

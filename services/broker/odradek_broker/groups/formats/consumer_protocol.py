@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from odradek_broker.groups.messages import Assignment
-from odradek_broker.groups.topic_catalog import TopicCatalog
+from odradek_broker.groups.messages import Assignment, TopicCatalog
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
-from odradek_protocol.primitives import (
-    Malformed,
+from odradek_protocol.primitives.fields import (
     read_array_count,
     read_bytes,
     read_string,
@@ -23,6 +21,7 @@ from odradek_protocol.primitives import (
     write_bytes,
     write_string,
 )
+from odradek_protocol.primitives.varint import Malformed
 
 PROTOCOL_TYPE: Final = "consumer"
 _OWNED_FROM: Final = 1

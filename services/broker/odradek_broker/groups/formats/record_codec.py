@@ -1,34 +1,30 @@
 """The bytes of `__consumer_offsets`: Kafka's own keys and values (GroupMetadata*.json, OffsetCommit*.json,
-ConsumerGroup*.json), so that Kafka's tools read the topic.
+ConsumerGroup*.json), so that Kafka's tools can read the topic.
 
-A key begins with an int16 that tells its type, a value with an int16 that tells its version. Written: offset commits
-at version 4 with the topic's id in tag 0, as Kafka 4.1 and later do, classic groups at version 3, the others at version
-0. Unknown types are skipped, as they come from a newer release.
+A key begins with an int16 that is its type, a value with an int16 that is its version. Offset commits are written at
+version 4 with the topic's id in tag 0, as Kafka 4.1 and later do, classic groups at version 3, everything else at
+version 0. Unknown types are skipped, because a newer release wrote them.
+
+A member of a consumer group that speaks the classic protocol has one more tagged field, ClassicMemberMetadata: what it
+would send to a classic group, so that the group can become one. The member's principal is in a tagged field that Kafka
+does not have, and that its tools skip.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from odradek_broker.groups.formats.consumer_group_codec import (
-    current_value,
-    epoch_value,
-    member_value,
-    read_current,
-    read_member,
-    read_target,
-    read_topics,
-    target_value,
-    topics_value,
-)
-from odradek_broker.groups.formats.record_reader import INT16, INT32, INT64, RecordReader
-from odradek_broker.groups.messages import CommittedOffset
+from odradek_broker.groups.messages import Assignment, CommittedOffset
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     ClassicGroupState,
     ClassicMember,
+    ClassicProtocols,
+    ConsumerMember,
     ConsumerMemberRecord,
+    CurrentAssignment,
     CurrentMemberRecord,
     GroupEpochRecord,
     GroupRecord,
@@ -36,6 +32,7 @@ from odradek_broker.groups.records import (
     OffsetCommitRecord,
     TargetEpochRecord,
     TargetMemberRecord,
+    TopicSnapshot,
 )
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
@@ -48,16 +45,23 @@ from odradek_protocol.identity import (
     TopicName,
     TopicPartition,
 )
-from odradek_protocol.primitives import (
-    Malformed,
+from odradek_protocol.primitives.fields import (
+    read_array_count,
+    read_bytes,
+    read_compact_array_count,
+    read_compact_bytes,
     read_compact_string,
     read_string,
+    read_tagged_fields,
     write_array_count,
     write_bytes,
+    write_compact_array_count,
+    write_compact_bytes,
     write_compact_string,
     write_string,
     write_tagged_fields,
 )
+from odradek_protocol.primitives.varint import Malformed
 
 T = TypeVar("T")
 OFFSET_COMMIT_KEYS: Final = (0, 1)
@@ -256,4 +260,238 @@ def _read_classic(body: RecordReader) -> ClassicGroupState:
         leader=MemberId(leader) if leader is not None else None,
         state_timestamp_ms=state_timestamp_ms,
         members=tuple(members),
+    )
+
+
+INT8: Final = struct.Struct(">b")
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+_UUID_BYTES: Final = 16
+
+
+class RecordReader:
+    """A position in a value; every read is checked against its end."""
+
+    __slots__ = ("buffer", "position")
+
+    def __init__(self, buffer: bytes) -> None:
+        self.buffer, self.position = buffer, 0
+
+    def number(self, form: struct.Struct) -> int:
+        try:
+            (value,) = form.unpack_from(self.buffer, self.position)
+        except struct.error as error:
+            raise Malformed(f"a record of groups ends at {len(self.buffer)}: {error}") from None
+        self.position += form.size
+        return int(value)
+
+    def text(self, read: Callable[[bytes, int], tuple[str | None, int]] = read_string) -> str:
+        return self.maybe_text(read) or ""
+
+    def maybe_text(
+        self, read: Callable[[bytes, int], tuple[str | None, int]] = read_string
+    ) -> str | None:
+        value, self.position = read(self.buffer, self.position)
+        return value
+
+    def blob(self) -> bytes:
+        value, self.position = read_bytes(self.buffer, self.position)
+        return value or b""
+
+    def compact_blob(self) -> bytes:
+        value, self.position = read_compact_bytes(self.buffer, self.position)
+        return value or b""
+
+    def count(self) -> int:
+        value, self.position = read_array_count(self.buffer, self.position)
+        return max(0, value)
+
+    def compact_count(self) -> int:
+        value, self.position = read_compact_array_count(self.buffer, self.position)
+        return max(0, value)
+
+    def uuid(self) -> TopicId:
+        value = self.buffer[self.position : self.position + _UUID_BYTES]
+        if len(value) != _UUID_BYTES:
+            raise Malformed(f"a record of groups ends at {len(self.buffer)} within a topic id")
+        self.position += _UUID_BYTES
+        return TopicId(value)
+
+    def tags(self) -> dict[int, bytes]:
+        tags, self.position = read_tagged_fields(self.buffer, self.position)
+        return tags
+
+
+_CLASSIC_METADATA_TAG = 0
+_PRINCIPAL_TAG = 8_480
+_PRESENT = 1  # before a struct that may be null
+
+
+def epoch_value(epoch: int) -> bytearray:
+    """ConsumerGroupMetadata, and ConsumerGroupTargetAssignmentMetadata."""
+    out = bytearray(INT16.pack(0) + INT32.pack(epoch))
+    write_tagged_fields(out)
+    return out
+
+
+def topics_value(topics: tuple[TopicSnapshot, ...]) -> bytearray:
+    """ConsumerGroupPartitionMetadata."""
+    out = bytearray(INT16.pack(0))
+    write_compact_array_count(out, len(topics))
+    for topic in topics:
+        out += topic.topic_id
+        write_compact_string(out, topic.topic)
+        out += INT32.pack(topic.partitions)
+        write_compact_array_count(out, 0)  # racks a partition: not used in assignments
+        write_tagged_fields(out)
+    write_tagged_fields(out)
+    return out
+
+
+def read_topics(body: RecordReader) -> tuple[TopicSnapshot, ...]:
+    """Inverse of topics_value."""
+    body.number(INT16)
+    topics = []
+    for _ in range(body.compact_count()):
+        topic_id = body.uuid()
+        name = TopicName(body.text(read_compact_string))
+        partitions = body.number(INT32)
+        for _ in range(body.compact_count()):
+            body.number(INT32)
+            for _ in range(body.compact_count()):
+                body.text(read_compact_string)
+            body.tags()
+        body.tags()
+        topics.append(TopicSnapshot(topic_id=topic_id, topic=name, partitions=partitions))
+    return tuple(topics)
+
+
+def member_value(member: ConsumerMember) -> bytearray:
+    """ConsumerGroupMemberMetadata."""
+    out = bytearray(INT16.pack(0))
+    write_compact_string(out, member.instance_id)
+    write_compact_string(out, member.rack_id)
+    write_compact_string(out, member.client_id)
+    write_compact_string(out, member.client_host)
+    write_compact_array_count(out, len(member.subscribed_topics))
+    for topic in member.subscribed_topics:
+        write_compact_string(out, topic)
+    write_compact_string(out, member.subscribed_regex)
+    out += INT32.pack(member.rebalance_timeout_ms)
+    write_compact_string(out, member.server_assignor)
+    tags: dict[int, bytes] = {}
+    if member.classic is not None:
+        tags[_CLASSIC_METADATA_TAG] = bytes(_classic_member_value(member.classic))
+    if member.principal:
+        tags[_PRINCIPAL_TAG] = member.principal.encode()
+    write_tagged_fields(out, tags)
+    return out
+
+
+def _classic_member_value(classic: ClassicProtocols) -> bytearray:
+    out = bytearray(INT8.pack(_PRESENT) + INT32.pack(classic.session_timeout_ms))
+    write_compact_array_count(out, len(classic.protocols))
+    for name, metadata in classic.protocols:
+        write_compact_string(out, name)
+        write_compact_bytes(out, metadata)
+        write_tagged_fields(out)
+    write_tagged_fields(out)
+    return out
+
+
+def _read_classic_member(field: bytes) -> ClassicProtocols | None:
+    body = RecordReader(field)
+    if body.number(INT8) != _PRESENT:
+        return None
+    session_timeout_ms = body.number(INT32)
+    protocols = []
+    for _ in range(body.compact_count()):
+        name, metadata = body.text(read_compact_string), body.compact_blob()
+        body.tags()
+        protocols.append((name, metadata))
+    return ClassicProtocols(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
+
+
+def read_member(body: RecordReader, member_id: MemberId) -> ConsumerMember:
+    """Inverse of member_value; the member's id is in the key."""
+    body.number(INT16)
+    read = read_compact_string
+    instance_id, rack_id = body.maybe_text(read), body.maybe_text(read)
+    client_id, client_host = body.text(read), body.text(read)
+    topics = tuple(TopicName(body.text(read)) for _ in range(body.compact_count()))
+    regex = body.maybe_text(read)
+    rebalance_timeout_ms, server_assignor = body.number(INT32), body.maybe_text(read)
+    tags = body.tags()
+    classic = tags.get(_CLASSIC_METADATA_TAG)
+    return ConsumerMember(
+        member_id=member_id,
+        instance_id=instance_id,
+        rack_id=rack_id,
+        client_id=client_id,
+        client_host=client_host,
+        subscribed_topics=topics,
+        subscribed_regex=regex,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        server_assignor=server_assignor,
+        classic=None if classic is None else _read_classic_member(classic),
+        principal=tags.get(_PRINCIPAL_TAG, b"").decode(errors="replace"),
+    )
+
+
+def _write_assignment(out: bytearray, assignment: Assignment) -> None:
+    write_compact_array_count(out, len(assignment))
+    for topic_id, indexes in sorted(assignment.items()):
+        out += topic_id
+        write_compact_array_count(out, len(indexes))
+        for index in sorted(indexes):
+            out += INT32.pack(index)
+        write_tagged_fields(out)
+
+
+def _read_assignment(body: RecordReader) -> Assignment:
+    assignment: dict[TopicId, frozenset[PartitionIndex]] = {}
+    for _ in range(body.compact_count()):
+        topic_id = body.uuid()
+        indexes = [PartitionIndex(body.number(INT32)) for _ in range(body.compact_count())]
+        body.tags()
+        assignment[topic_id] = frozenset(indexes)
+    return assignment
+
+
+def target_value(target: Assignment) -> bytearray:
+    """ConsumerGroupTargetAssignmentMember."""
+    out = bytearray(INT16.pack(0))
+    _write_assignment(out, target)
+    write_tagged_fields(out)
+    return out
+
+
+def read_target(body: RecordReader) -> Assignment:
+    """Inverse of target_value."""
+    body.number(INT16)
+    return _read_assignment(body)
+
+
+def current_value(current: CurrentAssignment) -> bytearray:
+    """ConsumerGroupCurrentMemberAssignment."""
+    out = bytearray(INT16.pack(0))
+    out += INT32.pack(current.member_epoch) + INT32.pack(current.previous_epoch)
+    out += INT8.pack(current.state)
+    _write_assignment(out, current.assigned)
+    _write_assignment(out, current.pending_revocation)
+    write_tagged_fields(out)
+    return out
+
+
+def read_current(body: RecordReader) -> CurrentAssignment:
+    """Inverse of current_value."""
+    body.number(INT16)
+    member_epoch, previous_epoch = body.number(INT32), body.number(INT32)
+    return CurrentAssignment(
+        member_epoch=member_epoch,
+        previous_epoch=previous_epoch,
+        state=body.number(INT8),
+        assigned=_read_assignment(body),
+        pending_revocation=_read_assignment(body),
     )

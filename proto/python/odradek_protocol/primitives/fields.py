@@ -1,0 +1,148 @@
+"""Strings, byte fields, array counts and tagged fields of Kafka's wire and coordinator records.
+
+Each reader takes (buffer, offset) and gives (value, offset behind it); each writer appends to a
+bytearray. Plain forms have an int16 or int32 length, -1 for null; compact ones ("flexible
+versions", KIP-482) an unsigned varint of length + 1, 0 for null. Lengths and counts are checked
+against the bytes left before anything is taken; what does not fit raises `Malformed`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from odradek_protocol.primitives.varint import (
+    ByteBuffer,
+    Malformed,
+    read_uvarint,
+    write_uvarint,
+)
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT16_MAX: Final = (1 << 15) - 1
+
+
+def read_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
+    """int32 length, -1 for null, and the bytes."""
+    length, offset = _read_int(_INT32, buffer, offset)
+    return _take(buffer, offset, length)
+
+
+def read_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
+    """int16 length, -1 for null, and UTF-8."""
+    length, offset = _read_int(_INT16, buffer, offset)
+    return _text(_take(buffer, offset, length))
+
+
+def read_compact_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
+    """Unsigned varint of length + 1, 0 for null, and the bytes."""
+    length, offset = read_uvarint(buffer, offset)
+    return _take(buffer, offset, length - 1)
+
+
+def read_compact_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
+    """Unsigned varint of length + 1, 0 for null, and UTF-8."""
+    return _text(read_compact_bytes(buffer, offset))
+
+
+def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -> tuple[int, int]:
+    """int32 count, -1 for a null array; no more than the bytes left can hold at so many each."""
+    count, offset = _read_int(_INT32, buffer, offset)
+    return _checked_count(buffer, offset, count, item_bytes_min)
+
+
+def read_compact_array_count(
+    buffer: ByteBuffer, offset: int, item_bytes_min: int = 1
+) -> tuple[int, int]:
+    """Unsigned varint of count + 1, 0 (read as -1) for a null array; checked as above."""
+    count, offset = read_uvarint(buffer, offset)
+    return _checked_count(buffer, offset, count - 1, item_bytes_min)
+
+
+def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes], int]:
+    """Tag to raw bytes. Tags must rise, as every writer's do."""
+    count, offset = read_uvarint(buffer, offset)
+    _checked_count(buffer, offset, count, 2)
+    fields: dict[int, bytes] = {}
+    previous = -1
+    for _ in range(count):
+        tag, offset = read_uvarint(buffer, offset)
+        if tag <= previous:
+            raise Malformed(f"tag {tag} after {previous} before {offset}")
+        length, offset = read_uvarint(buffer, offset)
+        data, offset = _take(buffer, offset, length)
+        fields[tag] = data or b""
+        previous = tag
+    return fields, offset
+
+
+def write_bytes(out: bytearray, data: ByteBuffer | None) -> None:
+    out += _INT32.pack(-1 if data is None else len(data))
+    out += data or b""
+
+
+def write_string(out: bytearray, text: str | None) -> None:
+    """ValueError for more than 32,767 bytes of UTF-8."""
+    data = None if text is None else text.encode()
+    if data is not None and len(data) > _INT16_MAX:
+        raise ValueError(f"a string of {len(data)} bytes, the most is {_INT16_MAX}")
+    out += _INT16.pack(-1 if data is None else len(data))
+    out += data or b""
+
+
+def write_compact_bytes(out: bytearray, data: ByteBuffer | None) -> None:
+    write_uvarint(out, 0 if data is None else len(data) + 1)
+    out += data or b""
+
+
+def write_compact_string(out: bytearray, text: str | None) -> None:
+    write_compact_bytes(out, None if text is None else text.encode())
+
+
+def write_array_count(out: bytearray, count: int) -> None:
+    """-1 for a null array."""
+    out += _INT32.pack(count)
+
+
+def write_compact_array_count(out: bytearray, count: int) -> None:
+    """-1 for a null array."""
+    write_uvarint(out, count + 1)
+
+
+def write_tagged_fields(out: bytearray, fields: dict[int, bytes] | None = None) -> None:
+    write_uvarint(out, len(fields or {}))
+    for tag, data in sorted((fields or {}).items()):
+        write_uvarint(out, tag)
+        write_uvarint(out, len(data))
+        out += data
+
+
+def _read_int(form: struct.Struct, buffer: ByteBuffer, offset: int) -> tuple[int, int]:
+    if len(buffer) - offset < form.size:
+        raise Malformed(f"the bytes end within the length at {offset}")
+    return form.unpack_from(buffer, offset)[0], offset + form.size
+
+
+def _take(buffer: ByteBuffer, offset: int, length: int) -> tuple[bytes | None, int]:
+    if length == -1:
+        return None, offset
+    if not 0 <= length <= len(buffer) - offset:
+        raise Malformed(f"length {length} before {offset}, {len(buffer) - offset} bytes are left")
+    return bytes(buffer[offset : offset + length]), offset + length
+
+
+def _text(taken: tuple[bytes | None, int]) -> tuple[str | None, int]:
+    data, offset = taken
+    try:
+        return None if data is None else data.decode(), offset
+    except UnicodeDecodeError as error:
+        raise Malformed(f"the string before {offset} is not UTF-8: {error.reason}") from None
+
+
+def _checked_count(
+    buffer: ByteBuffer, offset: int, count: int, item_bytes_min: int
+) -> tuple[int, int]:
+    if not -1 <= count <= (len(buffer) - offset) // item_bytes_min:
+        raise Malformed(f"{count} items in the {len(buffer) - offset} bytes after {offset}")
+    return count, offset

@@ -1,0 +1,1 @@
+"""Ready-made pipelines: `odradek pipeline NAME`, or `python -m pyspark_odradek.pipelines NAME`."""

@@ -1,0 +1,47 @@
+"""`python -m pyspark_odradek.pipelines NAME ...`; without a name, the list of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, run
+
+PIPELINES: Final = {
+    "delay-windows": "delay_windows",
+    "aircraft-rotations": "aircraft_rotations",
+    "parquet-archive": "parquet_archive",
+    "flight-enrichment": "flight_enrichment",
+    "delay-backfill": "delay_backfill",
+    "dead-letters": "dead_letters",
+    "format-adaptation": "format_adaptation",
+    "files-to-topic": "files_to_topic",
+    "topic-to-files": "topic_to_files",
+}
+
+
+def load(name: str) -> Pipeline:
+    """The pipeline of that name. Raises KeyError."""
+    module = importlib.import_module(f"pyspark_odradek.pipelines.{PIPELINES[name]}")
+    pipeline: Pipeline = module.PIPELINE
+    return pipeline
+
+
+def main(arguments: list[str]) -> int:
+    """Run the pipeline that the arguments name; the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("odradek pipeline NAME [arguments]; NAME --help tells them\n")
+        for name in PIPELINES:
+            print(f"  {name:20}{load(name).summary}")
+        return 0
+    name = arguments[0]
+    if name not in PIPELINES:
+        print(f"there is no pipeline {name!r}; there are {', '.join(PIPELINES)}", file=sys.stderr)
+        return 2
+    pipeline = load(name)
+    return run(pipeline, parse_settings(pipeline, arguments[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""Records that parse go on, those that do not go to a dead-letter topic, whole, with the reason as headers.
+
+Both leave by one query, each row with its topic: either both are written for a batch or it is written again.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.flights import FLIGHT_SCHEMA
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    read_topic,
+    source_step,
+    target_of,
+    write_topic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TARGET: Final = "flights-clean"
+_COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint"
+_REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
+
+
+def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
+    """Rows for the sink: each record as it came, with its topic; dead ones with headers that say why."""
+    from pyspark.sql import functions as f
+
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    text = f.col("value").cast("string")
+    parsed = f.from_json(text, f"{FLIGHT_SCHEMA}, _corrupt string", options)
+    lacking = f.array_compact(
+        f.array(*(f.when(f.col(f"f.{name}").isNull(), f.lit(name)) for name in _REQUIRED))
+    )
+    reason = (
+        f.when(f.col("value").isNull(), f.lit("no value"))
+        .when(
+            f.col("f").isNull() | f.col("f._corrupt").isNotNull(), f.lit("not the JSON of a flight")
+        )
+        .when(f.size(lacking) > 0, f.concat(f.lit("without "), f.concat_ws(", ", lacking)))
+    )
+
+    def header(name: str, value: str) -> Column:
+        return f.struct(
+            f.lit(name).alias("key"), f.col(value).cast("string").cast("binary").alias("value")
+        )
+
+    headers = f.array(
+        *(
+            header(f"dead-letter.{name}", name)
+            for name in ("reason", "topic", "partition", "offset")
+        )
+    )
+    judged = records.withColumn("f", parsed).withColumn("reason", reason)
+    return judged.select(
+        "key",
+        "value",
+        f.when(f.col("reason").isNull(), f.lit(clean)).otherwise(f.lit(dead)).alias("topic"),
+        f.when(f.col("reason").isNotNull(), headers).alias("headers"),
+    )
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--dead", default=None, help="dead-letter topic; default: the source's + .dead"
+    )
+
+
+def _dead(settings: Namespace) -> str:
+    return settings.dead or f"{settings.source}.dead"
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    return [
+        source_step(settings),
+        f"records that are the JSON of a flight go to topic {target_of(settings, TARGET)!r}",
+        f"all others to {_dead(settings)!r}, unchanged, with headers dead-letter.reason, .topic,"
+        " .partition, .offset",
+    ]
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    records = read_topic(spark, settings, schema=_COLUMNS)
+    rows = sorted_out(records, clean=target_of(settings, TARGET), dead=_dead(settings))
+    return [write_topic(rows, settings, PIPELINE.name, topic=None)]
+
+
+PIPELINE: Final = Pipeline(
+    name="dead-letters",
+    summary="records that do not parse go to a dead-letter topic",
+    plan=_plan,
+    start=_start,
+    add_arguments=_arguments,
+)

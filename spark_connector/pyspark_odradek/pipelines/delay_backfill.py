@@ -1,0 +1,76 @@
+"""The windows of `delay-windows` for a stretch of record time, in batch: the same transform, read by timestamp."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.arguments import instant
+from pyspark_odradek.pipelines.delay_windows import TARGET, delay_windows, keyed
+from pyspark_odradek.pipelines.flights import parse_flights
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    connection_options,
+    target_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--since", type=instant, required=True, help="first record time, as 2013-06-01T00:00 (UTC)"
+    )
+    parser.add_argument(
+        "--until", type=instant, default=None, help="record time to end before; default: now"
+    )
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    if settings.until is not None and settings.until <= settings.since:
+        raise ValueError("--until is not after --since")
+    return [
+        f"read topic {settings.source!r} at {settings.bootstrap}, records from {settings.since}"
+        f" to {settings.until or 'now'}",
+        "mean arrival delay per carrier and hour, as the stream computes it",
+        f"write to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
+    ]
+
+
+def _timestamp_ms(at: datetime) -> str:
+    return str(round(at.timestamp() * 1000))
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    from pyspark.sql import functions as f
+
+    options = connection_options(settings) | {
+        "subscribe": settings.source,
+        "startingTimestamp": _timestamp_ms(settings.since),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    wanted = f.col("timestamp") >= f.lit(settings.since)
+    if settings.until is not None:
+        # no endingTimestamp: behind the first record as late as that others may be earlier
+        wanted &= f.col("timestamp") < f.lit(settings.until)
+    records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
+    chosen = records.options(**options).load().where(wanted)
+    windows = keyed(delay_windows(parse_flights(chosen), watermark=None))
+    target = connection_options(settings) | {"topic": target_of(settings, TARGET)}
+    windows.write.format("odradek").mode("append").options(**target).save()
+    return []
+
+
+PIPELINE: Final = Pipeline(
+    name="delay-backfill",
+    summary="delay-windows again for a stretch of time, in batch",
+    plan=_plan,
+    start=_start,
+    add_arguments=_arguments,
+    spark_config=(("spark.sql.shuffle.partitions", "4"),),
+    is_batch=True,
+)

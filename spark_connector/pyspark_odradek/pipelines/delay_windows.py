@@ -1,0 +1,86 @@
+"""Mean arrival delay per carrier and hour, from topic to topic, with a watermark.
+
+Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is the truth,
+so a batch that is written twice after a crash changes nothing, and a compacted topic holds the table.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.flights import as_json, parse_flights
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    read_topic,
+    source_step,
+    target_of,
+    write_topic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TARGET: Final = "carrier-delays"
+WATERMARK: Final = "30 days"
+"""How much later than the latest flight seen one may come and still count. Partitions are read side by
+side, and a replay of a year passes a month in a moment, so it is generous; live, an hour would do."""
+
+
+def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
+    """Per carrier and scheduled hour: flights that arrived, sum and mean of their delays, minutes.
+
+    The same for a stream (with a watermark) and for a batch (without).
+    """
+    from pyspark.sql import functions as f
+
+    arrived = flights.where("arr_delay is not null")
+    if watermark is not None:
+        arrived = arrived.withWatermark("scheduled", watermark)
+    grouped = arrived.groupBy("carrier", f.window("scheduled", "1 hour").alias("w"))
+    summed = grouped.agg(
+        f.count("*").alias("flights"),
+        f.sum("arr_delay").alias("delay_sum_min"),
+        f.avg("arr_delay").alias("delay_mean_min"),
+    )
+    hour = f.date_format("w.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("hour")
+    return summed.select("carrier", hour, "flights", "delay_sum_min", "delay_mean_min")
+
+
+def keyed(windows: DataFrame) -> DataFrame:
+    """Rows for the sink."""
+    from pyspark.sql import functions as f
+
+    return as_json(windows, key=f.concat_ws("|", "carrier", "hour"))
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--watermark", default=WATERMARK, help="how late a flight may come")
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    return [
+        source_step(settings),
+        "parse flights (JSON), leave out those that never arrived",
+        f"mean arrival delay per carrier and hour of scheduled departure, watermark {settings.watermark}",
+        f"write windows that changed to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
+    ]
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    windows = keyed(delay_windows(flights, watermark=settings.watermark))
+    target = target_of(settings, TARGET)
+    return [write_topic(windows, settings, PIPELINE.name, topic=target, mode="update")]
+
+
+PIPELINE: Final = Pipeline(
+    name="delay-windows",
+    summary="mean delay per carrier and hour, windows with a watermark, topic to topic",
+    plan=_plan,
+    start=_start,
+    add_arguments=_arguments,
+    spark_config=(("spark.sql.shuffle.partitions", "4"),),
+)

@@ -1,0 +1,159 @@
+"""Files to a topic, a record per line: those of a directory, or of an FTP server, as they come.
+
+Files must appear whole (written under a name with a leading dot and renamed). From FTP they are copied to a
+spool directory, which Spark reads: a file is fetched once its size has stood still between two looks, and once
+only. With --csv the first line of each file names its fields, and a record is a JSON object of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import ftplib
+import logging
+import threading
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.arguments import count
+from pyspark_odradek.pipelines.ftp_server import FtpDirectory
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    checkpoint_of,
+    target_of,
+    write_topic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TARGET: Final = "lines"
+_LOOK_S: Final = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Spool:
+    """Copies new files of an FTP directory to a local one. What is there already was fetched before."""
+
+    def __init__(self, remote: FtpDirectory, directory: Path) -> None:
+        self._remote = remote
+        self._directory = directory
+        self._sizes: dict[str, int] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def fetch_new(self, *, must_rest: bool) -> list[str]:
+        """Fetch what is new; with `must_rest` only files as large as at the last call. Their names."""
+        sizes = self._remote.sizes()
+        before, self._sizes = self._sizes, sizes
+        fetched = []
+        for name, size in sorted(sizes.items()):
+            if (self._directory / name).exists():
+                continue
+            if not must_rest or before.get(name) == size:
+                self._remote.fetch(name, self._directory)
+                fetched.append(name)
+        return fetched
+
+    def follow(self) -> None:
+        """Go on fetching, on a daemon thread; a server that fails is asked again."""
+        threading.Thread(target=self._follow, name="ftp spool", daemon=True).start()
+
+    def _follow(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(_LOOK_S):
+            try:
+                self.fetch_new(must_rest=True)
+            except ftplib.all_errors as error:
+                _log.warning("%s: %s", self._remote, error)
+
+
+def lines(
+    spark: SparkSession,
+    directory: Path,
+    *,
+    is_csv: bool,
+    key: str | None,
+    files_max: int | None = None,
+) -> DataFrame:
+    """Rows for the sink, from a directory's files as they come, at most `files_max` in a batch."""
+    from pyspark.sql import functions as f
+
+    reader = spark.readStream
+    if files_max is not None:
+        reader = reader.option("maxFilesPerTrigger", files_max)
+    if not is_csv:
+        return reader.text(str(directory)).select(f.col("value"))
+    files = [path for path in directory.iterdir() if not path.name.startswith(".")]
+    if not files:
+        raise ValueError(f"no file in {directory} yet: with --csv the first one names the fields")
+    first = min(files)
+    with first.open(newline="", encoding="utf-8") as file:
+        names = next(csv.reader(file))
+    schema = ", ".join(f"`{name}` string" for name in names)
+    # enforceSchema off: a file with other names, or in another order, fails instead of being mixed up
+    rows = reader.schema(schema).csv(str(directory), header=True, enforceSchema=False)
+    value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
+    columns = [] if key is None else [f.col(f"`{key}`").alias("key")]
+    return rows.select(*columns, value.alias("value"))
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--directory", type=Path, default=None, help="where the files come")
+    place.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
+    parser.add_argument("--csv", action="store_true", help="files have a header line of names")
+    parser.add_argument("--key", default=None, help="field whose value is the key (with --csv)")
+    parser.add_argument("--batch-files-max", type=count, default=None, help="files per trigger")
+
+
+def _directory(settings: Namespace) -> Path:
+    if settings.ftp is None:
+        directory: Path = settings.directory
+        if not directory.is_dir():
+            raise ValueError(f"{directory} is no directory")
+        return directory
+    checkpoint = Path(checkpoint_of(settings, PIPELINE.name))
+    return checkpoint.with_name(f"{checkpoint.name}.spool")
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    directory = _directory(settings)
+    steps = [f"read files that appear in {directory}, a record per line"]
+    if settings.ftp is not None:
+        steps.insert(0, f"copy new files of {FtpDirectory(settings.ftp)} to {directory}")
+    if settings.csv:
+        steps.append("make each line a JSON object by the file's header line")
+    elif settings.key is not None:
+        raise ValueError("--key names a field of a header line: give --csv too")
+    return [
+        *steps,
+        f"write to topic {target_of(settings, TARGET)!r} at {settings.bootstrap}",
+    ]
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    directory = _directory(settings)
+    if settings.ftp is not None:
+        spool = Spool(FtpDirectory(settings.ftp), directory)
+        spool.fetch_new(must_rest=False)
+        if not settings.available_now:
+            spool.follow()
+    rows = lines(
+        spark,
+        directory,
+        is_csv=settings.csv,
+        key=settings.key,
+        files_max=settings.batch_files_max,
+    )
+    return [write_topic(rows, settings, PIPELINE.name, topic=target_of(settings, TARGET))]
+
+
+PIPELINE: Final = Pipeline(
+    name="files-to-topic",
+    summary="lines of a directory's or an FTP server's files to a topic",
+    plan=_plan,
+    start=_start,
+    add_arguments=_arguments,
+)

