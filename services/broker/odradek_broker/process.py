@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer, EverybodyMay
-from odradek_broker.access.oauth_tokens import token_verifier
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.access.sasl import token_verifier
 from odradek_broker.broker import Broker, Environment
 from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.heartbeat import Heartbeat

@@ -16,8 +16,8 @@ from odradek_broker.access.quotas import (
     MUTATION_RATE,
     PRODUCE_RATE,
     Quotas,
+    TokenBucket,
 )
-from odradek_broker.access.token_bucket import TokenBucket
 from odradek_broker.kafka.registry import Registry
 from odradek_protocol.access import (
     IMPLIED_BY,

@@ -1,1 +1,1 @@
-"""Authentication and authorization of clients: SASL, principals, ACLs, and quotas."""
+"""Who may do what: logins, authorization and quotas, for both wires."""

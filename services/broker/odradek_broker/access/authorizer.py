@@ -1,14 +1,14 @@
-"""Who may do what to which resource, as the metadata image's access control entries say.
+"""Authorization: whether the metadata image's access control entries allow an operation.
 
-The rules are Kafka's: an entry fits by resource (its literal name, a prefix of it, or `*`), by
-principal (`User:*` is everybody), by host (`*` or the address) and by operation (ALL is each). One
-fitting DENY refuses; else one fitting ALLOW permits, where READ, WRITE, DELETE and ALTER include
-DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS; else it is refused. `super_users` may do
-everything, denied or not. While no authorizer is configured everybody may do everything.
+The rules are Kafka's: an entry matches by resource (its literal name, a prefix of it, or `*`), by principal (`User:*`
+matches all), by host (`*` or the address) and by operation (ALL matches each). One matching DENY refuses; else one
+matching ALLOW permits, where READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes
+DESCRIBE_CONFIGS; else the operation is refused. `super_users` may do everything, denied or not. While no authorizer is
+configured, every caller may do everything.
 
-Every listener asks here: Kafka's handlers through `Request.allows`, gRPC's servicers with the
-principal of their call. Entries are looked up by (resource type, name) and prefix; the index is
-built again when the image's entries change (`entries_changed`), never per question.
+Both wires use it: Kafka's handlers through `Request.allows`, gRPC's servicers with the principal of their call. Entries
+are looked up by (resource type, name) and by prefix. The index is built when the image's entries change
+(`entries_changed`), never for a lookup.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from odradek_protocol.access import (
 from odradek_protocol.metadata.records import AccessControlEntry
 
 _Key = tuple[int, str]
-_EVERYBODY = "User:*"
+_ANY_PRINCIPAL = "User:*"
 
 
 class Authorizer(Protocol):
-    """Answers whether a principal may do an operation to a resource."""
+    """Decides whether a principal may do an operation on a resource."""
 
     @property
     def is_on(self) -> bool:
-        """False: everybody may do everything, and entries mean nothing."""
+        """False: every caller may do everything, and entries have no effect."""
 
     @property
     def version(self) -> int:
@@ -51,7 +51,7 @@ class Authorizer(Protocol):
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        """`principal` as User:alice, `host` an address without a port."""
+        """Decide for a `principal` such as User:alice, at a `host` that is an address without a port."""
 
     def is_super_user(self, principal: str) -> bool:
         """Return whether no entry binds the principal (`super.users`)."""
@@ -59,14 +59,14 @@ class Authorizer(Protocol):
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether there is at least one resource of that type that it may do this to."""
+        """Whether the principal may do this on at least one resource of that type."""
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
-        """The image has these entries now."""
+        """Take the entries of a new image."""
 
 
 class EverybodyMay:
-    """No authorizer is configured."""
+    """The authorizer of a cluster that configures none."""
 
     is_on = False
     version = 0
@@ -90,11 +90,11 @@ class EverybodyMay:
         return True
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
-        """Nobody asks for them."""
+        """Ignore them."""
 
 
 class AclAuthorizer:
-    """Entries of the image. Denies everything to all but super users until it has heard of some."""
+    """The authorizer of the image's entries. Until there are entries, it refuses everything to all but super users."""
 
     is_on = True
 
@@ -105,7 +105,7 @@ class AclAuthorizer:
         self._prefixed: dict[int, tuple[list[str], dict[str, list[AccessControlEntry]]]] = {}
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
-        """Index all entries anew."""
+        """Build the index of all entries."""
         literal: dict[_Key, list[AccessControlEntry]] = {}
         prefixed: dict[int, dict[str, list[AccessControlEntry]]] = {}
         for entry in entries.values():
@@ -116,7 +116,9 @@ class AclAuthorizer:
                 literal.setdefault((entry.resource_type, entry.resource_name), []).append(entry)
         self.version += 1
         self._literal = literal
-        self._prefixed = {kind: (sorted(found), found) for kind, found in prefixed.items()}
+        self._prefixed = {
+            kind: (sorted(by_prefix), by_prefix) for kind, by_prefix in prefixed.items()
+        }
 
     def allows(
         self,
@@ -128,17 +130,17 @@ class AclAuthorizer:
     ) -> bool:
         if principal in self._super_users:
             return True
-        may = False
-        enough = (operation, Operation.ALL, *IMPLIED_BY.get(operation, ()))
-        for entry in self._fitting(resource_type, name):
-            if not _concerns(entry, principal, host):
+        is_allowed = False
+        sufficient = (operation, Operation.ALL, *IMPLIED_BY.get(operation, ()))
+        for entry in self._matching(resource_type, name):
+            if not _matches(entry, principal, host):
                 continue
             if entry.permission_type == Permission.DENY:
                 if entry.operation in (operation, Operation.ALL):
                     return False
-            elif entry.operation in enough:
-                may = True
-        return may
+            elif entry.operation in sufficient:
+                is_allowed = True
+        return is_allowed
 
     def is_super_user(self, principal: str) -> bool:
         return principal in self._super_users
@@ -152,47 +154,47 @@ class AclAuthorizer:
         names.update(self._prefixed.get(resource_type, ([], {}))[0])
         if WILDCARD in names:
             names.discard(WILDCARD)
-            names.add("\0")  # a name that no literal entry has: what `*` alone permits
+            names.add("\0")  # no literal entry has this name, so `*` alone decides about it
         return any(self.allows(principal, host, operation, resource_type, name) for name in names)
 
     def operations(
         self, principal: str, host: str, resource_type: ResourceType, name: str
     ) -> set[int]:
-        """All that it may do to a resource (KIP-430)."""
+        """Return every operation that the principal may do on a resource (KIP-430)."""
         return {
-            int(one)
-            for one in OPERATIONS_OF[resource_type]
-            if self.allows(principal, host, one, resource_type, name)
+            int(operation)
+            for operation in OPERATIONS_OF[resource_type]
+            if self.allows(principal, host, operation, resource_type, name)
         }
 
-    def _fitting(self, resource_type: ResourceType, name: str) -> list[AccessControlEntry]:
-        found = [
+    def _matching(self, resource_type: ResourceType, name: str) -> list[AccessControlEntry]:
+        entries = [
             *self._literal.get((resource_type, name), ()),
             *self._literal.get((resource_type, WILDCARD), ()),
         ]
         prefixes, by_prefix = self._prefixed.get(resource_type, ([], {}))
-        # A prefix sorts before what it begins: walk back from where the name would stand, skipping
-        # to the longest prefix that the neighbour and the name share.
+        # A prefix sorts before the names that it begins. Walk back from the name's place in the order, and
+        # skip to the longest prefix that the neighbour and the name share.
         at = bisect_right(prefixes, name)
         while at:
             candidate = prefixes[at - 1]
             if name.startswith(candidate):
-                found += by_prefix[candidate]
+                entries += by_prefix[candidate]
                 at -= 1
             else:
-                shared = _shared(candidate, name)
+                shared = _shared_length(candidate, name)
                 at = bisect_right(prefixes, name[:shared], 0, at - 1)
-        return found
+        return entries
 
 
-def _concerns(entry: AccessControlEntry, principal: str, host: str) -> bool:
-    return entry.principal in (principal, _EVERYBODY) and entry.host in (host, WILDCARD)
+def _matches(entry: AccessControlEntry, principal: str, host: str) -> bool:
+    return entry.principal in (principal, _ANY_PRINCIPAL) and entry.host in (host, WILDCARD)
 
 
-def _shared(left: str, right: str) -> int:
+def _shared_length(left: str, right: str) -> int:
     count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
+    for left_character, right_character in zip(left, right, strict=False):
+        if left_character != right_character:
             break
         count += 1
     return count

@@ -1,14 +1,13 @@
-"""The logins of gRPC's clients: what a session names, how long it holds, and what ends it before.
+"""Sessions of gRPC clients that have logged in.
 
-A login by SASL ends with a session, a random name that later calls carry. It holds on this broker
-alone, for `lifetime_ms` at most, and no longer than the credential that it was proved with: a user
-who is deleted, or gets another password, is out at once, streams included; who came with a signed
-token is out when that ends. Sessions live in memory
-as digests, so neither a dump of it nor the time of a look-up tells one; a broker that restarts has
-none, and clients log in again.
+A login by SASL ends with a session, a random name that later calls carry. A session is valid on this broker alone, for
+`lifetime_ms` at most, and no longer than the credential that proved it: it ends at once, with its streams, when its
+user is deleted or gets another password. A session that was opened with a signed token ends with that token. Sessions
+are kept in memory as digests, so neither a memory dump nor the time of a lookup reveals one. A broker that restarts
+has no sessions, and clients log in again.
 
-There are never more than SESSIONS_MAX, nor SESSIONS_PER_USER_MAX of one user: the user's oldest
-goes first, then the oldest of all.
+There are never more than SESSIONS_MAX, nor more than SESSIONS_PER_USER_MAX of one user: a new session ends the user's
+oldest one first, then the oldest of all.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _NAME_BYTES: Final = 32
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GrpcSession:
-    """One login. `streams` are the tasks of calls that go on for as long as it holds."""
+    """One login. `streams` are the tasks of calls that last as long as the session."""
 
     user: str
-    credential: UserScramCredential | None  # None: proved by a token
+    credential: UserScramCredential | None  # None: a token proved it
     ends_at_ms: int
     digest: bytes
     streams: set[asyncio.Task[object]] = field(default_factory=set)
@@ -42,12 +41,12 @@ class GrpcSession:
 
     @property
     def principal(self) -> str:
-        """Who logged in."""
+        """The principal that logged in."""
         return f"User:{self.user}"
 
 
 class GrpcSessions:
-    """All sessions of one broker. For the event loop."""
+    """All sessions of one broker. It is used on the event loop alone."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class GrpcSessions:
         return len(self._open)
 
     def open(self, user: str, credential: UserScramCredential | None, *, lifetime_ms: int) -> str:
-        """The name of a new session, proved with the credential; None: with a token, for its lifetime."""
+        """Open a session and return its name. Without a credential, a token of that lifetime proved it."""
         own = self._of_user.get(user, {})
         if len(own) >= SESSIONS_PER_USER_MAX:
             self._end(self._open[next(iter(own))])
@@ -84,7 +83,7 @@ class GrpcSessions:
         return name
 
     def find(self, name: str) -> GrpcSession | None:
-        """The session of that name, if it still holds."""
+        """Return the session of that name if it is still valid."""
         session = self._open.get(_digest(name))
         if session is None:
             return None
@@ -94,7 +93,7 @@ class GrpcSessions:
         return session
 
     def sweep(self) -> None:
-        """End what has run out, and what users that have changed had open; call it now and then."""
+        """End sessions that have expired or whose user has changed. The owner calls it periodically."""
         now_ms = self._clock_ms()
         for session in list(self._open.values()):
             if now_ms >= session.ends_at_ms or not self._is_proved(session):

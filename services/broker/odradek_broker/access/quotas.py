@@ -1,11 +1,11 @@
-"""Which client may use how much, and who has to wait: Kafka's client quotas (KIP-13, 124, 546).
+"""Client quotas: how much each client may use, and how long one that exceeds its quota waits (KIP-13, 124, 546).
 
-The image has quotas of entities: a user, a client id, a user with a client id, each by name or as
-the default of its kind, or an ip. Of those that fit a request the most specific one counts, in
-Kafka's order; users' and client ids' usage is then counted per the names that the quota names.
+The image has quotas of entities: a user, a client id, a user with a client id, each by name or as the default of its
+kind, or an ip. Of the quotas that match a request the most specific one counts, in Kafka's order; usage is then counted
+for the names that the quota has.
 
-`throttle_ms` is what a request's answer tells and its connection obeys; at most `WAIT_MS_MAX`. The
-buckets of clients that pay nothing are forgotten, and there are never more than `BUCKETS_MAX`.
+A request's response reports its `throttle_ms`, and its connection is muted for that long, at most `WAIT_MS_MAX`.
+Buckets of clients without debt are dropped, and there are never more than `BUCKETS_MAX`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,58 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from odradek_broker.access.token_bucket import TokenBucket
 from odradek_protocol.metadata.image import QuotaEntity
+
+
+class TokenBucket:
+    """A rate that may be exceeded for a moment and is paid for with a delay (KIP-13: no error).
+
+    A bucket holds at most `rate * burst_s` tokens and fills at `rate` a second. Taking more than it holds is never
+    refused: the count goes below zero, and its owner waits for the debt divided by the rate. Times are monotonic
+    seconds; tokens are bytes, ms or what else the rate counts.
+    """
+
+    __slots__ = ("_at_s", "_burst_s", "_rate", "_tokens")
+
+    def __init__(self, *, rate: float, burst_s: float, now_s: float) -> None:
+        self._rate = rate
+        self._burst_s = burst_s
+        self._tokens = rate * burst_s
+        self._at_s = now_s
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self._rate
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """Change the rate, and keep the saved tokens as far as the new burst allows."""
+        self._fill(now_s)
+        self._rate = rate
+        self._tokens = min(self._tokens, rate * self._burst_s)
+
+    def take(self, tokens: float, now_s: float) -> float:
+        """Take tokens, and return the seconds that the owner has to wait; 0 if there is no debt."""
+        self._fill(now_s)
+        self._tokens -= tokens
+        return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
+
+    def debt_s(self, now_s: float) -> float:
+        """Return the remaining wait without taking tokens."""
+        self._fill(now_s)
+        return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
+
+    def is_full(self, now_s: float) -> bool:
+        """Whether the bucket is full: its owner took nothing lately, so the bucket may be dropped."""
+        self._fill(now_s)
+        return self._tokens >= self._rate * self._burst_s
+
+    def _fill(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            filled = self._tokens + (now_s - self._at_s) * self._rate
+            self._tokens = min(filled, self._rate * self._burst_s)
+            self._at_s = now_s
+
 
 PRODUCE_RATE: Final = "producer_byte_rate"
 FETCH_RATE: Final = "consumer_byte_rate"
@@ -36,28 +86,28 @@ class Quotas:
         self._clock_s = clock_s
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._is_empty = True
-        self.counts_time = False  # whether there is any quota of time: most clusters have none
+        self.counts_time = False  # whether any quota counts time; most clusters have none
         self._buckets: dict[tuple[str, QuotaEntity], TokenBucket] = {}
 
     def quotas_changed(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """The image has these now."""
-        self._quotas = {tuple(sorted(entity)): dict(one) for entity, one in quotas.items()}
+        """Take the quotas of a new image."""
+        self._quotas = {tuple(sorted(entity)): dict(rates) for entity, rates in quotas.items()}
         self._is_empty = not self._quotas
-        self.counts_time = any(REQUEST_PERCENTAGE in one for one in self._quotas.values())
+        self.counts_time = any(REQUEST_PERCENTAGE in rates for rates in self._quotas.values())
         self._buckets.clear()
 
     def throttle_ms(self, key: str, principal: str, client_id: str | None, amount: float) -> int:
-        """Count `amount` against the quota `key` of a client; the ms that it has to wait."""
+        """Count `amount` against the quota `key` of a client, and return the ms that it has to wait."""
         if self._is_empty:
             return 0
-        found = self._find(key, principal.removeprefix("User:"), client_id or "")
-        if found is None:
+        quota = self._find(key, principal.removeprefix("User:"), client_id or "")
+        if quota is None:
             return 0
-        who, rate = found
-        return self._take(key, who, rate, amount)
+        owner, rate = quota
+        return self._take(key, owner, rate, amount)
 
     def connection_throttle_ms(self, host: str) -> int:
-        """Count a connection from an address; the ms that it has to wait."""
+        """Count a connection from an address, and return the ms that it has to wait."""
         if self._is_empty:
             return 0
         for entity in ((("ip", host),), (("ip", None),)):
@@ -66,24 +116,24 @@ class Quotas:
                 return self._take(CONNECTION_RATE, (("ip", host),), rate, 1)
         return 0
 
-    def _take(self, key: str, who: QuotaEntity, rate: float, amount: float) -> int:
+    def _take(self, key: str, owner: QuotaEntity, rate: float, amount: float) -> int:
         now_s = self._clock_s()
-        bucket = self._buckets.get((key, who))
+        bucket = self._buckets.get((key, owner))
         if bucket is None:
             if len(self._buckets) >= BUCKETS_MAX:
-                self._forget(now_s)
+                self._drop_buckets(now_s)
             burst_s = 1.0 if key == REQUEST_PERCENTAGE else BURST_S
             bucket = TokenBucket(rate=max(rate, 1e-9), burst_s=burst_s, now_s=now_s)
-            self._buckets[key, who] = bucket
+            self._buckets[key, owner] = bucket
         wait_s = bucket.take(amount, now_s)
         return min(int(wait_s * 1000), WAIT_MS_MAX)
 
     def _find(self, key: str, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
-        """The quota that counts, most specific first (ClientQuotaManager.java), and for whom."""
+        """Return the most specific quota that matches (as ClientQuotaManager.java), and whose usage it counts."""
         both: QuotaEntity = (("client-id", client_id), ("user", user))
         as_user: QuotaEntity = (("user", user),)
         as_client: QuotaEntity = (("client-id", client_id),)
-        for entity, who in (
+        for entity, owner in (
             (both, both),
             ((("client-id", None), ("user", user)), both),
             (as_user, as_user),
@@ -95,11 +145,11 @@ class Quotas:
         ):
             rate = self._quotas.get(entity, _NOTHING).get(key)
             if rate is not None:
-                return who, rate
+                return owner, rate
         return None
 
-    def _forget(self, now_s: float) -> None:
-        for name in [name for name, one in self._buckets.items() if one.is_full(now_s)]:
+    def _drop_buckets(self, now_s: float) -> None:
+        for name in [name for name, bucket in self._buckets.items() if bucket.is_full(now_s)]:
             del self._buckets[name]
-        while len(self._buckets) >= BUCKETS_MAX:  # all in debt: the oldest is forgiven
+        while len(self._buckets) >= BUCKETS_MAX:  # all have debts: the oldest is dropped
             del self._buckets[next(iter(self._buckets))]

@@ -1,20 +1,22 @@
-"""How a client proves who it is: one exchange a connection, PLAIN, SCRAM or OAUTHBEARER (RFC 4616, 5802, 7628, 7677).
+"""SASL: a client proves its identity by PLAIN, SCRAM or OAUTHBEARER, in one exchange a connection.
+
+The mechanisms are those of RFC 4616, 5802, 7628 and 7677.
 
     NEW --choose--> CHOSEN --step ...--> COMPLETE (principal is known)
                        |                    |
                        +--- wrong ----------+--choose again (KIP-368)--> CHOSEN
                        v
-                    FAILED (for ever: the connection is closed)
+                    FAILED (final: the connection is closed)
 
-PLAIN sends the password, so it is offered under TLS only; it is compared with the user's SCRAM
-credential, by deriving its keys in a thread. An unknown user gets the same messages in the same
-time as a known one with a wrong password: a made-up credential that looks like another user's.
+PLAIN sends the password, so it is offered under TLS only. The broker derives the keys of the user's SCRAM credential
+from it in a thread, and compares them. An unknown user gets the same messages in the same time as a known one with a
+wrong password: the broker compares with a made-up credential that resembles another user's.
 
-A token of OAUTHBEARER is signed (`odradek_runtime.jwt_tokens`), never merely believed, and what it
-proves holds until it ends.
+A token of OAUTHBEARER is signed, and the signature is checked (`odradek_runtime.jwt_tokens`). The login lasts until
+the token expires.
 
-scramp does SCRAM's messages and proofs: nonce and channel binding of the final message are checked
-(CVE-2024-56128), keys are compared in constant time.
+scramp does SCRAM's messages and proofs: it checks nonce and channel binding of the final message (CVE-2024-56128), and
+compares keys in constant time.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ import asyncio
 import hashlib
 import hmac
 import os
+import time
+import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -30,11 +35,60 @@ from typing import TYPE_CHECKING, Any, Final
 import scramp
 from scramp.utils import saslprep
 
-from odradek_broker.access.imitations import Imitations
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
+from odradek_runtime.settings import SettingsError
 
 if TYPE_CHECKING:
     from odradek_runtime.jwt_tokens import TokenVerifier
+
+
+ScramCredentials = Mapping[tuple[str, ScramMechanism], UserScramCredential]
+_Ring = list[tuple[int, tuple[str, ScramMechanism]]]
+# One user may have been created and another deleted, which leaves the count of users the same.
+_REBUILD_S: Final = 1.0
+
+
+class Imitations:
+    """Existing users whose credentials serve as models for those of unknown users.
+
+    A login must not reveal whether its user exists. Which user an unknown name imitates is drawn by the name on a
+    ring of all users' names (consistent hashing): the same one on every broker and after a restart, and rarely
+    another one when users are created and deleted. The lookup is as fast as that of a known user, which does it too.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._credentials: ScramCredentials = {}
+        self._count = 0
+        self._built_at_s = 0.0
+        self._rings: dict[ScramMechanism | None, _Ring] = {}
+
+    def model_of(
+        self, user: str, credentials: ScramCredentials, kind: ScramMechanism | None = None
+    ) -> UserScramCredential | None:
+        """Return the credential to imitate, of that mechanism or of any; None if there is none."""
+        now_s = self._clock_s()
+        is_same = credentials is self._credentials and len(credentials) == self._count
+        if not is_same or now_s - self._built_at_s > _REBUILD_S:
+            self._build(credentials, now_s)
+        ring = self._rings.get(kind, [])
+        at = bisect_left(ring, (zlib.crc32(user.encode()), ("", ScramMechanism.SHA_256)))
+        for step in range(len(ring)):
+            model = credentials.get(ring[(at + step) % len(ring)][1])
+            if model is not None:  # it may have been deleted a moment ago
+                return model
+        return None
+
+    def _build(self, credentials: ScramCredentials, now_s: float) -> None:
+        self._credentials, self._count, self._built_at_s = credentials, len(credentials), now_s
+        rings: dict[ScramMechanism | None, _Ring] = {None: []}
+        for model in credentials.values():
+            entry = (zlib.crc32(model.user.encode()), (model.user, model.mechanism))
+            rings[None].append(entry)
+            rings.setdefault(model.mechanism, []).append(entry)
+        self._rings = {kind: sorted(ring) for kind, ring in rings.items()}
+
 
 PLAIN: Final = "PLAIN"
 SCRAM: Final = {
@@ -44,7 +98,7 @@ SCRAM: Final = {
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 16_384  # Kafka's bound: an answer costs its client that much work
+ITERATIONS_MAX: Final = 16_384  # Kafka's bound: each login costs the client that much work
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
 _TOKEN_BYTES_MAX: Final = 16 * 1024
@@ -52,11 +106,11 @@ _SALT_BYTES: Final = 32
 _SECRET: Final = os.urandom(32)
 _IMITATIONS: Final = Imitations()
 
-Credentials = Callable[[], Mapping[tuple[str, ScramMechanism], UserScramCredential]]
+Credentials = Callable[[], ScramCredentials]
 
 
 class LoginFailed(Exception):
-    """The client did not prove who it is. The text is for the log; the client is told no reason."""
+    """The client did not prove its identity. The text is for the log; the client learns no reason."""
 
     def __init__(self, reason: str, *, user: str = "") -> None:
         super().__init__(reason)
@@ -80,14 +134,14 @@ class SaslExchange:
         credentials: Credentials,
         tokens: TokenVerifier | None = None,
     ) -> None:
-        """`tokens` is there where OAUTHBEARER is among the mechanisms."""
+        """`tokens` is required where OAUTHBEARER is among the mechanisms."""
         self.mechanisms = mechanisms
         self.lifetime_ms: int | None = None
-        """How long what was proved holds; None: for ever. A token has an end."""
+        """How long the login lasts; None: without end. Only a token limits it."""
         self._tokens = tokens
         self.user: str | None = None
         self.credential: UserScramCredential | None = None
-        """What the user's proof was compared with, once that is complete."""
+        """The credential that the user's proof was compared with, once the exchange is complete."""
         self._credentials = credentials
         self._stage = _Stage.NEW
         self._mechanism = ""
@@ -97,16 +151,16 @@ class SaslExchange:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the client has proved who it is."""
+        """Whether the client has proved its identity."""
         return self._stage is _Stage.COMPLETE
 
     @property
     def expects_token(self) -> bool:
-        """Whether a mechanism is chosen and the exchange goes on."""
+        """Whether a mechanism is chosen and the exchange is in progress."""
         return self._stage is _Stage.CHOSEN
 
     def choose(self, mechanism: str) -> bool:
-        """Begin, or begin again to prove the same user anew; False if it is not offered."""
+        """Begin an exchange, or another one for the same user; return False if the mechanism is not offered."""
         if mechanism not in self.mechanisms or self._stage is _Stage.FAILED:
             self._stage = _Stage.FAILED
             return False
@@ -116,7 +170,7 @@ class SaslExchange:
         return True
 
     async def step(self, token: bytes) -> bytes:
-        """The answer to a client's token. Raises LoginFailed; then nothing more is accepted."""
+        """Return the response to a client's token. Raises LoginFailed; the exchange then accepts no more tokens."""
         if self._stage is not _Stage.CHOSEN:
             self._stage = _Stage.FAILED
             raise LoginFailed("a token without a mechanism chosen")
@@ -141,29 +195,33 @@ class SaslExchange:
             raise LoginFailed("PLAIN without user or password")
         if authorize_as not in ("", user):
             raise LoginFailed("PLAIN for somebody else", user=user)
-        known = self._credentials()
-        found = next(
-            (one for kind in ScramMechanism if (one := known.get((user, kind))) is not None), None
+        credentials = self._credentials()
+        own = next(
+            (
+                credential
+                for kind in ScramMechanism
+                if (credential := credentials.get((user, kind))) is not None
+            ),
+            None,
         )
-        model = _IMITATIONS.model_of(user, known)
-        # Made for users who are there, too: an answer tells by its time otherwise.
+        model = _IMITATIONS.model_of(user, credentials)
+        # Made up for users that exist, too: the time of the response would tell them apart otherwise.
         made_up = _made_up(user, model, default=ScramMechanism.SHA_512)
-        credential = found or made_up
+        credential = own or made_up
         try:
             prepared = saslprep(password)
         except scramp.ScramException:
-            prepared = (
-                password  # no user has such a password: compared all the same, in the same time
-            )
+            # No user has such a password. It is compared nevertheless, so that the response takes the same time.
+            prepared = password
         stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
-        if not hmac.compare_digest(stored_key, credential.stored_key) or found is None:
+        if not hmac.compare_digest(stored_key, credential.stored_key) or own is None:
             raise LoginFailed("wrong password or unknown user", user=user)
-        self._complete(user, found)
+        self._complete(user, own)
         return b""
 
     def _bearer(self, token: bytes) -> bytes:
-        """RFC 7628: `n,a=USER,`, then key=value between 0x01s, of which `auth` is the token."""
-        from odradek_runtime.jwt_tokens import TokenRefused  # 0.1 s that others need not wait for
+        """Check the client's first message of RFC 7628: `n,a=USER,`, then key=value pairs; `auth` has the token."""
+        from odradek_runtime.jwt_tokens import TokenRefused  # takes 0.1 s, which other brokers save
 
         assert self._tokens is not None, "OAUTHBEARER is offered without keys"
         try:
@@ -172,11 +230,11 @@ class SaslExchange:
             raise LoginFailed("malformed OAUTHBEARER token") from None
         header, _, rest = text.partition("\x01")
         pairs = [part.partition("=") for part in rest.split("\x01") if part]
-        told = [value for key, _, value in pairs if key == "auth"]
+        tokens = [value for key, _, value in pairs if key == "auth"]
         parts = header.split(",")
-        if len(parts) != 3 or parts[0] != "n" or parts[2] or len(told) != 1:
+        if len(parts) != 3 or parts[0] != "n" or parts[2] or len(tokens) != 1:
             raise LoginFailed("malformed OAUTHBEARER token")
-        scheme, _, bearer = told[0].partition(" ")
+        scheme, _, bearer = tokens[0].partition(" ")
         if scheme.lower() != "bearer":
             raise LoginFailed("malformed OAUTHBEARER token")
         try:
@@ -213,12 +271,17 @@ class SaslExchange:
             raise LoginFailed("a user name of more than 512 bytes")
         self._first_user = user
         kind = SCRAM[self._mechanism]
-        known = self._credentials()
-        model = _IMITATIONS.model_of(user, known, kind)
-        made_up = _made_up(user, model, default=kind)  # always, as it takes its time
-        one = known.get((user, kind)) or made_up
-        self._compared_with = one
-        return one.salt, one.stored_key, one.server_key, one.iterations
+        credentials = self._credentials()
+        model = _IMITATIONS.model_of(user, credentials, kind)
+        made_up = _made_up(user, model, default=kind)  # for users that exist, too: it takes time
+        credential = credentials.get((user, kind)) or made_up
+        self._compared_with = credential
+        return (
+            credential.salt,
+            credential.stored_key,
+            credential.server_key,
+            credential.iterations,
+        )
 
     def _complete(self, user: str, credential: UserScramCredential | None) -> None:
         if self.user is not None and self.user != user:
@@ -231,7 +294,7 @@ class SaslExchange:
 def credential_of(
     user: str, mechanism: ScramMechanism, *, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredential:
-    """What is stored of a password that was salted already (KIP-554): no way back to it."""
+    """Return what is stored of a salted password (KIP-554). The password cannot be computed from it."""
     name = _HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     return UserScramCredential(
@@ -245,7 +308,7 @@ def credential_of(
 
 
 def _stored_key(password: str, credential: UserScramCredential) -> bytes:
-    """About 3 ms of CPU without the interpreter's lock: never on the loop."""
+    """Derive the stored key of a password. It takes 3 ms of CPU without the interpreter's lock: never on the loop."""
     name = _HASHES[credential.mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)
     return credential_of(
@@ -260,9 +323,9 @@ def _stored_key(password: str, credential: UserScramCredential) -> bytes:
 def _made_up(
     user: str, model: UserScramCredential | None, *, default: ScramMechanism
 ) -> UserScramCredential:
-    """Of somebody who is not there, with the hash, rounds and length of salt of the model, a user who is.
+    """Return a credential for an unknown user, with the mechanism, iterations and salt length of a known one.
 
-    The salt is drawn by the name and the model's secret key, so it is the same on every broker and after a restart.
+    The salt is derived from the name and the model's secret key, so it is the same on every broker and after a restart.
     """
     if model is None:
         mechanism, secret, salt_bytes, iterations = default, _SECRET, _SALT_BYTES, ITERATIONS_MIN
@@ -279,3 +342,18 @@ def _made_up(
         server_key=hmac.digest(draw, b"server", name),
         iterations=iterations,
     )
+
+
+def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
+    """Return the verifier of OAUTHBEARER tokens; None if OAUTHBEARER is not enabled.
+
+    Raises SettingsError for keys that cannot be read.
+    """
+    if OAUTHBEARER not in settings.sasl_mechanisms:
+        return None
+    from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier  # takes 0.1 s
+
+    try:
+        return TokenVerifier(settings.token_rules())
+    except JwksRefused as refused:
+        raise SettingsError(f"sasl.oauthbearer.jwks.location: {refused}") from None

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable
 from typing import Final
 
-from odradek_broker.access.token_bucket import TokenBucket
+from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_stream import (
     Dial,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from odradek_broker.access.token_bucket import TokenBucket
+from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
