@@ -15,7 +15,7 @@ from odradek_protocol.identity import (
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives.fields import write_string
+from odradek_protocol.primitives import write_string
 from tests.sim.cluster import Cluster
 from tests.sim.coordinator_shell import REBALANCE_MS, SESSION_MS
 from tests.sim.group_history import GroupHistory

@@ -38,7 +38,7 @@ from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import NoOp, Topic
 from odradek_protocol.metadata.snapshot import snapshot_bytes
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc

@@ -19,7 +19,7 @@ from odradek_protocol.metadata.codec import decode_batch
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.snapshot import SnapshotReader
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc, controller_service_pb2_grpc
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_runtime.lifecycle import StopRequest

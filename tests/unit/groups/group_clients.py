@@ -30,7 +30,7 @@ from odradek_broker.groups.settings import GroupSettings
 from odradek_broker.groups.step import RequestId, Step
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives.fields import write_array_count, write_bytes, write_string
+from odradek_protocol.primitives import write_array_count, write_bytes, write_string
 
 TOPICS = {"a": (b"a" * 16, 6), "b": (b"b" * 16, 3)}
 NAMES = {topic_id: name for name, (topic_id, _) in TOPICS.items()}

@@ -27,7 +27,7 @@ from odradek_broker.groups.records import (
     TopicSnapshot,
 )
 from odradek_protocol.identity import TopicPartition
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 names = st.text(min_size=1, max_size=20)
 maybe = st.none() | names

@@ -13,7 +13,7 @@ from odradek_protocol.kafka.api_keys import SUPPORTED
 from odradek_protocol.kafka.frames import read_request_header
 from odradek_protocol.kafka.messages import MESSAGES
 from odradek_protocol.kafka.request_decoding import decode_request
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
 
 FRAME_BYTES_MAX = 100 << 20

@@ -16,7 +16,7 @@ from odradek_protocol.kafka.request_decoding import (
     decode_request_in_steps,
 )
 from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from tests.unit.kafka.largest_requests import LargeRequest, item_of, largest_requests
 from tests.unit.kafka.requests_to_everything import message_of
 

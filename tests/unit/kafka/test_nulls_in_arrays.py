@@ -11,7 +11,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.messages import MESSAGES
 from odradek_protocol.kafka.request_decoding import decode_request
 from odradek_protocol.kafka.response_encoding import encode_message
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from tests.unit.kafka.foreign_messages import every_version
 
 BY_HAND = {ApiKey.PRODUCE, ApiKey.FETCH}

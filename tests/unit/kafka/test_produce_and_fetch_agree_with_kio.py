@@ -13,7 +13,7 @@ from odradek_protocol.identity import NO_TOPIC_ID, TopicId, TopicName
 from odradek_protocol.kafka import fetch, produce
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.leader_hints import CurrentLeader, NodeEndpoint
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from tests.unit.kafka.foreign_messages import foreign_bytes, foreign_class, some
 
 PRODUCE = range(SUPPORTED[ApiKey.PRODUCE].lowest, SUPPORTED[ApiKey.PRODUCE].highest + 1)

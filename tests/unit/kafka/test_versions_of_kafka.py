@@ -14,7 +14,7 @@ from odradek_protocol.kafka import fetch, messages
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.response_encoding import encode_message
-from odradek_protocol.primitives.varint import write_uvarint
+from odradek_protocol.primitives import write_uvarint
 from tests.unit.kafka.wire_client import listening
 
 KAFKA = json.loads(Path(__file__).with_name("apache_kafka_4_4.json").read_text())["apis"]

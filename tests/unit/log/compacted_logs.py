@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from odradek_broker.log.cleaning.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
-from odradek_protocol.records.attributes import Compression
-from odradek_protocol.records.batch_header import iter_headers
+from odradek_protocol.records.batch_header import Compression, iter_headers
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record

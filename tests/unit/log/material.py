@@ -22,18 +22,18 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
-from odradek_protocol.records.attributes import Compression
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
     BATCH_LENGTH_AT,
     CRC_AT,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
+    Compression,
 )
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX, compress
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 from tests.worlds.memory_storage import MemoryStorage
 
 TOPIC = TopicName("flights")

@@ -14,8 +14,12 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from odradek_broker.log.cleaning import compaction
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import Offset
-from odradek_protocol.records.attributes import DELETE_HORIZON_MASK, Compression
-from odradek_protocol.records.batch_header import check_crc, iter_headers
+from odradek_protocol.records.batch_header import (
+    DELETE_HORIZON_MASK,
+    Compression,
+    check_crc,
+    iter_headers,
+)
 from odradek_protocol.records.control import ControlType
 from tests.unit.log.compacted_logs import (
     CONFIG,

@@ -18,7 +18,7 @@ from odradek_broker.log.producers.producer_snapshot import (
 from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 
 US = ProducerId(7)
 LAST = (1 << 31) - 1

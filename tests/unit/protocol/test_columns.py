@@ -22,8 +22,7 @@ from odradek_protocol.records import (
     encode_marker,
     iter_headers,
 )
-from odradek_protocol.records.arrow import to_record_batch
-from odradek_protocol.records.columns import ALL_COLUMNS
+from odradek_protocol.records.columns import ALL_COLUMNS, to_record_batch
 from tests.unit.protocol.codecs import Codec, each_codec
 from tests.worlds import records as drawn
 

@@ -25,8 +25,13 @@ from odradek_protocol.records import (
     decode_batch,
     encode_batch,
 )
-from odradek_protocol.records.compression import LEVELS, compress, expand
-from odradek_protocol.records.frame_bounds import lz4_bytes_max, zstd_bytes_max
+from odradek_protocol.records.compression import (
+    LEVELS,
+    compress,
+    expand,
+    lz4_bytes_max,
+    zstd_bytes_max,
+)
 from tests.worlds import records as drawn
 
 COMPRESSED = [codec for codec in Compression if codec is not Compression.NONE]

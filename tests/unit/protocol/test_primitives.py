@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    Malformed,
     read_array_count,
     read_bytes,
     read_compact_array_count,
@@ -17,6 +18,11 @@ from odradek_protocol.primitives.fields import (
     read_compact_string,
     read_string,
     read_tagged_fields,
+    read_uvarint,
+    read_varint,
+    read_varlong,
+    uvarint_size_bytes,
+    varint_size_bytes,
     write_array_count,
     write_bytes,
     write_compact_array_count,
@@ -24,14 +30,6 @@ from odradek_protocol.primitives.fields import (
     write_compact_string,
     write_string,
     write_tagged_fields,
-)
-from odradek_protocol.primitives.varint import (
-    Malformed,
-    read_uvarint,
-    read_varint,
-    read_varlong,
-    uvarint_size_bytes,
-    varint_size_bytes,
     write_uvarint,
     write_varint,
 )

@@ -22,10 +22,14 @@ from odradek_broker.replication.batch_checks import (
 )
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.attributes import Compression, TimestampType
-from odradek_protocol.records.batch_header import check_crc, iter_headers
+from odradek_protocol.records.batch_header import (
+    Compression,
+    TimestampType,
+    check_crc,
+    iter_headers,
+)
 from odradek_protocol.records.builder import BatchBuilder
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 
 NOW_MS = 1_700_000_000_000
 

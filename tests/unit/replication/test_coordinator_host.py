@@ -17,7 +17,7 @@ from odradek_broker.groups.step import Answer, RequestId, judges
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import when_answered
 

@@ -21,7 +21,7 @@ from odradek_broker.replication.record_checks import (
     expanded_bytes_max,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.builder import BatchBuilder
 
 NOW_MS = 1_700_000_000_000

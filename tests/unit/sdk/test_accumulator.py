@@ -21,8 +21,7 @@ from odradek.producer.partition_queue import (
 )
 from odradek.producer.partitioner import TopicLanes
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.attributes import Compression
-from odradek_protocol.records.batch_header import read_header
+from odradek_protocol.records.batch_header import Compression, read_header
 
 E = ErrorCode
 

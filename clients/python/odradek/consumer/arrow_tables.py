@@ -11,7 +11,7 @@ try:
 except ImportError:
     raise MissingDependency("pyarrow", "arrow") from None
 
-from odradek_protocol.records.arrow import to_record_batch
+from odradek_protocol.records.columns import to_record_batch
 
 
 def record_batch_of(name: TopicPartition, builder: ColumnBuilder) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from odradek.errors import InvalidConfig
 from odradek.producer.partitioner import Partitioner
-from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import Compression
 
 Acks: TypeAlias = Literal[0, 1, -1, "all", "0", "1", "-1"]
 Serializer: TypeAlias = Callable[[Any], bytes | None]

@@ -32,7 +32,7 @@ from collections.abc import Callable
 
 from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
-from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import BatchBuilder
 

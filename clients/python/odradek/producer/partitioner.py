@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from odradek.producer.partition_queue import PartitionQueue
-from odradek_protocol.records.murmur2 import partition_for_key
+from odradek_protocol.records.hashes import partition_for_key
 
 Partitioner: TypeAlias = Callable[[bytes, int], int]
 """(key, how many partitions) -> partition, for records that have a key."""

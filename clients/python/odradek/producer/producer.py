@@ -26,7 +26,7 @@ from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek.producer.partitioner import Partitioner, TopicLanes
 from odradek.producer.sender import Sender, monotonic_ms
 from odradek.transports.security import SaslCredentials, TlsOptions
-from odradek_protocol.records.murmur2 import partition_for_key
+from odradek_protocol.records.hashes import partition_for_key
 
 CLOSE_S_MAX = 30.0
 _YIELD_EVERY = 500  # records between two chances for other tasks, at most

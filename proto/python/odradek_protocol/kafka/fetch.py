@@ -22,17 +22,15 @@ from odradek_protocol.kafka.leader_hints import (
     write_node_endpoints,
 )
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    ByteBuffer,
+    Malformed,
     read_compact_string,
     read_string,
     read_tagged_fields,
+    read_uvarint,
     write_compact_string,
     write_string,
-)
-from odradek_protocol.primitives.varint import (
-    ByteBuffer,
-    Malformed,
-    read_uvarint,
     write_uvarint,
 )
 

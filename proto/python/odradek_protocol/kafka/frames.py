@@ -16,7 +16,7 @@ import struct
 from typing import Final, NamedTuple
 
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
+from odradek_protocol.primitives import ByteBuffer, Malformed, read_uvarint
 
 FRAME_SIZE: Final = struct.Struct(">i")
 SIZE_BYTES: Final = 4

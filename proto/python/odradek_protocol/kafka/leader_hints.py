@@ -6,8 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from odradek_protocol.primitives.fields import write_compact_string
-from odradek_protocol.primitives.varint import write_uvarint
+from odradek_protocol.primitives import write_compact_string, write_uvarint
 
 _LEADER: Final = struct.Struct(">iib")
 _INT32: Final = struct.Struct(">i")

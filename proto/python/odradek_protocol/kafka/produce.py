@@ -22,8 +22,13 @@ from odradek_protocol.kafka.leader_hints import (
     write_node_endpoints,
 )
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
-from odradek_protocol.primitives.fields import write_compact_string, write_string
-from odradek_protocol.primitives.varint import Malformed, read_uvarint, write_uvarint
+from odradek_protocol.primitives import (
+    Malformed,
+    read_uvarint,
+    write_compact_string,
+    write_string,
+    write_uvarint,
+)
 
 FLEXIBLE: Final = 9
 WITH_MESSAGES: Final = 8

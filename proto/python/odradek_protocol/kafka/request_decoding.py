@@ -27,7 +27,7 @@ from typing import Any, Final
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
 from odradek_protocol.kafka.api_keys import ApiKey, is_flexible
 from odradek_protocol.kafka.messages import MESSAGES, Message
-from odradek_protocol.primitives.varint import ByteBuffer, Malformed, read_uvarint
+from odradek_protocol.primitives import ByteBuffer, Malformed, read_uvarint
 
 ITEMS_MAX: Final = 20_000
 STRING_BYTES_MAX: Final = 32_767

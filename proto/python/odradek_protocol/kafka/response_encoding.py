@@ -21,7 +21,7 @@ from kafka.protocol.schemas.fields.codecs import (
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.messages import MESSAGES, Message
 from odradek_protocol.kafka.request_decoding import decode_request, decode_request_in_steps
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 ITEMS_AT_ONCE: Final = 64
 """An item that holds no more than so many further ones is encoded in one piece."""

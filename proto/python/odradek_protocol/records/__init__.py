@@ -1,18 +1,18 @@
-"""Record batches of format v2: what clients write, brokers keep and readers decode.
+"""Record batches of format v2, which clients write, brokers store and readers decode.
 
-errors, attributes, batch_header    what a broker needs: it never looks past the header
+errors, batch_header                used by brokers, which never look past the header
 codec                               the C codec, or `python_codec` and `python_columns`
-builder, batch_reader, columns      records into a batch, and out of it as objects or columns
+builder, batch_reader, columns      records into a batch, and out of it as objects, columns or Arrow
 control                             the markers that end transactions
-compression, frame_bounds           the codecs, with caps on what they expand to
-arrow                               columns as pyarrow's types (not imported here)
-crc32c, murmur2                     the checksum; which partition a key belongs to
+compression                         the codecs, with caps on the size that they expand to
+hashes                              the checksum of a batch; the partition of a key
 """
 
-from odradek_protocol.records.attributes import Compression, TimestampType
 from odradek_protocol.records.batch_header import (
     HEADER_BYTES,
     BatchHeader,
+    Compression,
+    TimestampType,
     check_crc,
     iter_headers,
     read_header,
@@ -34,7 +34,6 @@ from odradek_protocol.records.control import (
     parse_control_record,
     read_control,
 )
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import (
     ChecksumMismatch,
     CorruptBatch,
@@ -43,7 +42,7 @@ from odradek_protocol.records.errors import (
     UnsupportedCompression,
     UnsupportedMagic,
 )
-from odradek_protocol.records.murmur2 import murmur2, partition_for_key
+from odradek_protocol.records.hashes import crc32c, murmur2, partition_for_key
 
 __all__ = [
     "HEADER_BYTES",

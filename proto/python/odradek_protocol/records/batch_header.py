@@ -1,4 +1,4 @@
-"""The 61 bytes that open every record batch of format v2: all that a broker ever reads of one.
+"""The header of a record batch of format v2: its first 61 bytes, the only ones that a broker reads.
 
     position  bytes  field
     0         8      base offset             stamped by the leader, not under the CRC
@@ -6,7 +6,7 @@
     12        4      partition leader epoch  stamped by the leader, not under the CRC
     16        1      magic                   2
     17        4      CRC32C                  of everything from the attributes to the batch's end
-    21        2      attributes              see `attributes`
+    21        2      attributes              see below
     23        4      last offset delta       last offset - base offset; compaction keeps it
     27        8      base timestamp          ms since the epoch; the delta of each record adds to it
     35        8      max timestamp           ms since the epoch; of all, with log append time
@@ -16,26 +16,25 @@
     57        4      record count
     61               records, compressed as one block
 
-All numbers are big-endian and signed, but the CRC. Source: Kafka's DefaultRecordBatch.java.
+All numbers are big-endian and signed, except the CRC. The attributes are
+
+    bits 0-2   compression (`Compression`)
+    bit  3     timestamp type (`TimestampType`)
+    bit  4     the batch belongs to a transaction
+    bit  5     control batch: its one record is a marker, not data
+    bit  6     the base timestamp is a delete horizon (KIP-534: set by compaction only)
+
+Source: Kafka's DefaultRecordBatch.java.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from odradek_protocol.identity import LeaderEpoch, Offset, ProducerEpoch, ProducerId
-from odradek_protocol.records.attributes import (
-    COMPRESSION_MASK,
-    CONTROL_MASK,
-    DELETE_HORIZON_MASK,
-    TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
-    Compression,
-    TimestampType,
-)
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import (
     ChecksumMismatch,
     CorruptBatch,
@@ -43,6 +42,31 @@ from odradek_protocol.records.errors import (
     UnsupportedCompression,
     UnsupportedMagic,
 )
+from odradek_protocol.records.hashes import crc32c
+
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_MASK: Final = 0x08
+TRANSACTIONAL_MASK: Final = 0x10
+CONTROL_MASK: Final = 0x20
+DELETE_HORIZON_MASK: Final = 0x40
+
+
+class Compression(IntEnum):
+    """The compression of a batch's records; the header is never compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(IntEnum):
+    """The clock of a record's timestamp: its producer's, or its leader's at the append."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
 
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview
 

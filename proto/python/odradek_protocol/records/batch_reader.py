@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from odradek_protocol.records.attributes import TimestampType
 from odradek_protocol.records.batch_header import (
     RECORDS_AT,
     BatchHeader,
     ByteBuffer,
+    TimestampType,
     iter_headers,
     read_header,
     require_whole,

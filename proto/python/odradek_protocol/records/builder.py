@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_protocol.records.attributes import (
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_MIN,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     Compression,
 )
-from odradek_protocol.records.batch_header import (
-    ATTRIBUTES_AT,
-    BATCH_LENGTH_MIN,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-)
 from odradek_protocol.records.codec import Record, RecordBuffer
 from odradek_protocol.records.compression import compress
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 
 
 class BatchBuilder(RecordBuffer):

@@ -1,26 +1,26 @@
-"""What can be wrong with the bytes of a record batch. Each message names what and where."""
+"""Errors in the bytes of a record batch. Each message names the error and its place."""
 
 from __future__ import annotations
 
 
 class CorruptBatch(ValueError):
-    """These bytes are no record batch. Not retriable: the same bytes fail again."""
+    """The bytes are not a record batch. Not retriable: the same bytes fail again."""
 
 
 class TruncatedBatch(CorruptBatch):
-    """The bytes end before the batch does. More bytes may make it whole."""
+    """The bytes end before the batch does. More bytes may complete it."""
 
 
 class ChecksumMismatch(CorruptBatch):
-    """The CRC32C in the header is not that of the bytes."""
+    """The CRC32C in the header differs from that of the bytes."""
 
 
 class UnsupportedMagic(CorruptBatch):
-    """A message set of another format version (magic 0 and 1 are from before Kafka 0.11)."""
+    """The bytes are a message set of another format version (magic 0 and 1 are older than Kafka 0.11)."""
 
 
 class UnsupportedCompression(CorruptBatch):
-    """The attributes name a codec that nobody knows (5 to 7)."""
+    """The attributes name an unknown compression (5 to 7)."""
 
 
 class ExpandedTooLarge(CorruptBatch):

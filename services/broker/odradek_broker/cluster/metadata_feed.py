@@ -28,7 +28,7 @@ from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, differences
 from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.metadata.snapshot import SnapshotReader
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
 from odradek_runtime.logs import event_log

@@ -43,7 +43,7 @@ from odradek_broker.groups.reconciliation import MemberState, free_of, minus
 from odradek_broker.groups.records import ClassicProtocols, ConsumerMember, GroupRecord
 from odradek_protocol.identity import MemberId, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 NO_MEMBER = MemberId("")
 

@@ -46,7 +46,7 @@ from odradek_broker.groups.records import (
 )
 from odradek_broker.groups.settings import ConsumerGroupSettings
 from odradek_protocol.identity import MemberId
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 
 def upgraded(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from odradek_broker.log.file_slice import FileSlice
-from odradek_protocol.primitives.varint import ByteBuffer
+from odradek_protocol.primitives import ByteBuffer
 
 AnswerBuffer: TypeAlias = ByteBuffer | FileSlice
 JOINED_BYTES_MAX: Final = 4096

@@ -51,7 +51,7 @@ from odradek_protocol.kafka.frames import (
 )
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.listeners import KAFKA, farewell, recognize

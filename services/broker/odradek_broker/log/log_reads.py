@@ -18,8 +18,8 @@ from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, File, Storage
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import ATTRIBUTES_AT, HEADER_BYTES
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
+from odradek_protocol.records.hashes import crc32c
 
 SLICES_MAX: Final = 128
 FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below, a read is cheaper than a descriptor

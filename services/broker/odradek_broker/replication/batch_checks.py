@@ -23,21 +23,19 @@ from odradek_protocol.identity import (
     ProducerId,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.attributes import (
-    COMPRESSION_MASK,
-    CONTROL_MASK,
-    TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
-)
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
     BATCH_LENGTH_MIN,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
     CRC_AT,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
     MAX_TIMESTAMP_AT,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     ByteBuffer,
     read_header,
     stamp,
@@ -45,8 +43,8 @@ from odradek_protocol.records.batch_header import (
 from odradek_protocol.records.batch_reader import expanded_records, open_records
 from odradek_protocol.records.codec import Record
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
+from odradek_protocol.records.hashes import crc32c
 
 _COMPRESSION_CODE_MAX: Final = 4
 _RECORD_BYTES_MIN: Final = 7

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 import google_crc32c
 
-from odradek_protocol.primitives.varint import (
+from odradek_protocol.primitives import (
     ByteBuffer,
     Malformed,
     read_varint,

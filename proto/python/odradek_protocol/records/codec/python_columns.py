@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Final, TypeAlias
 
-from odradek_protocol.primitives.varint import ByteBuffer, Malformed
+from odradek_protocol.primitives import ByteBuffer, Malformed
 from odradek_protocol.records.codec.python_codec import (
     check_batch,
     check_end,

@@ -13,7 +13,8 @@ from typing import Final
 
 from odradek_broker.groups.messages import Assignment, TopicCatalog
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    Malformed,
     read_array_count,
     read_bytes,
     read_string,
@@ -21,7 +22,6 @@ from odradek_protocol.primitives.fields import (
     write_bytes,
     write_string,
 )
-from odradek_protocol.primitives.varint import Malformed
 
 PROTOCOL_TYPE: Final = "consumer"
 _OWNED_FROM: Final = 1

@@ -45,7 +45,8 @@ from odradek_protocol.identity import (
     TopicName,
     TopicPartition,
 )
-from odradek_protocol.primitives.fields import (
+from odradek_protocol.primitives import (
+    Malformed,
     read_array_count,
     read_bytes,
     read_compact_array_count,
@@ -61,7 +62,6 @@ from odradek_protocol.primitives.fields import (
     write_string,
     write_tagged_fields,
 )
-from odradek_protocol.primitives.varint import Malformed
 
 T = TypeVar("T")
 OFFSET_COMMIT_KEYS: Final = (0, 1)

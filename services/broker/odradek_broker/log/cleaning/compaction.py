@@ -45,27 +45,25 @@ from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, S
 from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset
-from odradek_protocol.records.attributes import (
-    COMPRESSION_MASK,
-    DELETE_HORIZON_MASK,
-    TIMESTAMP_TYPE_MASK,
-    Compression,
-)
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
     BATCH_LENGTH_AT,
     BATCH_LENGTH_MIN,
+    COMPRESSION_MASK,
     CRC_AT,
+    DELETE_HORIZON_MASK,
     HEADER_BYTES,
     RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_MASK,
+    Compression,
     check_crc,
     read_header,
 )
 from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
+from odradek_protocol.records.hashes import crc32c
 
 KEYS_MAX: Final = 1_000_000
 RECORDS_MAX: Final = 500_000  # of one batch

@@ -32,7 +32,7 @@ from odradek_protocol.identity import (
     TopicId,
     TopicName,
 )
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 
 METADATA: Final = "partition.metadata"
 DAMAGED: Final = "damaged"

@@ -29,7 +29,7 @@ from odradek_broker.log.producers.producer_state import (
     StoredBatch,
 )
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
-from odradek_protocol.records.crc32c import crc32c
+from odradek_protocol.records.hashes import crc32c
 
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")

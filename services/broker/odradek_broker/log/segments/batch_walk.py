@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from odradek_broker.log.storage import File
-from odradek_protocol.records.attributes import CONTROL_MASK, TRANSACTIONAL_MASK
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
     BATCH_LENGTH_MIN,
+    CONTROL_MASK,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
+    TRANSACTIONAL_MASK,
     ByteBuffer,
 )
-from odradek_protocol.records.crc32c import crc32c
 from odradek_protocol.records.errors import CorruptBatch
+from odradek_protocol.records.hashes import crc32c
 
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20

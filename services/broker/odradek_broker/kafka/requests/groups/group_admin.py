@@ -25,7 +25,7 @@ from odradek_protocol.kafka.messages import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from odradek_protocol.primitives.varint import Malformed
+from odradek_protocol.primitives import Malformed
 
 _NOT_FOUND_FROM: Final = 6  # earlier versions report a missing group as Dead, without an error
 _Described = DescribeGroupsResponse.DescribedGroup

@@ -1,22 +1,81 @@
-"""Strings, byte fields, array counts and tagged fields of Kafka's wire and coordinator records.
+"""Varints, strings, byte fields, array counts and tagged fields of Kafka's wire and coordinator records.
 
-Each reader takes (buffer, offset) and gives (value, offset behind it); each writer appends to a
-bytearray. Plain forms have an int16 or int32 length, -1 for null; compact ones ("flexible
-versions", KIP-482) an unsigned varint of length + 1, 0 for null. Lengths and counts are checked
-against the bytes left before anything is taken; what does not fit raises `Malformed`.
+Each reader takes (buffer, offset) and returns (value, next offset); each writer appends to a bytearray. Plain forms
+have an int16 or int32 length, -1 for null; compact ones ("flexible versions", KIP-482) an unsigned varint of
+length + 1, 0 for null. A varint has 7 bits a byte, the lowest first; signed ones are zigzag-encoded. Readers check
+lengths and counts against the remaining bytes before they take anything, and raise `Malformed` for what does not fit.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeAlias
 
-from odradek_protocol.primitives.varint import (
-    ByteBuffer,
-    Malformed,
-    read_uvarint,
-    write_uvarint,
-)
+ByteBuffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Malformed(ValueError):
+    """The bytes do not have the expected form: there are too few, or a value is too long or out of range."""
+
+
+def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
+    """Read an unsigned 32-bit number."""
+    return _read(buffer, offset, 32)
+
+
+def read_varint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
+    """Read a signed 32-bit number."""
+    raw, offset = _read(buffer, offset, 32)
+    return (raw >> 1) ^ -(raw & 1), offset
+
+
+def read_varlong(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
+    """Read a signed 64-bit number."""
+    raw, offset = _read(buffer, offset, 64)
+    return (raw >> 1) ^ -(raw & 1), offset
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned number of any width. Raises ValueError for a negative one."""
+    if value < 0:
+        raise ValueError(f"{value} is negative")
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append a signed number of up to 64 bits; varint and varlong differ in their range alone."""
+    write_uvarint(out, value << 1 if value >= 0 else (~value << 1) | 1)
+
+
+def uvarint_size_bytes(value: int) -> int:
+    """How many bytes `write_uvarint` appends."""
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def varint_size_bytes(value: int) -> int:
+    """How many bytes `write_varint` appends."""
+    return uvarint_size_bytes(value << 1 if value >= 0 else (~value << 1) | 1)
+
+
+def _read(buffer: ByteBuffer, offset: int, bits: int) -> tuple[int, int]:
+    value = shift = 0
+    position = offset
+    while position < len(buffer):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> bits:
+                raise Malformed(f"number at {offset} has more than {bits} bits")
+            return value, position
+        shift += 7
+        if shift >= bits:
+            raise Malformed(f"number at {offset} has more than {position - offset} bytes")
+    raise Malformed(f"the bytes end within the number at {offset}")
+
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
