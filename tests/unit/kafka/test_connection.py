@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from odradek_broker.kafka import connection_times
-from odradek_broker.kafka.unsent_answers import LEAST_BYTES, UnsentAnswers
+from odradek_broker.kafka.services import LEAST_BYTES, UnsentResponses
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -224,7 +224,7 @@ async def test_who_does_not_take_its_answers_is_not_served_and_then_closed(
 
 async def test_the_more_answers_nobody_takes_the_smaller_are_the_next() -> None:
     served = fake_broker.services()
-    served.unsent = UnsentAnswers(bytes_max=8 << 20)
+    served.unsent = UnsentResponses(bytes_max=8 << 20)
     async with listening(served) as server:
         server.partitions.records[TopicName("orders"), 0] = [bytes(24 << 20)]
         slow = [await server.connect() for _ in range(3)]

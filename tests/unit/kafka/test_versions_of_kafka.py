@@ -197,7 +197,7 @@ async def test_the_log_says_which_client_asked_for_what_is_not_served(
         with caplog.at_level(logging.INFO):
             client.send_frame(struct.pack(">hhih", key, version, 1, 4) + b"shop")
             assert await client.is_closed()
-    (line,) = [one for one in caplog.records if one.getMessage() == "Closed a connection"]
+    (line,) = [one for one in caplog.records if one.getMessage() == "Closed connection"]
     fields = line.odradek_fields  # type: ignore[attr-defined]
     assert fields["reason"] == reason
     assert (fields["client_id"], fields["client_software"]) == ("shop", "old-client 0.1")

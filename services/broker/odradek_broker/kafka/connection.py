@@ -1,21 +1,20 @@
-"""One connection of a Kafka client: frames in, answers out in the order of the requests.
+"""One connection of a Kafka client: frames in, responses out in the order of the requests.
 
     bytes -> FrameAssembler -> header -> Registry -> handler -> slot -> transport
                                                        ^          |
                                     one unordered at a time     head first
 
-Requests are begun one after the other. The next is begun only when there is room: nothing but
-`is_ordered` requests is under way, fewer than `IN_FLIGHT_MAX`, the client takes its answers, and no
-quota makes it wait. Once there are bytes that cannot be begun, the rest stays unread in the socket
-(`pause_reading`), so a client that sends without reading fills its own buffers, not ours.
+Requests begin one after the other. The next one begins only when there is room: none but `is_ordered` requests are in
+progress, fewer than `IN_FLIGHT_MAX`, the client takes its responses, and no quota mutes it. While a request cannot
+begin, further bytes stay unread in the socket (`pause_reading`), so a client that sends without reading fills its own
+buffers, not the broker's.
 
-A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, answered and encoded in turns with everything
-else on the loop, and nothing after it is begun before it is answered.
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the loop, and no
+request after it begins before it has its response.
 
-Before the login has succeeded frames are at most 4 KiB (20 KiB for a token) and only the login itself is understood.
-What a peer may not do (bad frames, unknown requests, too slow, not allowed yet) ends the
-connection; what it merely did wrong is a code in an answer. A lost connection cancels what it was
-waiting for.
+Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the login's requests are
+allowed. What a client may not do (malformed frames, unknown requests, being too slow, requests before the login) closes
+the connection; errors in a request are codes in its response. A lost connection cancels its requests.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from typing import Any, Final, cast
 
 from odradek_broker.access.quotas import REQUEST_PERCENTAGE
 from odradek_broker.access.sasl import LoginFailed
-from odradek_broker.kafka.answer_line import AnswerLine, Slot
 from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
@@ -41,8 +39,8 @@ from odradek_broker.kafka.request import (
     NoResponse,
     Request,
 )
-from odradek_broker.kafka.request_time import timed
 from odradek_broker.kafka.requests.cluster.api_versions import unknown_version
+from odradek_broker.kafka.response_line import ResponseLine, Slot, timed
 from odradek_protocol.kafka.api_keys import ApiKey, api_name
 from odradek_protocol.kafka.frames import (
     FRAME_SIZE,
@@ -60,17 +58,17 @@ from odradek_runtime.tls import ANONYMOUS
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
-"""Once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
+"""The limit once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 REQUEST_BYTES_MAX: Final = 16 << 20
-"""Of every request but Produce, which alone carries records."""
+"""The limit of every request but Produce, which alone carries records."""
 LONG_RESPONSE_ITEMS_MIN: Final = 256
-"""A response with so many items is encoded in turns."""
+"""A response with as many items is encoded in turns."""
 _WAITS_FOR_OTHERS: Final = frozenset(
     {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
 )
-"""What these keep while they wait for records or members is bounded by sessions and groups."""
+"""Requests that wait for records or members. Sessions and groups bound what they keep meanwhile."""
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
@@ -79,14 +77,14 @@ _audit = event_log("odradek_broker.audit")
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """See above. Lives on the event loop alone."""
+    """One connection. It is used on the event loop alone."""
 
     def __init__(self, owner: ConnectionOwner, now_ms: int) -> None:
         self._owner = owner
         self._frames = FrameAssembler(
             owner.scratch, frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX
         )
-        self._line = AnswerLine()
+        self._line = ResponseLine()
         self._slots = self._line.slots
         self._unordered = 0
         self._transport: asyncio.Transport | None = None
@@ -100,10 +98,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._has_spoken = False
         self._takes_raw_tokens = False
 
-    # --- the transport calls -------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
         self._transport = stream
         self._line.opened(stream)
         try:
@@ -135,7 +131,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        return False  # a client that sends no more wants no more
+        return False  # a client that has stopped sending expects no responses
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
@@ -149,10 +145,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._owner.registry.services.unsent.hold(self, 0)
         self._advance()
 
-    # --- beginning requests --------------------------------------------------------------------
-
     def _advance(self) -> None:
-        """Begin what may be begun, then read or not, as there is room."""
+        """Begin the requests for which there is room, then pause or resume reading."""
         if self._is_advancing or self._is_closing:
             return
         self._is_advancing = True
@@ -178,7 +172,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _regulate(self) -> None:
-        # Without a request at hand it goes on reading, or it would not notice that the client left.
+        # A connection without a whole request reads on: otherwise it would not notice that the client disconnected.
         held = self._frames.held_bytes
         wants = self._has_room() or not held
         arriving = self._owner.arriving
@@ -196,11 +190,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def owner(self) -> str:
-        """Whose bytes are arriving."""
+        """The owner whose share arriving bytes count against."""
         return self._session.owner if self._session is not None else ""
 
     def read_on(self) -> None:
-        """There is room again for large frames."""
+        """Read on: there is room for large frames again."""
         if not self._is_closing:
             self._regulate()
 
@@ -226,7 +220,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._refuse_version(header)
                 return
             if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
-                raise CloseConnection("the login has run out")
+                raise CloseConnection("the login has expired")
             slot = Slot(header, handler)
             if len(frame) >= LONG_REQUEST_BYTES_MIN and handler.key != ApiKey.PRODUCE:
                 self._begin_long(slot, handler, view[header.body :])
@@ -246,7 +240,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
         try:
-            reply = handler.handle(request)
+            result = handler.handle(request)
         except CloseConnection as closed:
             self._close(str(closed))
             return
@@ -254,15 +248,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(slot, error)
             return
         slot.seconds = perf_counter() - slot.began
-        if isinstance(reply, asyncio.Future):
-            slot.work = reply
-            reply.add_done_callback(lambda done: self._future_done(slot, done))
+        if isinstance(result, asyncio.Future):
+            slot.work = result
+            result.add_done_callback(lambda done: self._future_done(slot, done))
             slot.is_unordered = not handler.is_ordered
             self._unordered += slot.is_unordered
-        elif asyncio.iscoroutine(reply):
-            self._spawn(slot, reply)
+        elif asyncio.iscoroutine(result):
+            self._spawn(slot, result)
         else:
-            self._answer(slot, cast("Response", reply))
+            self._respond(slot, cast("Response", result))
 
     def _refuse_frame(self, refused: FrameRefused) -> None:
         protocol = None if self._has_spoken else recognize(refused.head)
@@ -275,12 +269,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.write(words)
         self._close(f"a {protocol} client: {advice}")
 
-    def _spawn(self, slot: Slot, reply: Coroutine[Any, Any, Response]) -> None:
+    # Any: what a coroutine yields to its event loop is the loop's own business.
+    def _spawn(self, slot: Slot, result: Coroutine[Any, Any, Response]) -> None:
         slot.is_unordered = True
         self._unordered += 1
         if self._owner.registry.services.quotas.counts_time:
-            reply = timed(reply, slot)
-        slot.work = self._owner.spawn(self._finish(slot, reply))
+            result = timed(result, slot)
+        slot.work = self._owner.spawn(self._finish(slot, result))
 
     def _begin_long(self, slot: Slot, handler: Handler, body: memoryview) -> None:
         if len(body) > REQUEST_BYTES_MAX:
@@ -293,7 +288,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._spawn(slot, self._long(slot, handler, body))
 
     async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Response:
-        """Decode and answer a long request in turns with everybody else."""
+        """Decode and handle a long request in turns with other work."""
         session = self._session
         assert session is not None
         services = self._owner.registry.services
@@ -310,8 +305,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 services=services,
                 _pace=pace,
             )
-            reply = handler.handle(request)
-            return await reply if isinstance(reply, Awaitable) else reply
+            result = handler.handle(request)
+            return await result if isinstance(result, Awaitable) else result
 
     def _refuse_version(self, header: RequestHeader) -> None:
         if header.api_key != ApiKey.API_VERSIONS:
@@ -322,19 +317,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._line.fill(slot, [body], len(body))
         self._flush()
 
-    # --- answering -----------------------------------------------------------------------------
-
-    async def _finish(self, slot: Slot, reply: Awaitable[Response]) -> None:
-        """The root of an asynchronous request's task."""
+    async def _finish(self, slot: Slot, result: Awaitable[Response]) -> None:
+        """Run an asynchronous request: the root of its task."""
         try:
-            answer = await reply
+            response = await result
         except (Malformed, CloseConnection) as refused:
             self._close(str(refused))
         except Exception as error:
             self._fail(slot, error)
         else:
             self._unordered -= slot.is_unordered
-            self._answer(slot, answer)
+            self._respond(slot, response)
 
     def _future_done(self, slot: Slot, done: asyncio.Future[Response]) -> None:
         if done.cancelled() or self._is_closing:
@@ -344,10 +337,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if error is not None:
             self._fail(slot, error)
         else:
-            self._answer(slot, done.result())
+            self._respond(slot, done.result())
 
-    def _answer(self, slot: Slot, reply: Response) -> None:
-        """Encode, put into the line, and send what is at its head."""
+    def _respond(self, slot: Slot, result: Response) -> None:
+        """Encode a response, put it into the line, and send what is at the head of the line."""
         request = slot.request
         if self._is_closing or request is None:
             return
@@ -355,29 +348,29 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if request.services.quotas.counts_time:
             self._count_time(slot, request)
         try:
-            if isinstance(reply, NoResponse):
+            if isinstance(result, NoResponse):
                 slot.buffers = []
-            elif isinstance(reply, Encoded):
-                self._line.fill(slot, reply.buffers, reply.size_bytes)
+            elif isinstance(result, Encoded):
+                self._line.fill(slot, result.buffers, result.size_bytes)
             else:
                 if request.throttle_ms:
-                    reply.throttle_time_ms = request.throttle_ms
-                count = item_count(reply, request.version, counted_max=LONG_RESPONSE_ITEMS_MIN)
+                    result.throttle_time_ms = request.throttle_ms
+                count = item_count(result, request.version, counted_max=LONG_RESPONSE_ITEMS_MIN)
                 if count >= LONG_RESPONSE_ITEMS_MIN:
-                    slot.work = self._owner.spawn(self._encode_long(slot, request, reply))
+                    slot.work = self._owner.spawn(self._encode_long(slot, request, result))
                     return
-                body = encode_message(reply, request.version)
+                body = encode_message(result, request.version)
                 self._line.fill(slot, [body], len(body))
         except Exception as error:
             self._fail(slot, error)
             return
-        self._answered(slot, request)
+        self._responded(slot, request)
 
-    async def _encode_long(self, slot: Slot, request: AnyRequest, reply: Message) -> None:
-        """The root of its task: encode a long response in turns with everybody else."""
+    async def _encode_long(self, slot: Slot, request: AnyRequest, result: Message) -> None:
+        """Encode a long response in turns with other work: the root of its task."""
         parts: list[bytearray] = []
         try:
-            await request.pace.run(encode_steps(reply, request.version, parts))
+            await request.pace.run(encode_steps(result, request.version, parts))
         except Exception as error:
             self._fail(slot, error)
             return
@@ -385,14 +378,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         slot.work = None
         self._line.fill(slot, parts, sum(map(len, parts)))
-        self._answered(slot, request)
+        self._responded(slot, request)
 
-    def _answered(self, slot: Slot, request: AnyRequest) -> None:
-        """The response stands in the line: send what is at its head, and go on."""
+    def _responded(self, slot: Slot, request: AnyRequest) -> None:
+        """Send what is at the head of the line after a response was put into it, and go on."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
-        try:  # as _flush: this is the way of each request
+        try:  # `_flush`, without the call: every request passes here
             if self._line.flush():
                 self._times.active_at_ms = _now_ms()
         except OSError as error:
@@ -428,10 +421,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin nothing for so long (connection quotas)."""
+        """Begin no request for that long (connection quotas)."""
         self._mute_for(wait_ms)
-
-    # --- logging in ----------------------------------------------------------------------------
 
     def _login_advanced(self) -> None:
         session = self._session
@@ -442,24 +433,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif session.sasl is not None and session.sasl.expects_token:
             self._frames.frame_bytes_max = max(self._frames.frame_bytes_max, TOKEN_FRAME_BYTES_MAX)
         if not session.is_authenticated and session.principal != ANONYMOUS:
-            self._times.login_began_ms = _now_ms()  # it logs in again (KIP-368)
+            self._times.login_began_ms = _now_ms()  # reauthentication (KIP-368)
         self._takes_raw_tokens = session.takes_raw_tokens
 
     def _begin_raw_token(self, token: bytes) -> None:
-        """SaslHandshake 0: tokens follow in frames without a header, until the login is done."""
+        """Begin a login step: after SaslHandshake 0, tokens come in frames without a header."""
         slot = Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
         self._slots.append(slot)
         self._unordered += 1
         slot.work = self._owner.spawn(self._raw_token(slot, token))
 
     async def _raw_token(self, slot: Slot, token: bytes) -> None:
-        """The root of its task, as `_finish`."""
+        """Take one step of the login: the root of its task."""
         session = self._session
         assert session is not None
         services = self._owner.registry.services
         reauth_ms_max = services.settings.connections_max_reauth_ms
         try:
-            answer, _ = await log_in(session, token, services.budget, reauth_ms_max=reauth_ms_max)
+            response, _ = await log_in(session, token, services.budget, reauth_ms_max=reauth_ms_max)
         except LoginFailed:
             self._close("the login failed")
             return
@@ -467,15 +458,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(slot, error)
             return
         self._unordered -= 1
-        slot.buffers = [FRAME_SIZE.pack(len(answer)), answer]
+        slot.buffers = [FRAME_SIZE.pack(len(response)), response]
         self._login_advanced()
         self._flush()
         self._advance()
 
-    # --- ending --------------------------------------------------------------------------------
-
     def check(self, now_ms: int) -> None:
-        """Close it if it is too slow or rests too long; the listener calls this every second."""
+        """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
         if self._transport is None or self._session is None:
             return
         times = self._times
@@ -491,7 +480,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         elif self._is_write_paused:
             if times.takes_nothing(self._transport.get_write_buffer_size(), now_ms):
-                self._close("it does not take its answers")
+                self._close("the client does not take its responses")
         elif not self._session.is_authenticated or not self._has_spoken:
             if times.begins_too_slowly(now_ms) and not self._slots:
                 self._close("no request, or no login, in time")
@@ -504,14 +493,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._close("")
 
     def abort(self) -> None:
-        """Close it now (the listener stops)."""
+        """Close the connection now (the listener stops)."""
         self._close("")
 
     def _fail(self, slot: Slot, error: BaseException) -> None:
-        """A bug: nothing sensible can be answered, so the client must ask anew."""
+        """Close the connection after an internal error: there is no response that fits, and the client retries."""
         self._owner.counters.failures += 1
         _log.error(
-            "A request failed",
+            "Request failed",
             exc=error,
             api_key=slot.header.api_key,
             version=slot.header.version,
@@ -528,7 +517,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if reason:
             self._owner.counters.closed += 1
             _log.info(
-                "Closed a connection",
+                "Closed connection",
                 reason=reason,
                 host=session.host if session else "",
                 principal=session.principal if session else "",
@@ -540,7 +529,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._is_write_paused:
             transport.abort()
         else:
-            transport.close()  # what was answered before goes out
+            transport.close()  # earlier responses are still sent
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""The listener, as its connections see it, and a connection, as its listener does."""
+"""The protocols by which a listener and its connections use each other."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from odradek_broker.kafka.request import ClientSession
 
 
 class Connection(Protocol):
-    """One client's."""
+    """One connection, as its listener uses it."""
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin nothing for so long (connection quotas)."""
+        """Begin no request for that long (connection quotas)."""
 
     def read_on(self) -> None:
-        """There is room again for large frames."""
+        """Read on: there is room for large frames again."""
 
     def check(self, now_ms: int) -> None:
-        """Close it if it is too slow or rests too long; the listener calls this every second."""
+        """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
 
     def abort(self) -> None:
-        """Close it now (the listener stops)."""
+        """Close the connection now (the listener stops)."""
 
 
 class ConnectionOwner(Protocol):
-    """The listener."""
+    """The listener, as its connections use it."""
 
     registry: Registry
     counters: KafkaCounters
@@ -39,15 +39,16 @@ class ConnectionOwner(Protocol):
     idle_ms_max: int
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
-        """Count it and say who is there; raises CloseConnection when there are too many."""
+        """Count a connection and return its session. Raises CloseConnection if there are too many."""
 
     def advice_for(self, protocol: str) -> str:
-        """What to tell a client of another protocol: what this listener is, and where its own would be."""
+        """Say to a client of another protocol what this listener is, and where its own protocol is served."""
 
     def logged_in(self, connection: Connection) -> None:
-        """It is no stranger any more."""
+        """Count the connection no longer among those that have not logged in."""
 
     def closed(self, connection: Connection) -> None: ...
 
+    # Any: what a coroutine yields to its event loop is the loop's own business.
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it in the listener's task group."""
+        """Run a coroutine in the listener's task group."""

@@ -1,4 +1,4 @@
-"""How long a Kafka client may take over what it does, and when it did it last. Times are ms of the loop's clock."""
+"""Time limits of a Kafka connection (login, frames, unsent responses, idling), in ms of the loop's clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ STALLED_FRAME_MS_MAX: Final = 30_000
 STALLED_WRITE_MS_MAX: Final = 30_000
 CLOSING_MS_MAX: Final = 5_000
 FRAME_BYTES_MIN: Final = 64 * 1024
-"""Of a frame that has as many left: what must arrive in `STALLED_FRAME_MS_MAX`."""
+"""The part of a longer frame that must arrive within `STALLED_FRAME_MS_MAX`."""
 
 
 class ConnectionTimes:
-    """One connection's; the connection notes them."""
+    """When a connection last did what. The connection sets the times."""
 
     __slots__ = (
         "_checked_at_ms",
@@ -35,24 +35,26 @@ class ConnectionTimes:
         self._frame_ms = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
-        """It was told to close, and what it was answered before does not go out."""
+        """Whether a closing connection has failed to take its last responses for too long."""
         return now_ms - self.active_at_ms > CLOSING_MS_MAX
 
     def takes_nothing(self, unwritten_bytes: int, now_ms: int) -> bool:
-        """Of so many bytes that wait for it, it has taken none for too long."""
+        """Whether the client has taken none of its unsent bytes for too long."""
         if unwritten_bytes != self.unwritten_bytes:
             self.unwritten_bytes, self.written_at_ms = unwritten_bytes, now_ms
             return False
         return now_ms - self.written_at_ms > STALLED_WRITE_MS_MAX
 
     def begins_too_slowly(self, now_ms: int) -> bool:
-        """It has not said anything, or not logged in, for too long."""
+        """Whether the client has sent nothing, or not logged in, for too long."""
         return now_ms - self.login_began_ms > FIRST_FRAME_MS_MAX
 
     def frame_is_slow(self, frame: int, held_bytes: int, now_ms: int, *, is_read: bool) -> bool:
-        """Of the frame of that number, of which so many bytes are held, too little came for too
-        long: less than `FRAME_BYTES_MIN` in `STALLED_FRAME_MS_MAX`. Time in which we did not read
-        does not count, neither here nor for the login. Called every second; 0 bytes: no frame."""
+        """Whether too few bytes of the current frame arrive: fewer than `FRAME_BYTES_MIN` in `STALLED_FRAME_MS_MAX`.
+
+        `frame` numbers the frame, of which `held_bytes` have arrived (0: there is no frame). Time in which the
+        broker did not read does not count, neither here nor for the login. The caller calls this every second.
+        """
         passed_ms = now_ms - self._checked_at_ms
         self._checked_at_ms = now_ms
         if not is_read:
@@ -66,5 +68,5 @@ class ConnectionTimes:
         return self._frame_ms > STALLED_FRAME_MS_MAX
 
     def rests(self, idle_ms_max: int, now_ms: int) -> bool:
-        """It has done nothing for that long."""
+        """Whether the client has done nothing for that long."""
         return now_ms - self.active_at_ms > idle_ms_max

@@ -1,32 +1,38 @@
-"""What the Kafka listeners count, and how a scrape tells of it."""
+"""The counters of the Kafka listeners, and their metrics."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_runtime.latencies import Latencies
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 _PREFIX: Final = "odradek_broker_kafka_"
 
 
 class KafkaCounters:
-    """Rises on the event loop alone. Times are in seconds, from the whole request to its answer."""
+    """Counters of all listeners, changed on the event loop alone.
+
+    Latencies are in seconds, from the arrival of the whole request to its response.
+    """
 
     __slots__ = ("closed", "connections", "failures", "latencies", "requests", "throttled_ms")
 
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()  # by api key
         self.latencies: defaultdict[int, Latencies] = defaultdict(Latencies)  # by api key
-        self.closed = 0  # connections that the broker ended for a reason
+        self.closed = 0  # connections that the broker closed for a reason
         self.failures = 0  # requests that ended in an exception: bugs
         self.throttled_ms = 0
         self.connections: Counter[str] = Counter()  # open ones, by address
 
-    def families(self) -> Iterator[Any]:
-        """For prometheus_client."""
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics for prometheus_client."""
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -41,14 +47,14 @@ class KafkaCounters:
         yield requests
         latencies = HistogramMetricFamily(
             f"{_PREFIX}request_latency_seconds",
-            "From the whole request to its answer; long polls wait as they were asked to",
+            "From the arrival of the whole request to its response; long polls wait as requested",
             labels=["request"],
         )
         for key, seen in self.latencies.items():
             latencies.add_metric([ApiKey(key).name.lower()], seen.cumulative(), seen.sum_seconds)
         yield latencies
         for name, doc, value in (
-            ("connections_refused", "Connections ended by the broker for a reason", self.closed),
+            ("connections_refused", "Connections that the broker closed for a reason", self.closed),
             ("request_failures", "Requests that ended in an exception", self.failures),
             ("throttled_seconds", "Waits imposed by quotas", self.throttled_ms / 1000),
         ):

@@ -1,12 +1,12 @@
-"""Bytes of a connection to frames. No frame takes more memory than four times what was received.
+"""Frames out of the bytes of a connection. A frame takes at most four times the memory of the bytes received.
 
-Two ways of receiving. Between frames the bytes go into `scratch`, a buffer that all connections of
-the loop share, because what is in it is taken out before anybody else receives: so an idle
-connection has no buffer at all. Within a frame that did not arrive whole they go straight into the
-frame's own memory, which grows as it fills, never by what the length field says (CVE-2022-34917).
+Bytes are received in two ways. Between frames they go into `scratch`, a buffer that all connections of the loop share:
+each takes its bytes out of it before another one receives, so an idle connection has no buffer at all. Within a frame
+that did not arrive whole they go into the frame's own memory, which grows as it fills, never by what the length field
+says (CVE-2022-34917).
 
-The owner calls `buffer`, fills it, `received`, then `next_frame` as often as it wants to begin
-requests, then `settle`, which moves what is left out of the scratch buffer.
+The owner calls `buffer`, fills it, calls `received`, then `next_frame` as often as it wants to begin requests, then
+`settle`, which moves the remaining bytes out of the scratch buffer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _EMPTY: Final = memoryview(b"")
 
 
 class FrameRefused(Exception):
-    """The length is negative or beyond the limit: nothing that follows can be understood."""
+    """The length is negative or beyond the limit: nothing after it can be decoded."""
 
     def __init__(self, message: str, head: bytes) -> None:
         super().__init__(message)
         self.head = head
-        """The four bytes that were read as a length: another protocol's beginning, maybe."""
+        """The four bytes that were read as a length. They may be the beginning of another protocol."""
 
 
 class FrameAssembler:
-    """The receiving end of one connection. `frame_bytes_max` may be raised at any time."""
+    """Assembles the frames of one connection. `frame_bytes_max` may be raised at any time."""
 
     __slots__ = ("_filled", "_frame", "_head", "_is_own", "_rest", "_scratch", "_size",
                  "frame_bytes_max", "partial_frames")  # fmt: skip
@@ -41,14 +41,14 @@ class FrameAssembler:
     def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._scratch = memoryview(scratch)
-        self._rest = _EMPTY  # received, not looked at
-        self._is_own = False  # whether `_rest` is ours, not in the scratch buffer
+        self._rest = _EMPTY  # received, not yet read
+        self._is_own = False  # whether `_rest` is a copy outside of the scratch buffer
         self._head = b""  # part of a length, 0 to 3 bytes
         self._frame: bytearray | None = None
         self._filled = 0
         self._size = 0
         self.partial_frames = 0
-        """How many frames, so far, did not arrive whole at once."""
+        """The number of frames so far that did not arrive whole at once."""
 
     @property
     def is_mid_frame(self) -> bool:
@@ -57,11 +57,11 @@ class FrameAssembler:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept of bytes received and not handed out."""
+        """The bytes received and not yet returned by `next_frame`."""
         return self._filled if self._frame is not None else len(self._rest) + len(self._head)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Release it before calling anything else."""
+        """Return the buffer for the next bytes, which is never empty. Release it before calling anything else."""
         frame = self._frame
         if frame is not None:
             if self._filled == len(frame):
@@ -74,7 +74,7 @@ class FrameAssembler:
         return self._scratch[kept:]
 
     def received(self, size_bytes: int) -> None:
-        """So many bytes were put into the buffer."""
+        """Note that so many bytes were put into the buffer."""
         if self._frame is not None:
             self._filled += size_bytes
             return
@@ -88,7 +88,7 @@ class FrameAssembler:
             self._is_own = False
 
     def next_frame(self) -> bytearray | None:
-        """The content of the next whole frame, the caller's to keep; FrameRefused if it is none."""
+        """Return the content of the next whole frame, which the caller may keep. Raises FrameRefused."""
         frame = self._frame
         if frame is not None:
             if self._filled < self._size:
@@ -105,7 +105,7 @@ class FrameAssembler:
         return bytearray(rest[SIZE_BYTES:end])
 
     def settle(self) -> None:
-        """Keep what was not taken, outside of the scratch buffer."""
+        """Move the bytes that were not taken out of the scratch buffer."""
         rest = self._rest
         if self._frame is not None or not rest:
             return
@@ -136,7 +136,7 @@ class FrameAssembler:
 
 
 class Resumable(Protocol):
-    """A connection that may be told to read on, or to stop."""
+    """A connection that can pause and resume reading."""
 
     @property
     def owner(self) -> str: ...
@@ -145,12 +145,12 @@ class Resumable(Protocol):
 
 
 class ArrivingBytes:
-    """What large frames that are not whole yet take on all connections together.
+    """The memory of large frames that are not whole yet, on all connections together.
 
-    An owner (`odradek_runtime.budget.shares`) may hold half of it. Beyond that, or when all of it is
-    held, connections in the middle of a large frame stop reading, but for one: of the owner that holds
-    least, the one that holds least, so that small frames and newcomers get through. If it brings less
-    than `SMALL_BYTES` in a second, another one has its turn.
+    An owner (`odradek_runtime.budget.shares`) may hold half of it. Beyond that, or when all of it is held, connections
+    in the middle of a large frame stop reading, except one: of the owner that holds least, the connection that holds
+    least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a second,
+    another one has its turn.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
@@ -167,11 +167,11 @@ class ArrivingBytes:
 
     @property
     def total_bytes(self) -> int:
-        """What is held in all."""
+        """The bytes held in all."""
         return self._shares.total
 
     def may_read(self, connection: Resumable) -> bool:
-        """Whether a connection in the middle of a large frame may go on."""
+        """Whether a connection in the middle of a large frame may read on."""
         owner, _ = self._held[connection]
         shares = self._shares
         if shares.total <= shares.total_max and shares.of(owner) <= shares.owner_max:
@@ -182,14 +182,14 @@ class ArrivingBytes:
         return self._chosen is connection
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
-        """A connection holds so much now."""
+        """Note how many bytes a connection holds."""
         counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
-        known = self._held.get(connection)
-        if known is None:
+        entry = self._held.get(connection)
+        if entry is None:
             if not counted:
                 return
-            known = (connection.owner, 0)
-        owner, before = known
+            entry = (connection.owner, 0)
+        owner, before = entry
         self._shares.give_back(owner, before)
         self._shares.take(owner, counted)
         if counted:
@@ -202,7 +202,7 @@ class ArrivingBytes:
         self._resume()
 
     def rotate(self) -> None:
-        """Give another connection its turn if the present one brings little. Called every second."""
+        """Give another connection its turn if little arrives on the current one. The owner calls this every second."""
         if not self._has_refused or self._chosen is None:
             return
         size_bytes = self._held[self._chosen][1]
@@ -214,7 +214,7 @@ class ArrivingBytes:
         self._resume()
 
     def _choose(self) -> None:
-        waiting = [one for one in self._held if one not in self._slow]
+        waiting = [connection for connection in self._held if connection not in self._slow]
         if not waiting:
             self._slow.clear()
             waiting = list(self._held)
@@ -228,5 +228,5 @@ class ArrivingBytes:
     def _resume(self) -> None:
         if self._has_refused:
             self._has_refused = False
-            for one in tuple(self._held):
-                one.read_on()
+            for connection in tuple(self._held):
+                connection.read_on()

@@ -1,8 +1,8 @@
-"""The Kafka listeners of a broker: ports, who may connect, and the connections that there are.
+"""The Kafka listeners of a broker: their ports, their limits and their open connections.
 
-`KafkaListeners` owns all of them (KAFKA, KAFKA_EXTERNAL, ...): `bind` takes the ports, because the
-registration tells them; `serve` accepts once the broker is ready, until it is cancelled. Every
-asynchronous request runs in its task group; the connections' time limits are checked every second.
+`KafkaListeners` owns all of them (KAFKA, KAFKA_EXTERNAL, ...). `bind` takes the ports early, because the registration
+names them; `serve` accepts connections once the broker is ready, until it is cancelled. Every asynchronous request runs
+in its task group. The connections' time limits are checked every second.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _audit = event_log("odradek_broker.audit")
 def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
     """Raise ListenRefused for a client's listener beyond loopback that is not encrypted itself.
 
-    That the process has a certificate, and that callers must say who they are, is checked for all
-    its listeners together (`odradek_runtime.listeners`).
+    `odradek_runtime.listeners` checks for all listeners of the process together that it has a certificate, and that
+    callers must authenticate.
     """
     for address in settings.listeners:
         if insecure or address.name == REPLICATION or address.is_loopback:
@@ -64,14 +64,14 @@ def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) ->
             )
 
 
-def _tell_unlogged(budget: ClientBudget) -> None:
-    """Say how many refusals no line of the audit log told of, once they have become fewer."""
+def _log_unlogged_refusals(budget: ClientBudget) -> None:
+    """Log how many refusals had no line in the audit log, once they have become fewer."""
     for owner, count in budget.refusals.take_unwritten(monotonic_ms() / 1000):
         _audit.warning("More refusals were not logged", owner=owner, count=count)
 
 
 class KafkaListeners:
-    """See above."""
+    """All Kafka listeners of one broker: their sockets, limits and open connections."""
 
     def __init__(
         self, settings: BrokerSettings, tls: TlsFiles | None, *, tokens: TokenVerifier | None = None
@@ -84,29 +84,29 @@ class KafkaListeners:
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
-        """Take the ports; by listener's name. Raises ListenRefused."""
+        """Take the ports, and return them by the listener's name. Raises ListenRefused."""
         for address in self._settings.listeners:
             if is_kafka_listener(address.name):
                 self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
-        return {name: one.getsockname()[1] for name, one in self._sockets.items()}
+        return {name: socket_.getsockname()[1] for name, socket_ in self._sockets.items()}
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return self.counters.connections.total()
 
     def close(self) -> None:
-        """Give the ports back; harmless after `serve`."""
-        for one in self._sockets.values():
-            one.close()
+        """Release the ports; harmless after `serve`."""
+        for socket_ in self._sockets.values():
+            socket_.close()
 
     async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
-        """Accept until cancelled; `ready` is set when connections are taken.
+        """Accept connections until cancelled; `ready` is set once they are accepted.
 
-        Let `warm_up` go on meanwhile: the first requests are slow otherwise.
+        The caller runs `warm_up` meanwhile: the first requests are slow otherwise.
         """
         async with asyncio.TaskGroup() as tasks:
-            shells = [
+            listeners = [
                 _Listener(
                     address=address,
                     settings=self._settings,
@@ -122,42 +122,42 @@ class KafkaListeners:
             loop = asyncio.get_running_loop()
             servers = [
                 await loop.create_server(
-                    one.new_connection,
-                    sock=self._sockets[one.name],
-                    ssl=self._ssl_context(one.name),
+                    listener.new_connection,
+                    sock=self._sockets[listener.name],
+                    ssl=self._ssl_context(listener.name),
                     ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
-                    if self._settings.security_protocol(one.name).endswith("SSL")
+                    if self._settings.security_protocol(listener.name).endswith("SSL")
                     else None,
                 )
-                for one in shells
+                for listener in listeners
             ]
             if ready is not None:
                 ready.set()
             try:
                 while True:
                     await asyncio.sleep(_CHECK_INTERVAL_S)
-                    for one in shells:
-                        one.check()
+                    for listener in listeners:
+                        listener.check()
                     self.arriving.rotate()
-                    _tell_unlogged(registry.services.budget)
+                    _log_unlogged_refusals(registry.services.budget)
             finally:
                 for server in servers:
                     server.close()
-                for one in shells:
-                    one.close()
+                for listener in listeners:
+                    listener.close()
 
     def _ssl_context(self, name: str) -> ssl.SSLContext | None:
         if not self._settings.security_protocol(name).endswith("SSL"):
             return None
         assert self._tls is not None, "checked by the settings"
-        who_logs_in = self._settings.security_protocol(name).startswith("SASL")
+        uses_sasl = self._settings.security_protocol(name).startswith("SASL")
         return server_context(
-            self._tls, client_auth="none" if who_logs_in else self._settings.ssl_client_auth
+            self._tls, client_auth="none" if uses_sasl else self._settings.ssl_client_auth
         )
 
 
 class _Listener:
-    """One port's connections: implements ConnectionOwner."""
+    """The connections of one port. It implements ConnectionOwner."""
 
     def __init__(
         self,
@@ -187,11 +187,10 @@ class _Listener:
         self._strangers_of: Counter[str] = Counter()
 
     def new_connection(self) -> KafkaConnection:
-        """For the server, one per accepted socket."""
+        """Make the protocol object of an accepted socket."""
         return KafkaConnection(self, self._now_ms())
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
-        """See ConnectionOwner."""
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if peer else "?"
         if is_scarce(transport.get_extra_info("socket").fileno()):
@@ -229,7 +228,7 @@ class _Listener:
         return session
 
     def advice_for(self, protocol: str) -> str:
-        """What this listener is, and where a client of that protocol should go."""
+        """Say what this listener is, and where a client of that protocol should connect instead."""
         services = self.registry.services
         here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
         if protocol == TLS:
@@ -237,21 +236,24 @@ class _Listener:
         if protocol == HTTP:
             return f"{here}: HTTP is served by a gateway (odradek gateway)"
         broker = services.image.brokers.get(services.broker_id)
-        grpc = [x for x in broker.endpoints if is_grpc_listener(x.name)] if broker else []
+        grpc = (
+            [endpoint for endpoint in broker.endpoints if is_grpc_listener(endpoint.name)]
+            if broker
+            else []
+        )
         where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in grpc)
         return f"{here}: the SDK and `odradek` use its gRPC address{f', {where}' if where else ''}"
 
     def _limit(self, name: str, own: int) -> int:
-        """What is set at run time for this broker, or for all; else what the process was told."""
+        """Return a limit as it is set at run time for this broker, or for all; else the process's own setting."""
         services = self.registry.services
         for broker in (str(services.broker_id), ""):
-            told = services.image.config_of(ConfigResourceType.BROKER, broker).get(name)
-            if told is not None:
-                return int(told)
+            value = services.image.config_of(ConfigResourceType.BROKER, broker).get(name)
+            if value is not None:
+                return int(value)
         return own
 
     def logged_in(self, connection: Connection) -> None:
-        """See ConnectionOwner."""
         host = self._strangers.pop(connection, None)
         if host is not None:
             self._strangers_of[host] -= 1
@@ -259,7 +261,6 @@ class _Listener:
                 del self._strangers_of[host]
 
     def closed(self, connection: Connection) -> None:
-        """See ConnectionOwner."""
         self.logged_in(connection)
         host = self._connections.pop(connection, None)
         if host is not None:
@@ -267,18 +268,18 @@ class _Listener:
             if not self._per_host[host]:
                 del self._per_host[host]
 
+    # Any: as in ConnectionOwner.
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See ConnectionOwner."""
         return self._tasks.create_task(work)
 
     def check(self) -> None:
-        """End what is too slow or rests too long."""
+        """Close connections that are too slow or idle for too long."""
         now_ms = self._now_ms()
         for connection in tuple(self._connections):
             connection.check(now_ms)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in tuple(self._connections):
             connection.abort()
 

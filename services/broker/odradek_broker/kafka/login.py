@@ -1,4 +1,4 @@
-"""A step of the login of a connection, in whichever frames its token came (SaslAuthenticate, or raw)."""
+"""One step of a connection's login, whether its token came in a SaslAuthenticate or in a raw frame."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _audit = event_log("odradek_broker.audit")
 async def log_in(
     session: ClientSession, token: bytes, budget: ClientBudget, *, reauth_ms_max: int
 ) -> tuple[bytes, int]:
-    """The answer to a token, and once the login is complete how long it holds, in ms (else 0).
+    """Return the response to a token, and how long the login lasts in ms once it is complete (else 0).
 
-    An address has a share of the proofs that are checked at once, and learns of a failure the later
-    the more often it failed. Raises LoginFailed, of which the audit log was told.
+    An address has a share of the proofs that are checked at once, and the response to a failure is delayed the
+    longer the more often it failed. Raises LoginFailed after it has logged the failure.
     """
     sasl = session.sasl
     assert sasl is not None, session
     try:
         async with budget.proofs.held(owner_of("", session.host), 1):
-            answer = await sasl.step(token)
+            response = await sasl.step(token)
     except LoginFailed as failed:
         now_s = monotonic_ms() / 1000
         user, reason = shortened(failed.user), shortened(str(failed))
@@ -38,6 +38,6 @@ async def log_in(
         await asyncio.sleep(budget.failed_logins.failed(session.host, now_s) / 1000)
         raise
     if not sasl.is_complete:
-        return answer, 0
+        return response, 0
     session.takes_raw_tokens = False
-    return answer, session.logged_in(reauth_ms_max)
+    return response, session.logged_in(reauth_ms_max)

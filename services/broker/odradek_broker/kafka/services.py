@@ -1,10 +1,10 @@
-"""What the handlers of Kafka's requests need of their broker: its ports, in one value."""
+"""The broker's services that handlers of Kafka's requests use, in one value, with the protocols of some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -13,7 +13,6 @@ from odradek_broker.access.quotas import Quotas
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
 from odradek_broker.kafka.requests.topics.metadata_cache import MetadataCache
-from odradek_broker.kafka.unsent_answers import UnsentAnswers
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
@@ -21,9 +20,39 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.budget.client_budget import ClientBudget
 
+UNSENT_BYTES_MAX: Final = 32 << 20
+LEAST_BYTES: Final = 1 << 20
+
+
+class UnsentResponses:
+    """The bytes of responses that clients have not taken yet, on all connections together.
+
+    A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
+    bounded, as it begins nothing more meanwhile. Many slow connections are bounded by this: the more bytes are unsent,
+    the fewer bytes of records go into a new response, down to `LEAST_BYTES`. That is what a connection may leave unsent
+    anyway, and lets the other clients make progress. Connections report when they stop sending and when they resume.
+    """
+
+    __slots__ = ("_bytes_max", "_unsent", "total_bytes")
+
+    def __init__(self, bytes_max: int = UNSENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._unsent: dict[object, int] = {}
+        self.total_bytes = 0
+
+    def hold(self, connection: object, size_bytes: int) -> None:
+        """Note the size of what a connection has not sent."""
+        self.total_bytes += size_bytes - self._unsent.pop(connection, 0)
+        if size_bytes:
+            self._unsent[connection] = size_bytes
+
+    def room_for(self, wanted_bytes: int) -> int:
+        """Return how many bytes of records a response may have."""
+        return min(wanted_bytes, max(self._bytes_max - self.total_bytes, LEAST_BYTES))
+
 
 class Controllers(Protocol):
-    """Calls to the active controller; `cluster.controller_client` has them."""
+    """Calls to the active controller (`cluster.controller_client`)."""
 
     @property
     def active(self) -> ControllerId | None: ...
@@ -35,24 +64,24 @@ class Controllers(Protocol):
 
 
 class ProducerIds(Protocol):
-    """Gives out producer ids."""
+    """Allocates producer ids."""
 
     async def next(self) -> tuple[ErrorCode, ProducerId]: ...
 
 
 class TopicCreation(Protocol):
-    """Creates topics that somebody asked for."""
+    """Creates topics that clients name and that do not exist."""
 
     @property
     def is_enabled(self) -> bool:
-        """auto.create.topics.enable, as it is now."""
+        """The current value of auto.create.topics.enable."""
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create what is missing and wait until the image has it; errors of those that failed."""
+        """Create missing topics and wait until the image has them; return the errors of those that failed."""
 
 
 class LocalLog(NamedTuple):
-    """One partition's log on this broker, as DescribeLogDirs tells of it."""
+    """One partition's log on this broker, as DescribeLogDirs reports it."""
 
     topic_id: TopicId
     partition: int
@@ -60,25 +89,25 @@ class LocalLog(NamedTuple):
 
 
 class LogInventory(Protocol):
-    """What lies in the data directory."""
+    """The contents and the state of the data directory."""
 
     def local_logs(self) -> Sequence[LocalLog]: ...
 
     def disk_bytes(self) -> tuple[int, int]:
-        """(total, usable) of the volume; -1 when unknown."""
+        """Return (total, usable) bytes of the volume; -1 where unknown."""
 
     @property
     def offline_reason(self) -> str:
-        """Why the directory is offline until the broker restarts; "" while it is not."""
+        """The reason why the directory is offline until the broker restarts; "" while it is online."""
 
     @property
     def full_reason(self) -> str:
-        """Why nothing can be written for now (a full disk); "" while writes are taken."""
+        """The reason why writes are refused for now (a full disk); "" while they are accepted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The broker's side of every handler. `groups` is set by who hosts the group coordinator."""
+    """The services of one broker."""
 
     settings: BrokerSettings
     broker_id: BrokerId
@@ -86,18 +115,18 @@ class Services:
     partitions: PartitionService
     controllers: Controllers
     producer_ids: ProducerIds
-    topic_creation: TopicCreation | None = None  # None: nothing is created unasked
+    topic_creation: TopicCreation | None = None  # None: topics are created by CreateTopics alone
     inventory: LogInventory | None = None
     authorizer: Authorizer = field(default_factory=EverybodyMay)
     quotas: Quotas = field(default_factory=Quotas)
     budget: ClientBudget = field(default_factory=ClientBudget)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
-    unsent: UnsentAnswers = field(default_factory=UnsentAnswers)
+    unsent: UnsentResponses = field(default_factory=UnsentResponses)
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
     groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as this broker knows it now."""
+        """The current metadata image."""
         return self.partitions.image

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from odradek_broker.kafka.answer_writer import AnswerWriter
+from odradek_broker.kafka.response_line import ResponseWriter
 from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.storage import DiskStorage
 
@@ -51,8 +51,8 @@ class Ends:
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
 
-    def writer(self, transport: RecordingTransport) -> AnswerWriter:
-        return AnswerWriter(cast("asyncio.Transport", transport))
+    def writer(self, transport: RecordingTransport) -> ResponseWriter:
+        return ResponseWriter(cast("asyncio.Transport", transport))
 
     def arrived(self) -> bytes:
         """What went past the transport."""

@@ -1,0 +1,185 @@
+"""The requests of a connection in progress, in order of arrival: their responses are sent in the same order.
+
+While the transport has nothing queued, responses go to the socket at once, and slices of files by sendfile(2), from
+the page cache without a copy through this process. From the first byte that the socket does not take, everything goes
+through the transport, so that bytes stay in order and the transport's back-pressure applies. With TLS, and without a
+socket, everything always goes through the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from time import perf_counter
+from types import coroutine
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from odradek_broker.kafka.registry import Handler, Response
+from odradek_broker.kafka.request import AnyRequest
+from odradek_broker.log.file_slice import FileSlice
+from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.frames import RequestHeader, response_head
+from odradek_protocol.primitives import ByteBuffer
+
+ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
+T = TypeVar("T")
+JOINED_BYTES_MAX: Final = 4096
+
+
+class Slot:
+    """The place of one request in the line. Only the connection and the request's own task write it."""
+
+    __slots__ = (
+        "began",
+        "buffers",
+        "handler",
+        "header",
+        "is_unordered",
+        "request",
+        "seconds",
+        "work",
+    )
+
+    def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
+        self.header = header
+        self.handler = handler
+        self.request: AnyRequest | None = None
+        self.is_unordered = False  # no request after it begins before it has its response
+        self.buffers: list[ResponseBuffer] | None = None  # None: there is no response yet
+        self.work: asyncio.Future[None] | asyncio.Future[Response] | None = None
+        self.began = 0.0
+        self.seconds = 0.0
+
+
+class ResponseLine:
+    """The slots of one connection. The connection reads and appends to `slots`; only the line removes from it."""
+
+    __slots__ = ("_writer", "slots")
+
+    def __init__(self) -> None:
+        self.slots: deque[Slot] = deque()
+        self._writer: ResponseWriter | None = None
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """Take the transport, on which responses can be sent from now on."""
+        self._writer = ResponseWriter(transport)
+
+    def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
+        """Put the response of a request, without its head, into its slot; `size_bytes` is its size in all."""
+        header = slot.header
+        head = response_head(
+            ApiKey(header.api_key), header.version, header.correlation_id, size_bytes
+        )
+        slot.buffers = [head, *cast("Iterable[ResponseBuffer]", buffers)]
+        # A response that waits in line must not refer to files: they may be truncated before its turn.
+        if slot is not self.slots[0]:
+            slot.buffers = [
+                buffer.read() if isinstance(buffer, FileSlice) else buffer
+                for buffer in slot.buffers
+            ]
+
+    def flush(self) -> bool:
+        """Send the responses at the head of the line; return whether there were any.
+
+        Raises:
+            OSError: a file no longer holds what it held.
+        """
+        slots = self.slots
+        ready: list[ResponseBuffer] = []
+        while slots and slots[0].buffers is not None:
+            ready.extend(slots.popleft().buffers or ())
+        if not ready or self._writer is None:
+            return False
+        self._writer.write(ready)
+        return True
+
+    def drop(self) -> None:
+        """Cancel all requests: the client has disconnected."""
+        for slot in self.slots:
+            if slot.work is not None:
+                slot.work.cancel()
+        self.slots.clear()
+
+
+class ResponseWriter:
+    """Writes the responses of one connection, past its transport where that is possible."""
+
+    __slots__ = ("_socket_fd", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._socket_fd = -1
+        plain_socket = transport.get_extra_info("socket")
+        if plain_socket is not None and transport.get_extra_info("ssl_object") is None:
+            self._socket_fd = plain_socket.fileno()
+
+    def write(self, buffers: Sequence[ResponseBuffer]) -> None:
+        """Write all buffers, in order. Raises OSError if a file no longer holds what it held."""
+        plain = [buffer for buffer in buffers if not isinstance(buffer, FileSlice)]
+        if len(plain) < len(buffers):
+            plain = self._write_past_the_transport(buffers)
+        if len(plain) == 2 and len(plain[1]) < JOINED_BYTES_MAX:
+            self._transport.write(b"".join(plain))
+        elif plain:
+            self._transport.writelines(plain)
+
+    def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
+        """Write what the socket takes; return the rest, read from its files, for the transport."""
+        transport = self._transport
+        is_free = (
+            self._socket_fd >= 0
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        )
+        rest: list[ByteBuffer] = []
+        for buffer in buffers:
+            sent = self._send(buffer) if is_free else 0
+            if sent < len(buffer):
+                is_free = False
+                rest.append(
+                    buffer.read(sent)
+                    if isinstance(buffer, FileSlice)
+                    else memoryview(buffer)[sent:]
+                )
+        return rest
+
+    def _send(self, buffer: ResponseBuffer) -> int:
+        if isinstance(buffer, FileSlice):
+            try:
+                return buffer.send(self._socket_fd)
+            except ConnectionError:
+                return 0  # the transport will meet the same error and report it
+        try:
+            return os.write(self._socket_fd, buffer)
+        except (BlockingIOError, ConnectionError):
+            return 0
+
+
+# Any: what a coroutine yields to its event loop and is sent back is the loop's own business.
+@coroutine
+def timed(steps: Coroutine[Any, Any, T], slot: Slot) -> Generator[Any, Any, T]:
+    """Run a coroutine, and add the seconds that it keeps the event loop busy to the slot's.
+
+    The time that the coroutine waits between its steps does not count.
+    """
+    sent: object = None
+    thrown: BaseException | None = None
+    while True:
+        began = perf_counter()
+        try:
+            waits_for = steps.send(sent) if thrown is None else steps.throw(thrown)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            slot.seconds += perf_counter() - began
+        sent = thrown = None
+        try:
+            sent = yield waits_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:
+            thrown = error
