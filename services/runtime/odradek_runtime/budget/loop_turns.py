@@ -2,9 +2,11 @@
 
 Work whose size a client chooses (decoding, answering or encoding thousands of items) never runs in
 one piece. It asks its `Pace` after each item; after `SLICE_S` of the loop the pace lets it wait for
-its next turn. One piece of all long work runs in each iteration of the loop, so what everybody else
-waits for it is one slice, however many clients send long requests. Whose piece is next is decided
-by `turn_order`. Nobody is slowed down while nobody else waits: it is an order, not a rate.
+its next turn. One piece of all long work runs at a time, and `ITERATIONS_BETWEEN` iterations of the
+loop lie between two pieces: a short request takes several iterations (its bytes arrive, a thread
+writes them, the response leaves), and waits for about one slice in all of them together, however
+many clients send long requests. Whose piece is next is decided by `turn_order`. Nobody is slowed
+down while nobody else waits: it is an order, not a rate.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Final, TypeVar
 from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
+ITERATIONS_BETWEEN: Final = 12
 PIECE_S_MAX: Final = 0.1  # counted for a piece at most: work may wait for others within one
 
 
@@ -26,6 +29,7 @@ class LoopTurns:
     def __init__(self) -> None:
         self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
         self._is_giving = False
+        self._iterations_left = 0
 
     def pace(self, owner: str) -> Pace:
         """For one piece of long work of that owner, which runs already."""
@@ -46,6 +50,12 @@ class LoopTurns:
         self._order.spent(owner, min(seconds, PIECE_S_MAX))
 
     def _give(self) -> None:
+        if self._iterations_left > 0:
+            # An iteration in which nobody else has work takes some microseconds.
+            self._iterations_left -= 1
+            asyncio.get_running_loop().call_soon(self._give)
+            return
+        self._iterations_left = ITERATIONS_BETWEEN
         while (ticket := self._order.next()) is not None:
             if not ticket.done():  # who was cancelled waits no more
                 ticket.set_result(None)
