@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 
-PRODUCE_PARTITIONS_MAX: Final = 20_000
+PRODUCE_PARTITIONS_MAX: Final = 10_000
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`

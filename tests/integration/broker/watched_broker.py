@@ -2,7 +2,8 @@
 
 CPU time, so that a busy machine does not matter. Each callback that took `HELD_S_MIN` or more is a
 line of the file that HELD_FILE names: the seconds, those of them that Python's garbage collector
-took, and what ran, with tabs between.
+took, and what ran, with tabs between: the callback, or, of a longer one, the functions that a look
+each `LOOK_S` of CPU time found at work.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ import asyncio
 import gc
 import os
 import runpy
+import signal
+from collections import Counter
 from time import thread_time
+from types import FrameType
 from typing import Any, Final
 
 HELD_S_MIN: Final = 0.002
 HELD_FILE: Final = "HELD_FILE"
+LOOK_S: Final = 0.004
+LONG_S: Final = 0.010
+_FRAMES_MAX: Final = 4
 
 
 def _plant() -> None:
@@ -36,21 +43,40 @@ def _plant() -> None:
         else:
             collecting += thread_time() - began_collecting
 
+    began, seen = 0.0, Counter[str]()
+
+    def look(_: int, frame: FrameType | None) -> None:
+        if thread_time() - began >= LONG_S:
+            seen[_stack(frame)] += 1
+
     def run(self: Any) -> None:
-        nonlocal collecting
+        nonlocal collecting, began
         collecting = 0.0
+        seen.clear()
         began = thread_time()
         original(self)
         seconds = thread_time() - began
         if seconds >= HELD_S_MIN:
             what = " ".join(repr(self).split())
+            if seen:
+                what = " | ".join(stack for stack, _ in seen.most_common(2))
             os.write(held, f"{seconds:.6f}\t{collecting:.6f}\t{what:.300}\n".encode())
 
     gc.callbacks.append(collected)
+    signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LOOK_S, LOOK_S)
 
     asyncio.Handle._run = run  # type: ignore[method-assign]
     asyncio.TimerHandle._run = run  # type: ignore[method-assign]
     lifecycle._loop_factory = lambda: asyncio.new_event_loop  # uvloop's handles cannot be watched
+
+
+def _stack(frame: FrameType | None) -> str:
+    names: list[str] = []
+    while frame is not None and len(names) < _FRAMES_MAX:
+        names.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(names)
 
 
 if __name__ == "__main__":

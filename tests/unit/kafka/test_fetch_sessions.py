@@ -16,6 +16,7 @@ from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from odradek_protocol.kafka.request_decoding import all_steps
 from tests.unit.kafka.wire_client import WireClient, listening
 
 ORDERS = TopicName("orders")
@@ -202,3 +203,40 @@ async def test_on_the_wire_an_unchanged_partition_is_not_told_again() -> None:
         assert bytes(third.responses[0].partitions[0].records) == b"batch"
         wrong = await fetch(client, first.session_id, 2)
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_session_that_is_dropped_while_it_is_made_leaves_nothing() -> None:
+    """A long request is taken in over several turns; others run between them."""
+    sessions = FetchSessions(sessions_max=1)
+    steps = sessions.begin_steps(
+        request(0, 0, dict.fromkeys(range(300), 0)),
+        principal="a",
+        owner="a",
+        uses_ids=False,
+        now_ms=0,
+    )
+    while not sessions.shares.of("a"):
+        next(steps)
+    begin(sessions, request(0, 0, {0: 0}), who="b", now_ms=2 * REST_MS_MIN)
+    assert all_steps(steps).session is None
+    assert sessions.shares.of("a") == 0
+    assert sessions.shares.of("b") == PARTITION
+
+
+def test_a_session_that_is_made_counts_from_its_first_step() -> None:
+    sessions = FetchSessions(owner_bytes_max=500 * PARTITION, bytes_max=1000 * PARTITION)
+    wanted = request(0, 0, dict.fromkeys(range(300), 0))
+    begun = [
+        sessions.begin_steps(wanted, principal="a", owner="a", uses_ids=False, now_ms=0)
+        for _ in range(2)
+    ]
+    ended = {}
+    while len(ended) < len(begun):
+        for number, steps in enumerate(begun):
+            if number not in ended:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    ended[number] = done.value
+    assert [one.session is not None for one in ended.values()].count(True) == 1
+    assert sessions.shares.of("a") == 300 * PARTITION

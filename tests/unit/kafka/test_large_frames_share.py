@@ -21,9 +21,14 @@ class Sender:
         self.arriving = arriving
         self.owner = owner
         self.held = 0
+        self.is_closed = False
 
     def read_on(self) -> None:
         self.arriving.hold(self, self.held)
+
+    def give_up(self, reason: str) -> None:
+        self.ends()
+        self.is_closed = True
 
     def brings(self, size_bytes: int) -> bool:
         """Send as much if it is read; whether it was."""
@@ -44,11 +49,24 @@ def test_one_owner_leaves_room_for_the_frames_of_others() -> None:
     for one in greedy:
         while one.held < 90 * MIB and one.brings(MIB):
             pass
-    assert arriving.total_bytes < 224 * MIB + MIB, "half, and one frame that goes on"
+    assert arriving.total_bytes < 32 * MIB + 91 * MIB, "a share, and one frame that goes on"
     honest = Sender(arriving, "alice")
     for _ in range(32):
         assert honest.brings(MIB)
     honest.ends()
+
+
+def test_frames_that_stop_in_the_middle_do_not_add_up() -> None:
+    """One after the other goes on to 90 MiB and drips from there."""
+    arriving = ArrivingBytes(256 * MIB)
+    greedy = [Sender(arriving, "mallory") for _ in range(20)]
+    for _ in range(60):
+        for one in greedy:
+            while not one.is_closed and one.held < 90 * MIB and one.brings(MIB):
+                pass
+        arriving.rotate()
+        assert arriving.total_bytes <= 32 * MIB + 91 * MIB
+    assert sum(one.is_closed for one in greedy) > 10
 
 
 def test_a_newcomer_of_the_same_owner_gets_through_a_pool_full_of_idle_frames() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from odradek_protocol.identity import NO_TOPIC_ID, TopicId, TopicName
 from odradek_protocol.kafka import fetch, produce
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.leader_hints import CurrentLeader, NodeEndpoint
-from odradek_protocol.primitives import Malformed
+from odradek_protocol.kafka.request_decoding import all_steps
+from odradek_protocol.primitives import Malformed, write_uvarint
 from tests.unit.kafka.foreign_messages import foreign_bytes, foreign_class, some
 
 PRODUCE = range(SUPPORTED[ApiKey.PRODUCE].lowest, SUPPORTED[ApiKey.PRODUCE].highest + 1)
@@ -180,6 +182,34 @@ def test_what_is_cut_or_too_long_is_malformed(key: ApiKey, decode: Any) -> None:
                 decode(version, memoryview(data[:end]))
         with pytest.raises(Malformed):
             decode(version, memoryview(data + b"\0"))
+
+
+def test_produce_requests_of_many_partitions_are_taken_apart_in_steps() -> None:
+    topic = struct.pack(">h", 6) + b"orders"
+    partitions = b"".join(struct.pack(">iii", n, 1, 0)[:9] for n in range(1000))
+    body = struct.pack(">hhii", -1, 1, 1000, 1) + topic + struct.pack(">i", 1000) + partitions
+    steps = produce.decode_produce_steps(7, memoryview(body))
+    for _ in range(1000 // produce.PARTITIONS_A_STEP):
+        next(steps)
+    decoded = all_steps(steps)
+    assert decoded == produce.decode_produce(7, memoryview(body))
+    assert len(decoded.topics[0].partitions) == 1000
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_topics_without_partitions_are_counted(flexible: bool) -> None:
+    """A frame of 100 MiB may hold 17 million of them."""
+    count = produce.PARTITIONS_MAX + 1
+    if flexible:
+        head = b"\0" + struct.pack(">hi", 1, 1000)
+        many = bytearray()
+        write_uvarint(many, count + 1)
+        body = head + bytes(many) + b"\2t\1\0" * count + b"\0"
+    else:
+        head = struct.pack(">hhi", -1, 1, 1000)
+        body = head + struct.pack(">i", count) + struct.pack(">hci", 1, b"t", 0) * count
+    with pytest.raises(Malformed, match="more than"):
+        produce.decode_produce(9 if flexible else 7, memoryview(body))
 
 
 def test_no_bytes_do_anything_but_decode_or_be_refused() -> None:

@@ -21,7 +21,7 @@ from odradek_protocol.kafka.leader_hints import (
     write_current_leader,
     write_node_endpoints,
 )
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX, all_steps
 from odradek_protocol.primitives import (
     ByteBuffer,
     Malformed,
@@ -126,8 +126,13 @@ class TopicData(NamedTuple):
 
 def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
     """The message of a Fetch request, which must fill `body`. Raises Malformed."""
+    return all_steps(decode_fetch_steps(version, body))
+
+
+def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, FetchRequest]:
+    """Like `decode_fetch`, with a step after every `PARTITIONS_A_STEP` topics and partitions."""
     try:
-        return _Reader(version, body).request()
+        return (yield from _Reader(version, body).request())
     except (struct.error, IndexError):
         raise Malformed(f"FetchRequest {version}: the bytes end within a field") from None
 
@@ -135,7 +140,7 @@ def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
 class _Reader:
     """Walks over one request."""
 
-    __slots__ = ("_at", "_body", "_flexible", "_left", "_version")
+    __slots__ = ("_at", "_body", "_flexible", "_left", "_since_step", "_version")
 
     def __init__(self, version: int, body: ByteBuffer) -> None:
         self._version = version
@@ -143,8 +148,9 @@ class _Reader:
         self._body = body
         self._at = 0
         self._left = PARTITIONS_MAX
+        self._since_step = 0
 
-    def request(self) -> FetchRequest:
+    def request(self) -> Generator[None, None, FetchRequest]:
         version = self._version
         replica_id = -1
         if version < WITH_REPLICA_STATE:
@@ -158,10 +164,18 @@ class _Reader:
         if version >= WITH_SESSIONS:
             session_id, session_epoch = _SESSION.unpack_from(self._body, self._at)
             self._at += _SESSION.size
-        topics = [self._topic() for _ in range(self._count(6))]
+        topics = []
+        for _ in range(self._count(6)):
+            topics.append((yield from self._topic()))
+            if self._since_step >= PARTITIONS_A_STEP:
+                self._since_step = 0
+                yield
         forgotten = []
         if version >= WITH_SESSIONS:
-            forgotten = [self._forgotten() for _ in range(self._count(6))]
+            for number in range(1, self._count(6) + 1):
+                forgotten.append(self._forgotten())
+                if not number % PARTITIONS_A_STEP:
+                    yield
         rack = ""
         if version >= WITH_RACKS:
             rack = self._string(STRING_BYTES_MAX)
@@ -184,11 +198,16 @@ class _Reader:
             rack=rack,
         )
 
-    def _topic(self) -> FetchTopic:
+    def _topic(self) -> Generator[None, None, FetchTopic]:
         name, topic_id = self._topic_name()
-        partitions = []
+        partitions: list[FetchPartition] = []
         version = self._version
+        self._since_step += 1
         for _ in range(self._count(16)):
+            self._since_step += 1
+            if self._since_step >= PARTITIONS_A_STEP:
+                self._since_step = 0
+                yield
             epoch = last_epoch = log_start = -1
             if version >= FLEXIBLE:
                 index, epoch, offset, last_epoch, log_start, bytes_max = self._take(">iiqiqi", 32)
@@ -279,12 +298,7 @@ def encode_fetch_response(
         session_id=session_id,
         endpoints=endpoints,
     )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            encoded: tuple[list[Sized], int] = done.value
-            return encoded
+    return all_steps(steps)
 
 
 def encode_fetch_steps(
@@ -299,7 +313,7 @@ def encode_fetch_steps(
     """Like `encode_fetch_response`, with a step after every `PARTITIONS_A_STEP` partitions."""
     flexible = version >= FLEXIBLE
     buffers: list[Sized] = []
-    size = 0
+    size = since_step = 0
     out = bytearray(_INT32.pack(throttle_ms))
     if version >= WITH_SESSIONS:
         out += struct.pack(">hi", error_code, session_id)
@@ -312,8 +326,10 @@ def encode_fetch_steps(
         else:
             write_string(out, topic.name)
         _write_count(out, len(topic.partitions), flexible)
-        for number, one in enumerate(topic.partitions, 1):
-            if not number % PARTITIONS_A_STEP:
+        for one in topic.partitions:
+            since_step += 1
+            if since_step >= PARTITIONS_A_STEP:
+                since_step = 0
                 yield
             _write_partition(out, version, one)
             if one.size_bytes:

@@ -9,7 +9,7 @@ has is in ProduceRequest.json and ProduceResponse.json: 9 is flexible, 8 has mes
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
@@ -21,7 +21,7 @@ from odradek_protocol.kafka.leader_hints import (
     write_current_leader,
     write_node_endpoints,
 )
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX, all_steps
 from odradek_protocol.primitives import (
     Malformed,
     read_uvarint,
@@ -35,10 +35,13 @@ WITH_MESSAGES: Final = 8
 WITH_LEADERS: Final = 10
 WITH_TOPIC_IDS: Final = 13
 PARTITIONS_MAX: Final = ITEMS_MAX
+PARTITIONS_A_STEP: Final = 256
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
+_ACKS_TIMEOUT_COUNT: Final = struct.Struct(">hii")
+_INDEX_SIZE: Final = struct.Struct(">ii")
 _ANSWER: Final = struct.Struct(">ihqqq")
 _ANSWER_V3: Final = struct.Struct(">ihqq")
 
@@ -97,111 +100,136 @@ class TopicResponse(NamedTuple):
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     """The message of a Produce request, which must fill `body`. Raises Malformed."""
+    return all_steps(decode_produce_steps(version, body))
+
+
+def decode_produce_steps(version: int, body: memoryview) -> Generator[None, None, ProduceRequest]:
+    """Like `decode_produce`, with a step after every `PARTITIONS_A_STEP` topics and partitions."""
+    return _decode_flexible(version, body) if version >= FLEXIBLE else _decode_plain(version, body)
+
+
+def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, ProduceRequest]:
     try:
-        if version >= FLEXIBLE:
-            return _decode_flexible(body, with_ids=version >= WITH_TOPIC_IDS)
-        return _decode_plain(body)
+        end = len(body)
+        length, at = read_uvarint(body, 0)
+        transactional_id = None
+        if length:
+            stop = at + length - 1
+            if stop > end or length > STRING_BYTES_MAX:
+                raise Malformed(f"a transactional id of {length - 1} bytes")
+            transactional_id = str(body[at:stop], "utf-8")
+            at = stop
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
+        topic_count, at = read_uvarint(body, at + 6)
+        topics: list[ProduceTopic] = []
+        left = PARTITIONS_MAX - topic_count
+        since_step = 0
+        for _ in range(_checked(topic_count - 1, end - at, 3)):
+            if since_step >= PARTITIONS_A_STEP:
+                since_step = 0
+                yield
+            name, topic_id = None, NO_TOPIC_ID
+            if version >= WITH_TOPIC_IDS:
+                topic_id = TopicId(bytes(body[at : at + 16]))
+                at += 16
+            else:
+                length, at = read_uvarint(body, at)
+                stop = at + length - 1
+                if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX + 1:
+                    raise Malformed(f"a topic's name of {length - 1} bytes")
+                name = TopicName(str(body[at:stop], "utf-8"))
+                at = stop
+            partition_count, at = read_uvarint(body, at)
+            left -= partition_count
+            if left < 0:
+                raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
+            partitions = []
+            for _ in range(_checked(partition_count - 1, end - at, 6)):
+                since_step += 1
+                if since_step >= PARTITIONS_A_STEP:
+                    since_step = 0
+                    yield
+                (index,) = _INT32.unpack_from(body, at)
+                size, at = read_uvarint(body, at + 4)
+                if size:
+                    stop = at + size - 1
+                    if stop > end:
+                        raise Malformed(f"records of {size - 1} bytes, {end - at} are left")
+                    partitions.append(ProducePartition(index, body[at:stop]))
+                    at = stop
+                else:
+                    partitions.append(ProducePartition(index, None))
+                at = at + 1 if body[at] == 0 else _skip_tags(body, at)
+            at = at + 1 if body[at] == 0 else _skip_tags(body, at)
+            topics.append(ProduceTopic(name, topic_id, partitions))
+            since_step += 1
+        at = at + 1 if body[at] == 0 else _skip_tags(body, at)
+        if at != end:
+            raise Malformed(f"the message ends at {at} of {end} bytes")
+        return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except (struct.error, IndexError):
         raise Malformed(f"ProduceRequest {version}: the bytes end within a field") from None
     except UnicodeDecodeError:
         raise Malformed(f"ProduceRequest {version}: a string is not UTF-8") from None
 
 
-def _decode_flexible(body: memoryview, *, with_ids: bool) -> ProduceRequest:
-    end = len(body)
-    length, at = read_uvarint(body, 0)
-    transactional_id = None
-    if length:
-        stop = at + length - 1
-        if stop > end or length > STRING_BYTES_MAX:
-            raise Malformed(f"a transactional id of {length - 1} bytes")
-        transactional_id = str(body[at:stop], "utf-8")
-        at = stop
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
-    topic_count, at = read_uvarint(body, at + 6)
-    topics: list[ProduceTopic] = []
-    left = PARTITIONS_MAX
-    for _ in range(_checked(topic_count - 1, end - at, 3)):
-        name, topic_id = None, NO_TOPIC_ID
-        if with_ids:
-            topic_id = TopicId(bytes(body[at : at + 16]))
-            at += 16
-        else:
-            length, at = read_uvarint(body, at)
-            stop = at + length - 1
-            if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX + 1:
-                raise Malformed(f"a topic's name of {length - 1} bytes")
-            name = TopicName(str(body[at:stop], "utf-8"))
+def _decode_plain(version: int, body: memoryview) -> Generator[None, None, ProduceRequest]:
+    try:
+        end = len(body)
+        (length,) = _INT16.unpack_from(body, 0)
+        at = 2
+        transactional_id = None
+        if length != -1:
+            stop = at + length
+            if not at <= stop <= end:
+                raise Malformed(f"a transactional id of {length} bytes")
+            transactional_id = str(body[at:stop], "utf-8")
             at = stop
-        partition_count, at = read_uvarint(body, at)
-        left -= partition_count
-        if left < 0:
-            raise Malformed(f"more than {PARTITIONS_MAX} partitions in a request")
-        partitions = []
-        for _ in range(_checked(partition_count - 1, end - at, 6)):
-            (index,) = _INT32.unpack_from(body, at)
-            size, at = read_uvarint(body, at + 4)
-            if size:
-                stop = at + size - 1
-                if stop > end:
-                    raise Malformed(f"records of {size - 1} bytes, {end - at} are left")
+        acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, at)
+        at += 10
+        topics: list[ProduceTopic] = []
+        left = PARTITIONS_MAX - topic_count
+        since_step = 0
+        for _ in range(_checked(topic_count, end - at, 6)):
+            if since_step >= PARTITIONS_A_STEP:
+                since_step = 0
+                yield
+            (length,) = _INT16.unpack_from(body, at)
+            at += 2
+            stop = at + length
+            if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX:
+                raise Malformed(f"a topic's name of {length} bytes")
+            name = TopicName(str(body[at:stop], "utf-8"))
+            (partition_count,) = _INT32.unpack_from(body, stop)
+            at = stop + 4
+            left -= partition_count
+            if left < 0:
+                raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
+            partitions = []
+            for _ in range(_checked(partition_count, end - at, 8)):
+                since_step += 1
+                if since_step >= PARTITIONS_A_STEP:
+                    since_step = 0
+                    yield
+                index, size = _INDEX_SIZE.unpack_from(body, at)
+                at += 8
+                if size == -1:
+                    partitions.append(ProducePartition(index, None))
+                    continue
+                stop = at + size
+                if not at <= stop <= end:
+                    raise Malformed(f"records of {size} bytes, {end - at} are left")
                 partitions.append(ProducePartition(index, body[at:stop]))
                 at = stop
-            else:
-                partitions.append(ProducePartition(index, None))
-            at = at + 1 if body[at] == 0 else _skip_tags(body, at)
-        at = at + 1 if body[at] == 0 else _skip_tags(body, at)
-        topics.append(ProduceTopic(name, topic_id, partitions))
-    at = at + 1 if body[at] == 0 else _skip_tags(body, at)
-    if at != end:
-        raise Malformed(f"the message ends at {at} of {end} bytes")
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-
-def _decode_plain(body: memoryview) -> ProduceRequest:
-    end = len(body)
-    (length,) = _INT16.unpack_from(body, 0)
-    at = 2
-    transactional_id = None
-    if length != -1:
-        stop = at + length
-        if not at <= stop <= end:
-            raise Malformed(f"a transactional id of {length} bytes")
-        transactional_id = str(body[at:stop], "utf-8")
-        at = stop
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
-    (topic_count,) = _INT32.unpack_from(body, at + 6)
-    at += 10
-    topics: list[ProduceTopic] = []
-    left = PARTITIONS_MAX
-    for _ in range(_checked(topic_count, end - at, 6)):
-        (length,) = _INT16.unpack_from(body, at)
-        at += 2
-        stop = at + length
-        if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX:
-            raise Malformed(f"a topic's name of {length} bytes")
-        name = TopicName(str(body[at:stop], "utf-8"))
-        (partition_count,) = _INT32.unpack_from(body, stop)
-        at = stop + 4
-        left -= partition_count
-        if left < 0:
-            raise Malformed(f"more than {PARTITIONS_MAX} partitions in a request")
-        partitions = []
-        for _ in range(_checked(partition_count, end - at, 8)):
-            index, size = struct.unpack_from(">ii", body, at)
-            at += 8
-            if size == -1:
-                partitions.append(ProducePartition(index, None))
-                continue
-            stop = at + size
-            if not at <= stop <= end:
-                raise Malformed(f"records of {size} bytes, {end - at} are left")
-            partitions.append(ProducePartition(index, body[at:stop]))
-            at = stop
-        topics.append(ProduceTopic(name, NO_TOPIC_ID, partitions))
-    if at != end:
-        raise Malformed(f"the message ends at {at} of {end} bytes")
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+            topics.append(ProduceTopic(name, NO_TOPIC_ID, partitions))
+            since_step += 1
+        if at != end:
+            raise Malformed(f"the message ends at {at} of {end} bytes")
+        return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    except (struct.error, IndexError):
+        raise Malformed(f"ProduceRequest {version}: the bytes end within a field") from None
+    except UnicodeDecodeError:
+        raise Malformed(f"ProduceRequest {version}: a string is not UTF-8") from None
 
 
 def encode_produce_response(
@@ -211,14 +239,28 @@ def encode_produce_response(
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """The message of a Produce response; `endpoints` of the leaders named in the answers."""
+    """The message of a Produce response; `endpoints` of the leaders named in it."""
+    steps = encode_produce_steps(version, topics, throttle_ms=throttle_ms, endpoints=endpoints)
+    return all_steps(steps)
+
+
+def encode_produce_steps(
+    version: int,
+    topics: Sequence[TopicResponse],
+    *,
+    throttle_ms: int,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Generator[None, None, bytearray]:
+    """Like `encode_produce_response`, with a step after every `PARTITIONS_A_STEP` partitions."""
     out = bytearray()
+    since_step = 0
     flexible = version >= FLEXIBLE
     if flexible:
         write_uvarint(out, len(topics) + 1)
     else:
         out += _INT32.pack(len(topics))
     for topic in topics:
+        since_step += 1
         if version >= WITH_TOPIC_IDS:
             out += topic.topic_id
         elif flexible:
@@ -230,6 +272,10 @@ def encode_produce_response(
         else:
             out += _INT32.pack(len(topic.partitions))
         for one in topic.partitions:
+            since_step += 1
+            if since_step >= PARTITIONS_A_STEP:
+                since_step = 0
+                yield
             if version >= 5:
                 out += _ANSWER.pack(*one[:5])
             else:

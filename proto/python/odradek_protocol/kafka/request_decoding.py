@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
 from odradek_protocol.kafka.api_keys import ApiKey, is_flexible
 from odradek_protocol.kafka.messages import MESSAGES, Message
 from odradek_protocol.primitives import ByteBuffer, Malformed, read_uvarint
 
-ITEMS_MAX: Final = 20_000
+T = TypeVar("T")
+ITEMS_MAX: Final = 10_000
+"""Clients split what is larger, or never have it: 4,000 partitions is what Kafka recommends for a broker."""
 STRING_BYTES_MAX: Final = 32_767
 TRAILING_BYTES_MAX: Final = 8
 RequestDecoder = Callable[[ByteBuffer], Message]
@@ -54,6 +56,16 @@ _ANSWERS_LONG_NAMES: Final = frozenset(
     }
 )
 _UNDERRUN: Final = (struct.error, IndexError)
+
+
+def all_steps(steps: Generator[None, None, T]) -> T:
+    """What a generator of steps returns, without a pause between the steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 _decoders: dict[tuple[ApiKey, int], RequestDecoder] = {}

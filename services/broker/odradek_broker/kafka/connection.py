@@ -20,7 +20,7 @@ the connection; errors in a request are codes in its response. A lost connection
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Generator
 from time import perf_counter
 from typing import Any, Final, cast
 
@@ -198,6 +198,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._is_closing:
             self._regulate()
 
+    def give_up(self, reason: str) -> None:
+        """Close; what is held of a frame is free when the connection is lost."""
+        if not self._is_closing:
+            self._close(reason)
+
     def _begin(self, frame: bytearray) -> None:
         session = self._session
         assert session is not None
@@ -222,14 +227,33 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
                 raise CloseConnection("the login has expired")
             slot = Slot(header, handler)
-            if len(frame) >= LONG_REQUEST_BYTES_MIN and handler.key != ApiKey.PRODUCE:
-                self._begin_long(slot, handler, view[header.body :])
+            body = view[header.body :]
+            if len(frame) < LONG_REQUEST_BYTES_MIN:
+                message = handler.decode(header.version, body)
+            elif handler.key != ApiKey.PRODUCE:
+                if len(body) > REQUEST_BYTES_MAX:
+                    raise CloseConnection(
+                        f"a {handler.key.name} request of {len(body)} bytes,"
+                        f" at most {REQUEST_BYTES_MAX}"
+                    )
+                self._begin_long(slot, handler, body)
                 return
+            else:
+                # Most bytes of a Produce are records, which nobody decodes here: it is long only if
+                # it names many partitions.
+                decoding = handler.decode_in_steps(header.version, body)
+                try:
+                    next(decoding)
+                except StopIteration as done:
+                    message = done.value
+                else:
+                    self._begin_long(slot, handler, body, decoding)
+                    return
             request = slot.request = Request(
                 key=handler.key,
                 version=header.version,
                 client_id=header.client_id,
-                message=handler.decode(header.version, view[header.body :]),
+                message=message,
                 session=session,
                 services=self._owner.registry.services,
             )
@@ -277,17 +301,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
             result = timed(result, slot)
         slot.work = self._owner.spawn(self._finish(slot, result))
 
-    def _begin_long(self, slot: Slot, handler: Handler, body: memoryview) -> None:
-        if len(body) > REQUEST_BYTES_MAX:
-            raise CloseConnection(
-                f"a {handler.key.name} request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}"
-            )
+    def _begin_long(
+        self,
+        slot: Slot,
+        handler: Handler,
+        body: memoryview,
+        decoding: Generator[None, None, Any] | None = None,
+    ) -> None:
+        """Answer in turns; `decoding` is what was begun of it."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
-        self._spawn(slot, self._long(slot, handler, body))
+        self._spawn(slot, self._long(slot, handler, body, decoding))
 
-    async def _long(self, slot: Slot, handler: Handler, body: memoryview) -> Response:
+    async def _long(
+        self,
+        slot: Slot,
+        handler: Handler,
+        body: memoryview,
+        decoding: Generator[None, None, Any] | None,
+    ) -> Response:
         """Decode and handle a long request in turns with other work."""
         session = self._session
         assert session is not None
@@ -300,7 +333,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 key=handler.key,
                 version=slot.header.version,
                 client_id=slot.header.client_id,
-                message=await pace.run(handler.decode_in_steps(slot.header.version, body)),
+                message=await pace.run(
+                    decoding or handler.decode_in_steps(slot.header.version, body)
+                ),
                 session=session,
                 services=services,
                 _pace=pace,

@@ -136,21 +136,25 @@ class FrameAssembler:
 
 
 class Resumable(Protocol):
-    """A connection that can pause and resume reading."""
+    """A connection that can pause and resume reading, and close."""
 
     @property
     def owner(self) -> str: ...
 
     def read_on(self) -> None: ...
 
+    def give_up(self, reason: str) -> None: ...
+
 
 class ArrivingBytes:
     """The memory of large frames that are not whole yet, on all connections together.
 
-    An owner (`odradek_runtime.budget.shares`) may hold half of it. Beyond that, or when all of it is held, connections
-    in the middle of a large frame stop reading, except one: of the owner that holds least, the connection that holds
-    least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a second,
-    another one has its turn.
+    An owner (`odradek_runtime.budget.shares`) may hold an eighth of it. Beyond that, or when all of it is held,
+    connections in the middle of a large frame stop reading, except one: of the owner that holds least, the connection
+    that holds least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a
+    second, another one has its turn; if its owner holds more than its share, the connection closes. Otherwise each
+    connection of an owner in its turn could add a frame of the largest size to what the owner holds, and leave it
+    there. So an owner holds its share and one frame at most.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
@@ -158,7 +162,7 @@ class ArrivingBytes:
     __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_shares", "_slow")
 
     def __init__(self, bytes_max: int) -> None:
-        self._shares = Shares(total_max=bytes_max, owner_max=max(1, bytes_max // 2))
+        self._shares = Shares(total_max=bytes_max, owner_max=max(1, bytes_max // 8))
         self._held: dict[Resumable, tuple[str, int]] = {}
         self._chosen: Resumable | None = None
         self._chosen_bytes = 0
@@ -203,14 +207,20 @@ class ArrivingBytes:
 
     def rotate(self) -> None:
         """Give another connection its turn if little arrives on the current one. The owner calls this every second."""
-        if not self._has_refused or self._chosen is None:
+        slow = self._chosen
+        if not self._has_refused or slow is None:
             return
-        size_bytes = self._held[self._chosen][1]
+        owner, size_bytes = self._held[slow]
         if size_bytes - self._chosen_bytes >= self.SMALL_BYTES:
             self._chosen_bytes = size_bytes
             return
-        self._slow.add(self._chosen)
+        self._slow.add(slow)
         self._chosen = None
+        if self._shares.of(owner) > self._shares.owner_max:
+            slow.give_up(
+                f"a large frame hardly arrives, and {owner} holds more than its share of"
+                f" {self._shares.owner_max} bytes of such frames"
+            )
         self._resume()
 
     def _choose(self) -> None:

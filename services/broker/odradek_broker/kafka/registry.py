@@ -32,7 +32,11 @@ from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey, Versions, api_name
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message
-from odradek_protocol.kafka.request_decoding import decode_request, decode_request_in_steps
+from odradek_protocol.kafka.request_decoding import (
+    all_steps,
+    decode_request,
+    decode_request_in_steps,
+)
 
 Response: TypeAlias = Message | Encoded | NoResponse
 HandlerResult: TypeAlias = Response | Awaitable[Response]
@@ -71,13 +75,13 @@ def handles(
     message: type[M],
     *,
     refuse: Callable[[Request[M], ErrorCode], HandlerResult] | None = None,
-    decode: Callable[[int, memoryview], M] | None = None,
+    decode_in_steps: Callable[[int, memoryview], Generator[None, None, M]] | None = None,
     is_ordered: bool = False,
     needs: Callable[[Services], bool] = lambda _services: True,
 ) -> Callable[[Callable[[Request[M]], HandlerResult]], Callable[[Request[M]], HandlerResult]]:
     """Register a function as the handler of a class of requests.
 
-    `decode` replaces the generated decoder. `refuse` is given exactly for the APIs in `KAFKA_GUARDS`.
+    `decode_in_steps` replaces the generated decoder. `refuse` is given exactly for the APIs in `KAFKA_GUARDS`.
     """
     key = ApiKey(message.API_KEY)
     guard = KAFKA_GUARDS.get(key)
@@ -91,10 +95,11 @@ def handles(
             key=key,
             versions=SUPPORTED[key],
             handle=_guarded(handle, guard, refuse) if guard is not None and refuse else handle,
-            decode=decode or (lambda version, body: decode_request(key, version, body)),
-            decode_in_steps=_in_one_step(decode)
-            if decode is not None
-            else lambda version, body: decode_request_in_steps(key, version, body),
+            decode=_all_at_once(decode_in_steps)
+            if decode_in_steps is not None
+            else lambda version, body: decode_request(key, version, body),
+            decode_in_steps=decode_in_steps
+            or (lambda version, body: decode_request_in_steps(key, version, body)),
             is_ordered=is_ordered,
             needs=needs,
         )
@@ -118,14 +123,10 @@ def _guarded(
     return handle_if_allowed
 
 
-def _in_one_step(
-    decode: Callable[[int, memoryview], object],
-) -> Callable[[int, memoryview], Generator[None, None, object]]:
-    def steps(version: int, body: memoryview) -> Generator[None, None, object]:
-        yield
-        return decode(version, body)
-
-    return steps
+def _all_at_once(
+    decode_in_steps: Callable[[int, memoryview], Generator[None, None, M]],
+) -> Callable[[int, memoryview], M]:
+    return lambda version, body: all_steps(decode_in_steps(version, body))
 
 
 def load_handlers() -> dict[ApiKey, Handler]:

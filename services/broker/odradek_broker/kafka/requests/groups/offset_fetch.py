@@ -99,7 +99,10 @@ async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchRespo
         topics += [
             _Topic(
                 name=topic.name,
-                partitions=[_partition(index, None, refusal) for index in topic.partition_indexes],
+                partitions=[
+                    _partition(index, None, refusal)
+                    async for index in request.in_turns(topic.partition_indexes)
+                ],
             )
             async for topic, refusal in request.in_turns(selection.refused)
         ]
@@ -145,7 +148,8 @@ async def _group(request: AnyRequest, group: _NamedGroup) -> _Group:
                 name=topic.name,
                 topic_id=uuid_of(topic.topic_id),
                 partitions=[
-                    _group_partition(index, None, refusal) for index in topic.partition_indexes
+                    _group_partition(index, None, refusal)
+                    async for index in request.in_turns(topic.partition_indexes)
                 ],
             )
             async for topic, refusal in request.in_turns(selection.refused)

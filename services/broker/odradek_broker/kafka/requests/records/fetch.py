@@ -33,10 +33,11 @@ from odradek_protocol.kafka.fetch import (
     FetchRequest,
     PartitionData,
     TopicData,
-    decode_fetch,
+    decode_fetch_steps,
     encode_fetch_steps,
 )
 from odradek_protocol.kafka.leader_hints import CurrentLeader
+from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_runtime.clock import monotonic_ms
 
 WAIT_MS_MAX: Final = 60_000
@@ -48,12 +49,12 @@ _UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 
-@handles(FetchRequest, decode=decode_fetch)
+@handles(FetchRequest, decode_in_steps=decode_fetch_steps)
 async def fetch(request: Request[FetchRequest]) -> Encoded:
     """Read, wait for records if there are too few, and return what there is."""
     message = request.message
     services = request.services
-    begun = services.fetch_sessions.begin(
+    beginning = services.fetch_sessions.begin_steps(
         message,
         principal=request.session.principal,
         owner=request.session.owner,
@@ -61,8 +62,10 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         now_ms=monotonic_ms(),
         may_read=partial(_may_read, request),
     )
+    has_many = sum([len(topic.partitions) for topic in message.topics]) > PARTITIONS_AT_ONCE
+    begun = await request.pace.run(beginning) if has_many else all_steps(beginning)
     if begun.error is not ErrorCode.NONE:
-        return _in_one_piece(_encode_steps(request, begun, [], error=begun.error))
+        return all_steps(_encode_steps(request, begun, [], error=begun.error))
     is_long = len(begun.wanted) > PARTITIONS_AT_ONCE
     outcomes: list[ReadOutcome | None]
     if message.replica_id >= 0:
@@ -71,13 +74,14 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         outcomes = [_refused(request, wanted) async for wanted in request.in_turns(begun.wanted)]
     else:
         outcomes = [_refused(request, wanted) for wanted in begun.wanted]
-    wants = [
-        _want(wanted)
-        for wanted, refused in zip(begun.wanted, outcomes, strict=True)
-        if refused is None
+    allowed = [
+        wanted for wanted, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
     ]
     if is_long:
+        wants = [_want(one) async for one in request.in_turns(allowed)]
         await request.pace.turn()
+    else:
+        wants = [_want(one) for one in allowed]
     bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
     if services.unsent.total_bytes:
         bytes_max = services.unsent.room_for(bytes_max)
@@ -100,7 +104,7 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         else ()
     )
     steps = _encode_steps(request, begun, [outcome or next(read) for outcome in outcomes])
-    return await request.pace.run(steps) if is_long else _in_one_piece(steps)
+    return await request.pace.run(steps) if is_long else all_steps(steps)
 
 
 def _may_read(request: AnyRequest, wanted: Wanted) -> bool:
@@ -143,15 +147,6 @@ def _want(wanted: Wanted) -> FetchWant:
         current_leader_epoch=LeaderEpoch(partition.current_leader_epoch),
         last_fetched_epoch=LeaderEpoch(partition.last_fetched_epoch),
     )
-
-
-def _in_one_piece(steps: Generator[None, None, Encoded]) -> Encoded:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            encoded: Encoded = done.value
-            return encoded
 
 
 def _encode_steps(

@@ -15,12 +15,18 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest
+from odradek_protocol.kafka.fetch import (
+    PARTITIONS_A_STEP,
+    FetchPartition,
+    FetchRequest,
+    ForgottenTopic,
+)
+from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_runtime.budget.shares import Shares
 
 SESSIONS_MAX: Final = 1000
@@ -86,20 +92,29 @@ class FetchSession:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def update(self, request: FetchRequest) -> None:
-        """Add, change and forget partitions as the request says."""
-        for wanted in wanted_of(request):
-            remembered = self._partitions.get(wanted.key)
+    def update(
+        self, wanted: Sequence[Wanted], forgotten: Sequence[ForgottenTopic]
+    ) -> Generator[None, None, int]:
+        """Add, change and forget partitions as a request says; returns by how many bytes the session grew."""
+        growth = 0
+        for number, partition in enumerate(wanted, 1):
+            key = partition.key
+            remembered = self._partitions.get(key)
             if remembered is None:
-                self._partitions[wanted.key] = _Remembered(wanted)
-                self.size_bytes += _size_bytes(wanted.name)
+                self._partitions[key] = _Remembered(partition)
+                growth += _size_bytes(partition.name)
             else:
-                remembered.wanted = wanted
-        for topic in request.forgotten:
+                remembered.wanted = partition
+            if not number % PARTITIONS_A_STEP:
+                yield
+        for topic in forgotten:
             name = topic.topic_id if topic.name is None else topic.name
-            for index in topic.partitions:
+            for number, index in enumerate(topic.partitions, 1):
                 if self._partitions.pop((name, PartitionIndex(index)), None) is not None:
-                    self.size_bytes -= _size_bytes(topic.name)
+                    growth -= _size_bytes(topic.name)
+                if not number % PARTITIONS_A_STEP:
+                    yield
+        return growth
 
     def wanted(self) -> Sequence[Wanted]:
         """Return all partitions, those first that have waited longest for records."""
@@ -174,27 +189,60 @@ class FetchSessions:
         now_ms: int,
         may_read: Callable[[Wanted], bool] = lambda _: True,
     ) -> Begun:
-        """Find, create or drop the session that a request names.
+        """Like `begin_steps`, in one piece."""
+        return all_steps(
+            self.begin_steps(
+                request,
+                principal=principal,
+                owner=owner,
+                uses_ids=uses_ids,
+                now_ms=now_ms,
+                may_read=may_read,
+            )
+        )
+
+    def begin_steps(
+        self,
+        request: FetchRequest,
+        *,
+        principal: str,
+        owner: str,
+        uses_ids: bool,
+        now_ms: int,
+        may_read: Callable[[Wanted], bool] = lambda _: True,
+    ) -> Generator[None, None, Begun]:
+        """Find, create or drop the session that a request names, with a step after some partitions.
 
         The session's bytes count against the owner's share. It holds only partitions that the client `may_read`.
+        Other requests may run between the steps: a session that one of them dropped is gone.
         """
+        wanted = []
+        may_read_all = True
+        for partition in wanted_of(request):
+            wanted.append(partition)
+            may_read_all = may_read_all and may_read(partition)
+            if not len(wanted) % PARTITIONS_A_STEP:
+                yield
         if request.session_epoch in (0, _FINAL_EPOCH):
             previous = self._sessions.get(request.session_id)
             if previous is not None and previous.principal == principal:
                 self._drop(previous)
-            wanted = list(wanted_of(request))
-            new_session = None
+            size_bytes = sum([_size_bytes(partition.name) for partition in wanted])
             if (
-                request.session_epoch == 0
-                and wanted
-                and all(map(may_read, wanted))
-                and self._has_room(
-                    owner, sum(_size_bytes(partition.name) for partition in wanted), now_ms
-                )
+                request.session_epoch != 0
+                or not wanted
+                or not may_read_all
+                or not self._has_room(owner, size_bytes, now_ms)
             ):
-                new_session = self._new(principal, owner, uses_ids, now_ms)
-                self._update(new_session, request)
-            return Begun(ErrorCode.NONE, new_session, wanted, False)
+                return Begun(ErrorCode.NONE, None, wanted, False)
+            new_session = self._new(principal, owner, uses_ids, now_ms)
+            new_session.size_bytes = size_bytes
+            self.shares.take(owner, size_bytes)
+            yield from self._update(
+                new_session, wanted, request.forgotten, counted_bytes=size_bytes
+            )
+            is_kept = self._sessions.get(new_session.id) is new_session
+            return Begun(ErrorCode.NONE, new_session if is_kept else None, wanted, False)
         session = self._sessions.get(request.session_id)
         if session is None or session.principal != principal:
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
@@ -205,19 +253,31 @@ class FetchSessions:
         session.next_epoch = session.next_epoch % _EPOCH_MAX + 1
         session.used_at_ms = now_ms
         self._sessions.move_to_end(session.id)
-        if not all(map(may_read, wanted_of(request))):
+        if not may_read_all:
             self._drop(session)
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
-        self._update(session, request)
+        yield from self._update(session, wanted, request.forgotten)
+        if self._sessions.get(session.id) is not session:
+            return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
         if self.shares.refusal(session.owner, 0, "bytes") is not None:
             self._drop(session)
             return Begun(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, (), True)
         return Begun(ErrorCode.NONE, session, session.wanted(), True)
 
-    def _update(self, session: FetchSession, request: FetchRequest) -> None:
-        before = session.size_bytes
-        session.update(request)
-        self.shares.give_back(session.owner, before)
+    def _update(
+        self,
+        session: FetchSession,
+        wanted: Sequence[Wanted],
+        forgotten: Sequence[ForgottenTopic],
+        *,
+        counted_bytes: int = 0,
+    ) -> Generator[None, None, None]:
+        """Update a session and its owner's share, of which `counted_bytes` were taken before."""
+        growth = (yield from session.update(wanted, forgotten)) - counted_bytes
+        if self._sessions.get(session.id) is not session:
+            return
+        self.shares.give_back(session.owner, session.size_bytes)
+        session.size_bytes += growth
         self.shares.take(session.owner, session.size_bytes)
 
     def _drop(self, session: FetchSession) -> None:

@@ -32,20 +32,22 @@ from odradek_protocol.kafka.produce import (
     ProduceRequest,
     ProduceTopic,
     TopicResponse,
-    decode_produce,
-    encode_produce_response,
+    decode_produce_steps,
+    encode_produce_steps,
 )
+from odradek_protocol.kafka.request_decoding import all_steps
 
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
 """A longer request is appended in turns with other work: so many partitions take 8 ms of the loop."""
+_RESPONSES_A_STEP: Final = 64
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
 _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@handles(ProduceRequest, decode=decode_produce, is_ordered=True)
+@handles(ProduceRequest, decode_in_steps=decode_produce_steps, is_ordered=True)
 def produce(
     request: Request[ProduceRequest],
 ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
@@ -59,7 +61,7 @@ def produce(
 class _Produce:
     """A request in progress: counts the partitions whose outcome is not known yet."""
 
-    __slots__ = ("_message", "_outcomes", "_request", "_response", "_unknown")
+    __slots__ = ("_all_known", "_message", "_outcomes", "_request", "_response", "_unknown")
 
     def __init__(self, request: Request[ProduceRequest]) -> None:
         self._request = request
@@ -67,6 +69,8 @@ class _Produce:
         self._outcomes: list[list[ProduceOutcome | None]] = []
         self._unknown = 1  # one more than partitions, until all of them have begun
         self._response: asyncio.Future[Encoded] | None = None
+        # Instead of `_response` for a request that is answered in turns.
+        self._all_known: asyncio.Future[None] | None = None
 
     def start(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
         for _ in self._append_all():
@@ -74,10 +78,16 @@ class _Produce:
         return self._appended()
 
     async def start_in_turns(self) -> Encoded | NoResponse:
-        """Append many partitions, with turns for other work between them."""
-        await self._request.pace.run(self._append_all())
-        appended = self._appended()
-        return await appended if isinstance(appended, asyncio.Future) else appended
+        """Append many partitions and build their response, with turns for other work between them."""
+        pace = self._request.pace
+        await pace.run(self._append_all())
+        if self._message.acks == 0:
+            return self._without_response()
+        if self._unknown:
+            self._all_known = asyncio.get_running_loop().create_future()
+            await self._all_known
+            await pace.turn()
+        return await pace.run(self._encode_steps())
 
     def _append_all(self) -> Generator[None, None, None]:
         """Begin every partition, with a step after each."""
@@ -108,7 +118,7 @@ class _Produce:
         if self._message.acks == 0:
             return self._without_response()
         if not self._unknown:
-            return self._encode()
+            return all_steps(self._encode_steps())
         self._response = asyncio.get_running_loop().create_future()
         return self._response
 
@@ -125,9 +135,13 @@ class _Produce:
         def done(outcome: ProduceOutcome) -> None:
             outcomes[number] = outcome
             self._unknown -= 1
-            response = self._response
-            if not self._unknown and response is not None and not response.done():
-                response.set_result(self._encode())
+            if self._unknown:
+                return
+            response, all_known = self._response, self._all_known
+            if response is not None and not response.done():
+                response.set_result(all_steps(self._encode_steps()))
+            elif all_known is not None and not all_known.done():
+                all_known.set_result(None)
 
         self._request.services.partitions.produce(
             topic.topic_id if topic.name is None else name,
@@ -174,20 +188,25 @@ class _Produce:
             raise CloseConnection("a produce with acks=0 failed, and nothing else would tell")
         return NO_RESPONSE
 
-    def _encode(self) -> Encoded:
+    def _encode_steps(self) -> Generator[None, None, Encoded]:
         request = self._request
         topics = []
         leaders: list[CurrentLeader] = []
+        since_step = 0
         for topic, outcomes in zip(self._message.topics, self._outcomes, strict=True):
             ref: Topic = topic.topic_id if topic.name is None else topic.name
             partitions = []
             for partition, outcome in zip(topic.partitions, outcomes, strict=True):
+                since_step += 1
+                if since_step >= _RESPONSES_A_STEP:
+                    since_step = 0
+                    yield
                 assert outcome is not None, (ref, partition.partition)
                 partitions.append(
                     self._partition_response(ref, partition.partition, outcome, leaders)
                 )
             topics.append(TopicResponse(topic.name, topic.topic_id, partitions))
-        body = encode_produce_response(
+        body = yield from encode_produce_steps(
             request.version,
             topics,
             throttle_ms=request.throttle_ms,
