@@ -116,6 +116,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._mute is not None:
             self._mute.cancel()
         self._line.drop()
+        self._frames.drop()
         self._owner.arriving.hold(self, 0)
         self._owner.registry.services.unsent.hold(self, 0)
         self._owner.closed(self)
@@ -199,7 +200,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._regulate()
 
     def give_up(self, reason: str) -> None:
-        """Close; what is held of a frame is free when the connection is lost."""
+        """Close, and forget what was received."""
         if not self._is_closing:
             self._close(reason)
 
@@ -559,6 +560,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 client_id=client_id or "",
                 client_software=session.client_software if session else "",
             )
+        self._frames.drop()
+        self._owner.arriving.hold(self, 0)
         transport = self._transport
         assert transport is not None
         if self._is_write_paused:

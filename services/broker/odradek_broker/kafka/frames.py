@@ -127,6 +127,12 @@ class FrameAssembler:
         self._size = size
         self._rest = _EMPTY
 
+    def drop(self) -> None:
+        """Forget what was received: the connection closes, and its objects may live for a while."""
+        self._frame = None
+        self._rest = _EMPTY
+        self._head = b""
+
     def _size_of(self, rest: memoryview) -> int:
         size: int = FRAME_SIZE.unpack_from(rest)[0]
         if not 0 < size <= self.frame_bytes_max:
