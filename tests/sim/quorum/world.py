@@ -54,6 +54,7 @@ class World:
         seed: int,
         *,
         voters: int = 3,
+        first_id: int = 1,
         limits: RaftLimits = LIMITS,
         delay_s: tuple[float, float] = (0.0005, 0.003),
         disk_delay_s: tuple[float, float] = (0.0002, 0.003),
@@ -62,7 +63,7 @@ class World:
     ) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
-        self.voters = list(range(1, voters + 1))
+        self.voters = list(range(first_id, first_id + voters))
         self.timers = TIMERS
         self.limits = limits
         self.segment_bytes_max = segment_bytes_max

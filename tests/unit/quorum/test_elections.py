@@ -160,6 +160,24 @@ def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
             world.run(world.timers.election_min_s + world.timers.tick_s)
 
 
+def test_a_voter_with_the_id_0_leads_and_votes_as_any_other() -> None:
+    """The library knows a voter as a number, and 0 must not pass for no voter."""
+    world = World(3, first_id=0)
+    world.start_all()
+    leaders = set()
+    for _ in range(6):
+        leader = world.elect()
+        leaders.add(leader.node_id)
+        world.commit(2)
+        world.run(0.5)
+        assert {node.raft.leader_id for node in world.nodes.values()} == {leader.node_id}
+        world.kill(leader.node_id)
+        assert world.run_until(lambda: world.leader() is not None, 5.0)
+        world.start(leader.node_id)
+    assert 0 in leaders
+    world.converge()
+
+
 def test_voters_in_one_process_keep_their_own_clocks() -> None:
     """The library has one clock for the process; each engine sets it when it drives the library."""
     first, second = LoneVoter(), LoneVoter()
