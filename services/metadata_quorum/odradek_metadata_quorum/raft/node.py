@@ -178,9 +178,13 @@ class RaftNode:
 
     def durable_moved(self) -> None:
         """A write became durable: messages that waited for it leave."""
-        if not self.engine.halted:
-            self.engine.outbox.flush()
-            self.elections.durable_moved()
+        engine = self.engine
+        if engine.halted:
+            return
+        engine.outbox.flush()
+        self.elections.durable_moved()
+        # A follower with nothing to apply leaves the step to its tick: most of its writes end so.
+        if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:
             self._events.wake(0.0)
 
     def peer_connected(self, peer_id: int) -> None:
