@@ -123,12 +123,12 @@ def test_a_new_broker_gets_its_share_under_load(cluster: SimulatedKubernetes, sh
         assert re.search(r"\b4\b", told), "something moves to broker 4"
         dry = functions + "odradek cluster spread --over 1,2,3,4 --dry-run\n"
         cluster.wait_until(
-            lambda: "every broker has its share" in shell.run(dry), "broker 4 has its share"
+            lambda: "the replicas are balanced" in shell.run(dry), "broker 4 has its share"
         )
     look, _, forget = down.partition(SCALE.replace("4", "3"))
     shell.run(functions + LEAVE)
     cluster.wait_until(
-        lambda: "every broker has its share" in shell.run(functions + look), "broker 4 is left"
+        lambda: "the replicas are balanced" in shell.run(functions + look), "broker 4 is left"
     )
     cluster.stop("broker-4")
     told = shell.run(functions + forget)

@@ -55,7 +55,7 @@ def run(told: dict[str, Any], *words: str, stdin: str = "") -> str:
 def how_to_start_again(errors: IO[str] | None, name: str) -> list[str]:
     assert errors is not None
     line = next(line for line in errors if f"{name} was killed by SIGKILL" in line)
-    found = re.search(r"to start it again: (.*)", line)
+    found = re.search(r"To start it again: (.*)", line)
     assert found is not None, line
     return shlex.split(found[1])
 
@@ -88,7 +88,7 @@ def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:
         assert process.stdout is not None
         first = process.stdout.readline()
         assert first.startswith("Starting 1 controllers, 2 brokers and 1 gateways; data in /")
-        assert "removed at the end; --data-dir DIR keeps it" in first
+        assert "deleted at the end; --data-dir DIR keeps it" in first
         lines = iter(process.stdout.readline, "")
         shown = "".join(itertools.takewhile(lambda line: "Kafka clients" not in line, lines))
         pids = dict(re.findall(r"^([a-z]+-\d)\s+(\d+)", shown, re.MULTILINE))
@@ -117,4 +117,4 @@ def test_it_ends_when_nothing_of_the_cluster_is_left() -> None:
             os.kill(pid, signal.SIGKILL)
         assert process.wait(30) == 1
         assert process.stderr is not None
-        assert process.stderr.read().endswith("odradek: no process of the cluster is left\n")
+        assert process.stderr.read().endswith("odradek: no process of the cluster is running\n")

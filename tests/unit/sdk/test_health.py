@@ -157,7 +157,7 @@ def test_bad_partitions_are_named_those_without_a_leader_first(admin: StandInAdm
         topic("orders", partition(0, 1, (1, 2)), partition(1, -1, (3,)), partition(2, 1, (1,)))
     ]
     assert examined(admin)["problems"] == [
-        "broker 3 is fenced: it is down, cut off, or still starting",
+        "broker 3 is fenced: it is down, disconnected, or still starting",
         "orders-1 has no leader: none of its in-sync replicas is up (replicas 1,2,3)",
         "orders-0 is under-replicated: in sync 1,2 of 1,2,3",
         "orders-2 is under-replicated: in sync 1 of 1,2,3; acks=all is refused, since"

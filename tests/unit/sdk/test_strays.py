@@ -45,7 +45,7 @@ def test_strays_are_listed_and_the_one_that_is_named_is_removed(directory: LogDi
 
 def test_all_are_removed_at_once(directory: LogDirectory) -> None:
     assert run(directory.path, "--remove-all").returncode == 0
-    assert "no strays" in run(directory.path).stderr
+    assert "no stray logs" in run(directory.path).stderr
     directory.strays.forget_removed()
     assert not len(directory.strays), "the broker notices"
 

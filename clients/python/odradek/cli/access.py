@@ -314,19 +314,19 @@ def _row(acl: Acl) -> dict[str, Any]:
     }
 
 
-user_app = typer.Typer(help="Users who log in by a password (SCRAM).", no_args_is_help=True)
+user_app = typer.Typer(help="Create, list, change and delete SCRAM users.", no_args_is_help=True)
 PASSWORD_CHARACTERS_MAX = 1024
 
 
 class Scram(StrEnum):
-    """What a user may log in by."""
+    """The SCRAM mechanisms, by the names that users type."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
 
     @property
     def number(self) -> ScramMechanism:
-        """As the admin names it."""
+        """The mechanism as the admin takes it."""
         from odradek.admin.access import ScramMechanism
 
         return ScramMechanism[self.name.replace("SHA", "SCRAM_SHA")]
@@ -335,21 +335,32 @@ class Scram(StrEnum):
 Name = Annotated[str, typer.Argument(help="Name of the user.")]
 Mechanisms = Annotated[
     list[Scram] | None,
-    typer.Option("--mechanism", help="By what; repeat it. Default: SCRAM-SHA-512."),
+    typer.Option(
+        "--mechanism",
+        help="Set the password for this mechanism. Repeatable. [default: SCRAM-SHA-512]",
+    ),
 ]
 Iterations = Annotated[
-    int, typer.Option(min=4096, max=16_384, help="Rounds of hashing, which a guess costs too.")
+    int,
+    typer.Option(
+        min=4096,
+        max=16_384,
+        metavar="N",
+        help="SCRAM iterations; more make a stolen credential slower to guess.",
+    ),
 ]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
-        help="Whose first line is the password. Else it is asked for, or read from stdin."
+        metavar="FILE",
+        help="Read the password from its first line. [default: a prompt, or standard input]",
     ),
 ]
 Password = Annotated[
     str | None,
     typer.Option(
-        help="The password itself: everybody on this machine can see it in the process list."
+        metavar="TEXT",
+        help="Set this password. Other users of this machine can see it in the process list.",
     ),
 ]
 
@@ -364,7 +375,7 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a user. The password is asked for, or the first line of stdin."""
+    """Create a user. The password comes from a prompt, or from the first line of standard input."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, True)
 
 
@@ -378,23 +389,23 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Give a user another password. Without --mechanism for all that he has; open logins end."""
+    """Change the password of a user, for all of its mechanisms without --mechanism; open logins end."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
 
 @user_app.command("list")
 def list_users(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="List only these users.")] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List users, and what they can log in by."""
+    """List users and their mechanisms."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         return [
-            {"user": one.name, "mechanism": _told(kind), "iterations": count}
-            for one in await client.admin.describe_scram_users(names or ())
-            for kind, count in sorted(one.iterations.items())
+            {"user": user.name, "mechanism": _mechanism_name(mechanism), "iterations": count}
+            for user in await client.admin.describe_scram_users(names or ())
+            for mechanism, count in sorted(user.iterations.items())
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="there are no users")
@@ -404,21 +415,22 @@ def list_users(
 def delete(
     names: Annotated[list[str], typer.Argument(help="Names of users.")],
     mechanism: Annotated[
-        list[Scram] | None, typer.Option("--mechanism", help="Only this one; repeat it.")
+        list[Scram] | None,
+        typer.Option("--mechanism", help="Delete only this mechanism. Repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete users. They can log in no more, and open logins over gRPC end."""
-    wanted = {one.number for one in mechanism or ()}
+    """Delete users. They can no longer log in, and their open gRPC logins end."""
+    selected = {name.number for name in mechanism or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:
         rows = []
-        for one in await client.admin.describe_scram_users(names):
-            for kind in sorted(one.iterations):
-                if not wanted or kind in wanted:
-                    rows.append((one.name, kind))
+        for description in await client.admin.describe_scram_users(names):
+            for kind in sorted(description.iterations):
+                if not selected or kind in selected:
+                    rows.append((description.name, kind))
         missing = set(names).difference(user for user, _ in rows)
         if missing:
             fail(f"no such user, or not by that mechanism: {', '.join(sorted(missing))}")
@@ -426,7 +438,8 @@ def delete(
             for user, kind in rows:
                 await client.admin.delete_scram_user(user, kind)
         return [
-            {"user": user, "mechanism": _told(kind), "deleted": not dry_run} for user, kind in rows
+            {"user": user, "mechanism": _mechanism_name(kind), "deleted": not dry_run}
+            for user, kind in rows
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="no users")
@@ -445,24 +458,28 @@ def _set(
 
     async def work(client: Client) -> dict[str, Any]:
         users = await client.admin.describe_scram_users()
-        known = next((one for one in users if one.name == name), None)
-        if is_new and known is not None:
+        existing = next((user for user in users if user.name == name), None)
+        if is_new and existing is not None:
             raise OdradekError(f"user {name} exists", hint=f"odradek user alter {name}")
-        if not is_new and known is None:
+        if not is_new and existing is None:
             raise OdradekError(f"there is no user {name}", hint=f"odradek user create {name}")
-        kinds = [one.number for one in mechanisms or ()]
+        kinds = [mechanism.number for mechanism in mechanisms or ()]
         if not kinds:
-            kinds = [Scram.SHA_512.number] if known is None else sorted(known.iterations)
+            kinds = [Scram.SHA_512.number] if existing is None else sorted(existing.iterations)
         for kind in kinds:
             await client.admin.set_scram_password(
                 name, password, mechanism=kind, iterations=iterations
             )
-        return {"user": name, "mechanisms": [_told(one) for one in kinds], "iterations": iterations}
+        return {
+            "user": name,
+            "mechanisms": [_mechanism_name(kind) for kind in kinds],
+            "iterations": iterations,
+        }
 
     print_facts(with_client(bootstrap, work), output)
 
 
-def _told(mechanism: ScramMechanism) -> str:
+def _mechanism_name(mechanism: ScramMechanism) -> str:
     return mechanism.name.replace("_", "-")
 
 
@@ -470,64 +487,73 @@ def _password(file: Path | None, given: str | None) -> str:
     if file is not None and given is not None:
         fail("--password and --password-file exclude each other", status=EXIT_USAGE)
     if given is not None:
-        found = given
+        password = given
     elif file is not None:
         try:
-            found = file.read_text().partition("\n")[0]
+            password = file.read_text().partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
             fail(f"cannot read {file}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
     elif sys.stdin.isatty():
         from getpass import getpass
 
-        found = getpass("Password: ", stream=sys.stderr)
-        if getpass("Again: ", stream=sys.stderr) != found:
+        password = getpass("Password: ", stream=sys.stderr)
+        if getpass("Repeat it: ", stream=sys.stderr) != password:
             fail("the passwords differ", status=EXIT_USAGE)
     else:
-        found = sys.stdin.readline().rstrip("\r\n")
-    if not 0 < len(found) <= PASSWORD_CHARACTERS_MAX:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not 0 < len(password) <= PASSWORD_CHARACTERS_MAX:
         fail(f"a password has 1 to {PASSWORD_CHARACTERS_MAX} characters", status=EXIT_USAGE)
-    return found
+    return password
 
 
-tls_app = typer.Typer(help="Certificates of the cluster's own authority.", no_args_is_help=True)
-Directory = Annotated[Path, typer.Option("--dir", help="Where the authority is kept.")]
+tls_app = typer.Typer(
+    help="Issue certificates by an authority of the cluster's own.", no_args_is_help=True
+)
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the authority.")]
 
 
 @tls_app.command()
 def init(
     directory: Directory = Path("tls"),
-    common_name: Annotated[str, typer.Option(help="Name of the authority.")] = "Odradek cluster CA",
-    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 3650,
+    common_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the authority.")
+    ] = "Odradek cluster CA",
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 3650,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make the authority. Every node trusts ca.crt; ca.key stays with you."""
+    """Create the authority. Give ca.crt to every node, and keep ca.key secret."""
     path = _authority(directory).create(common_name=common_name, days=days)
     print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
 
 
 @tls_app.command()
 def issue(
-    name: Annotated[str, typer.Argument(help="Identity: broker-1, controller-2, a user.")],
+    name: Annotated[
+        str, typer.Argument(help="Identity, such as broker-1, controller-2 or a user.")
+    ],
     host: Annotated[
-        list[str] | None, typer.Option(help="Host name or address that peers dial; repeat it.")
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="Add a host name or address that peers dial. Repeatable."
+        ),
     ] = None,
     directory: Directory = Path("tls"),
-    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Issue a certificate for NAME. Its alternative names hold the hosts, too."""
+    """Issue a certificate for an identity. Its alternative names include the hosts."""
     certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 
 
 @tls_app.command()
 def renew(
-    name: Annotated[str, typer.Argument(help="Identity whose certificate is renewed.")],
+    name: Annotated[str, typer.Argument(help="Identity of the certificate.")],
     directory: Directory = Path("tls"),
-    days: Annotated[int, typer.Option(min=1, help="How long it is valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Issue a certificate again. The names stay; running processes load it without a restart."""
+    """Renew a certificate. It keeps its names, and running processes load it without a restart."""
     certificate, key = _authority(directory).renew(name, days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 

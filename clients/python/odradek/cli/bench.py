@@ -1,4 +1,4 @@
-"""`odradek bench`: how fast this cluster is from here, by the SDK."""
+"""`odradek bench`: measure the throughput of the SDK against a cluster."""
 
 from __future__ import annotations
 
@@ -16,15 +16,28 @@ if TYPE_CHECKING:
 
 
 def bench(
-    records: Annotated[int, typer.Option(min=1_000, help="How many.")] = 500_000,
-    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
-    partitions: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="Of the topic it makes.")] = 1,
-    acks: Annotated[Literal["1", "all"], typer.Option(help="1 or all.")] = "all",
+    records: Annotated[
+        int, typer.Option(min=1_000, metavar="N", help="Send this many records.")
+    ] = 500_000,
+    size: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="Use values of this size.")
+    ] = 100,
+    partitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Create a topic with this many partitions.")
+    ] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Create a topic with this many replicas.")
+    ] = 1,
+    acks: Annotated[
+        Literal["1", "all"], typer.Option(help="Wait for the leader, or for all in-sync replicas.")
+    ] = "all",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """How fast it is from here. The topic that it makes is deleted again."""
+    """Measure how fast records are produced and consumed.
+
+    It creates a topic of its own and deletes it at the end.
+    """
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     how: Literal[1, "all"] = "all" if acks == "all" else 1
 
@@ -62,7 +75,7 @@ async def _consume(client: Client, topic: str, records: int) -> float:
         while read < records:
             records_read = await consumer.getmany(timeout_ms=10_000, max_records=10_000)
             if not records_read:
-                fail(f"{read} of {records} records came, and then none for 10 s")
+                fail(f"only {read} of {records} records arrived, and then none for 10 s")
             read += len(records_read)
         return time.perf_counter() - began
 

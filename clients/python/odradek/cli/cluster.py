@@ -1,4 +1,4 @@
-"""`odradek cluster`: brokers, health, configs, replicas."""
+"""`odradek cluster`: show brokers and health, change configs, rebalance replicas."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAMED_MAX: Final = 20
-"""Partitions that one command names; of more it tells the number."""
+"""Partitions that one command lists; of the others it prints the number."""
 SILENT_MS: Final = 5_000
-"""A controller that the leader has not heard for so long counts as down."""
+"""A controller counts as down if the leader has not heard from it for this long."""
 
 app = typer.Typer(
-    help="Show brokers and health, change configs, spread replicas.", no_args_is_help=True
+    help="Show brokers and health, change configs, rebalance replicas.", no_args_is_help=True
 )
 app.command()(config)
 
 
 @app.command()
 def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Brokers, where they listen, and the active controller."""
+    """Show the brokers with their listeners, and the active controller."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         cluster = await client.admin.describe_cluster()
@@ -81,7 +81,7 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 
 async def _free_bytes(client: Client) -> dict[int, int | None]:
-    """Free bytes of each broker's volume; empty where the caller may not know, or brokers are too old."""
+    """Free bytes of each broker's volume; empty if the caller is not authorized, or a broker is too old."""
     from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
     try:
@@ -93,10 +93,10 @@ async def _free_bytes(client: Client) -> dict[int, int | None]:
 
 @app.command()
 def unregister(
-    broker: Annotated[int, typer.Argument(help="Its id.")],
+    broker: Annotated[int, typer.Argument(help="Id of the broker.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Forget a stopped broker that will not come back. It must hold no replica."""
+    """Remove the registration of a stopped broker that will not return and has no replicas."""
 
     async def work(client: Client) -> int:
         topics = await client.admin.list_topics(include_internal=True)
@@ -107,44 +107,48 @@ def unregister(
 
     if held := with_client(bootstrap, work):
         fail(
-            f"broker {broker} has replicas of {held} partitions: move them first,"
-            " `odradek cluster spread --over` the others"
+            f"broker {broker} has replicas of {held} partitions: move them to the other brokers first"
+            " (`odradek cluster spread --over`)"
         )
     print(f"broker {broker} is no longer registered")
 
 
 @app.command()
 def spread(
-    over: Annotated[str, typer.Option(help="Brokers that shall hold the replicas: 1,2,3,4.")],
-    topic: Annotated[list[str] | None, typer.Option(help="Only these; repeat it.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would move.")] = False,
+    over: Annotated[
+        str, typer.Option(metavar="ID,...", help="Place the replicas on these brokers.")
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Move only this topic. Repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Even out replicas and leaderships over brokers. With as few moves as that takes."""
+    """Rebalance replicas and leaders over brokers, with as few moves as possible."""
     try:
         brokers = [int(part) for part in over.split(",")]
     except ValueError:
-        fail(f"--over {over}: broker ids with commas, as 1,2,3", status=EXIT_USAGE)
+        fail(f"--over {over}: write broker ids with commas, such as 1,2,3", status=EXIT_USAGE)
 
     async def work(client: Client) -> list[dict[str, Any]]:
         from odradek.admin.spreading import spread as plan
         from odradek.errors import UnknownTopic
 
         cluster = await client.admin.describe_cluster()
-        racks = {one.broker_id: one.rack for one in cluster.brokers if one.rack}
-        if strange := set(brokers) - {one.broker_id for one in cluster.brokers}:
-            fail(f"there is no broker {min(strange)}", status=EXIT_USAGE)
+        racks = {broker.broker_id: broker.rack for broker in cluster.brokers if broker.rack}
+        if unknown_ids := set(brokers) - {broker.broker_id for broker in cluster.brokers}:
+            fail(f"there is no broker {min(unknown_ids)}", status=EXIT_USAGE)
         topics = await client.admin.list_topics(include_internal=True)
-        if unknown := set(topic or ()) - {one.name for one in topics}:
+        if unknown := set(topic or ()) - {description.name for description in topics}:
             raise UnknownTopic(f"topic {min(unknown)!r} does not exist")
-        chosen = [one for one in topics if not topic or one.name in topic]
-        before = {(one.name, p.partition): p.replicas for one in chosen for p in one.partitions}
-        for (name, index), found in sorted(before.items()):
-            if len(found) > len(set(brokers)):
+        chosen = [description for description in topics if not topic or description.name in topic]
+        before = {(t.name, p.partition): p.replicas for t in chosen for p in t.partitions}
+        for (name, index), replicas in sorted(before.items()):
+            if len(replicas) > len(set(brokers)):
                 fail(
-                    f"partition {index} of {name} has {len(found)} replicas: --over takes as many"
-                    " brokers",
+                    f"partition {index} of {name} has {len(replicas)} replicas: --over needs at"
+                    " least as many brokers",
                     status=EXIT_USAGE,
                 )
         after = plan(before, brokers, racks)
@@ -153,19 +157,19 @@ def spread(
                 if outcome.error is not None:
                     raise outcome.error
         return [
-            {"topic": key[0], "partition": key[1], "from": list(before[key]), "to": list(found)}
-            for key, found in sorted(after.items())
+            {"topic": key[0], "partition": key[1], "from": list(before[key]), "to": list(replicas)}
+            for key, replicas in sorted(after.items())
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="every broker has its share")
+    print_rows(with_client(bootstrap, work), output, empty="the replicas are balanced")
 
 
 @app.command()
 def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Say whether the cluster is well, and name what is not. Status 0: healthy; 3: not.
+    """Check the cluster and list its problems. The status is 0 if it is healthy, 3 if not.
 
-    Not healthy: no active controller, controllers or brokers that do not respond, data directories that are full
-    or offline, partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs.
+    Problems are: no active controller; controllers or brokers that do not respond; data directories that are full
+    or offline; partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs.
     """
 
     async def work(client: Client) -> dict[str, Any]:
@@ -184,29 +188,29 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
 
 
 async def examine(admin: Admin) -> dict[str, Any]:
-    """Ask for everything at once; what cannot be had in time is a problem itself, not the end."""
+    """Ask for everything concurrently. A request that fails is a problem to report, not an error."""
     import asyncio
 
     from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
 
     problems: list[str] = []
 
-    async def asked(call: Callable[[], Awaitable[T]]) -> T | None:
+    async def response_of(call: Callable[[], Awaitable[T]]) -> T | None:
         try:
             return await call()
         except (AuthorizationFailed, UnsupportedOperation) as error:
-            # Whoever may not look must not be told that all is well.
+            # A caller without authorization must not be told that the cluster is healthy.
             problems.append(f"cannot be judged: {error}")
         except OdradekError as error:
             problems.append(str(error))
         return None
 
-    quorum = await asked(admin.describe_quorum)
+    quorum = await response_of(admin.describe_quorum)
     has_controller = quorum is not None and quorum.leader_id >= 0
     cluster, topics, directories = await asyncio.gather(
-        asked(admin.describe_cluster) if has_controller else _nothing(),
-        asked(lambda: admin.list_topics(include_internal=True)),
-        asked(admin.describe_log_dirs),
+        response_of(admin.describe_cluster) if has_controller else _nothing(),
+        response_of(lambda: admin.list_topics(include_internal=True)),
+        response_of(admin.describe_log_dirs),
     )
     bad = [(topic, p) for topic in topics or () for p in topic.partitions if _is_bad(p)]
     minimums = await _minimums(admin, {topic.name for topic, _ in bad}) if has_controller else {}
@@ -241,17 +245,17 @@ def _is_bad(partition: Partition) -> bool:
 
 
 async def _minimums(admin: Admin, names: Iterable[str]) -> dict[str, int]:
-    """min.insync.replicas of these topics, as far as the caller may know."""
+    """min.insync.replicas of these topics, as far as the caller is authorized to see it."""
     from odradek.errors import OdradekError
 
-    found: dict[str, int] = {}
+    minimums: dict[str, int] = {}
     for name in sorted(names)[:NAMED_MAX]:
         try:
             configs = await admin.describe_topic_configs(name)
-            found[name] = int(configs["min.insync.replicas"].value or 1)
+            minimums[name] = int(configs["min.insync.replicas"].value or 1)
         except (OdradekError, KeyError):
             break
-    return found
+    return minimums
 
 
 def _quorum_problems(quorum: QuorumDescription | None) -> Iterator[str]:
@@ -274,7 +278,7 @@ def _quorum_problems(quorum: QuorumDescription | None) -> Iterator[str]:
 def _broker_problems(cluster: ClusterDescription | None) -> Iterator[str]:
     for broker in cluster.brokers if cluster is not None else ():
         if broker.is_fenced:
-            yield f"broker {broker.broker_id} is fenced: it is down, cut off, or still starting"
+            yield f"broker {broker.broker_id} is fenced: it is down, disconnected, or still starting"
 
 
 def _directory_problems(

@@ -1,4 +1,4 @@
-"""Changes of configs as options say them: --set NAME=VALUE, --delete NAME."""
+"""The options --set and --delete that change configs, and `odradek cluster config`."""
 
 from __future__ import annotations
 
@@ -24,64 +24,68 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE; repeat it.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config. Repeatable.")
+]
 Delete = Annotated[
-    list[str] | None, typer.Option("--delete", help="NAME, back to its default; repeat it.")
+    list[str] | None,
+    typer.Option("--delete", metavar="NAME", help="Restore the default of a config. Repeatable."),
 ]
 
 
 def named_values(texts: Sequence[str] | None) -> dict[str, str]:
-    """Of NAME=VALUE each; ends the command for what is not."""
-    found = {}
+    """Split texts of the form NAME=VALUE; any other text ends the command with an error."""
+    values = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
             fail(f"{text!r}: write NAME=VALUE", status=EXIT_USAGE)
-        found[name.strip()] = value
-    return found
+        values[name.strip()] = value
+    return values
 
 
 async def change_configs(
-    client: Client, resource: ConfigResource, changes: Mapping[str, str], gone: Sequence[str]
+    client: Client, resource: ConfigResource, changes: Mapping[str, str], deleted: Sequence[str]
 ) -> None:
-    """All or none. Ends the command for a name in `gone` that no config has."""
-    if gone:
-        known = await client.admin.describe_configs(resource)
-        for name in gone:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
+    """Change all configs or none. A name in `deleted` that is not a config ends the command with an error."""
+    if deleted:
+        configs = await client.admin.describe_configs(resource)
+        for name in deleted:
+            if name not in configs:
+                near = get_close_matches(name, configs, 1)
                 fail(
                     f"{name} is no {resource.type.name.lower()} config"
                     + (f"; did you mean {near[0]}?" if near else "")
                 )
-    await client.admin.alter_configs(resource, set=changes, delete=gone)
+    await client.admin.alter_configs(resource, set=changes, delete=deleted)
 
 
 def config(
     set_: Set = None,
     delete: Delete = None,
     broker: Annotated[
-        int | None, typer.Option(min=0, help="Of this broker; none: of all brokers.")
+        int | None,
+        typer.Option(min=0, metavar="ID", help="Select this broker. [default: all brokers]"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="What is not set, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show or change what is set for all brokers, or for one."""
-    changes, gone = named_values(set_), delete or []
+    """Show or change the dynamic configs of all brokers, or of one."""
+    changes, deleted = named_values(set_), delete or []
 
     async def work(client: Client) -> list[dict[str, Any]]:
         from odradek.admin.descriptions import ConfigResource, ConfigResourceType, ConfigSource
 
         name = "" if broker is None else str(broker)
         resource = ConfigResource(type=ConfigResourceType.BROKER, name=name)
-        if changes or gone:
-            await change_configs(client, resource, changes, gone)
-        found = await client.admin.describe_configs(resource)
+        if changes or deleted:
+            await change_configs(client, resource, changes, deleted)
+        configs = await client.admin.describe_configs(resource)
         return [
-            {"config": one.name, "value": one.value, "from": one.source.name.lower()}
-            for one in sorted(found.values(), key=lambda one: one.name)
-            if every or one.source is not ConfigSource.BUILT_IN
+            {"config": value.name, "value": value.value, "from": value.source.name.lower()}
+            for value in sorted(configs.values(), key=lambda value: value.name)
+            if every or value.source is not ConfigSource.BUILT_IN
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="nothing is set; --all shows defaults")

@@ -1,9 +1,8 @@
-"""How commands reach a cluster: by options before the command, the environment, or a file of properties.
+"""How commands reach a cluster: options before the command, the environment, or a file of properties.
 
-The names are Kafka's (librdkafka's, where Kafka has none for PEM). Each is looked for as an option,
-then as ODRADEK_ and its name in capitals (ODRADEK_SASL_USERNAME), then in the file that --config or
-ODRADEK_CONFIG names, else in ~/.config/odradek/client.properties if that is there. A password that is
-not found is asked for, where somebody is there to ask.
+The names of the properties are Kafka's, or librdkafka's where Kafka has none for PEM files. Each is looked up as an
+option, then as an environment variable (ODRADEK_SASL_USERNAME), then in the file that --config or ODRADEK_CONFIG
+names, or in ~/.config/odradek/client.properties if that exists. On a terminal, a missing password is prompted for.
 """
 
 from __future__ import annotations
@@ -49,37 +48,53 @@ _connect_s_max: ContextVar[float] = ContextVar("connect_s_max", default=CONNECT_
 
 Result = TypeVar("Result")
 PATIENCE_S: Final = 3.0
-"""How long a command waits before it says what it waits for."""
+"""How long a command waits before it prints what it waits for."""
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
+        metavar="FILE",
         envvar="ODRADEK_CONFIG",
-        help=f"Properties of the connection; else {DEFAULT_FILE}, if it is there.",
+        help="Read connection properties.",
     ),
 ]
-User = Annotated[str | None, typer.Option("--user", help="Log in as this user (sasl.username).")]
+User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="Log in as this user (sasl.username).")
+]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(
-        help="Whose first line is the password; without it ODRADEK_SASL_PASSWORD, or asked for."
-    ),
+    typer.Option(metavar="FILE", help="Read the password from its first line."),
 ]
 Mechanism = Annotated[
-    str | None, typer.Option(help="SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN (sasl.mechanism).")
+    str | None,
+    typer.Option(metavar="NAME", help="Log in by this mechanism (sasl.mechanism)."),
 ]
-Ca = Annotated[Path | None, typer.Option("--ca", help="TLS: whom to trust, PEM (ssl.ca.location).")]
+Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", help="Trust these authorities, PEM (ssl.ca.location)."),
+]
 Cert = Annotated[
-    Path | None, typer.Option("--cert", help="Our certificate, PEM (ssl.certificate.location).")
+    Path | None,
+    typer.Option(
+        "--cert", metavar="FILE", help="Show this certificate (ssl.certificate.location)."
+    ),
 ]
 BootstrapForAll = Annotated[
-    str | None, typer.Option("--bootstrap", help="For any command, which may also say it itself.")
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help="Connect to these brokers, by gRPC.",
+    ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option(min=0.1, help="Seconds to wait for a broker, and for the response to a request."),
+    typer.Option(min=0.1, metavar="SECONDS", help="Limit each wait for a broker."),
 ]
-Key = Annotated[Path | None, typer.Option("--key", help="Its key, PEM (ssl.key.location).")]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", help="Use this private key, PEM (ssl.key.location)."),
+]
 
 
 def remember(
@@ -94,10 +109,10 @@ def remember(
     bootstrap: str | None = None,
     timeout_s: float = CONNECT_S_MAX,
 ) -> None:
-    """Keep the options that stand before the command, and the file, for when it connects."""
+    """Keep the options that precede the command, and the properties file, until the command connects."""
     _from_file.clear()
     _from_file.update(_read(config))
-    # The commands' own --bootstrap looks into the environment, so that is where ours, or the file's, goes.
+    # The --bootstrap of each command reads the environment, so the one before the command, or the file's, goes there.
     if bootstrap is not None:
         os.environ[BOOTSTRAP_VARIABLE] = bootstrap
     elif "bootstrap.servers" in _from_file:
@@ -117,42 +132,42 @@ def remember(
 
 
 def connect_s_max() -> float:
-    """How long a command looks for a broker, s."""
+    """Seconds that a command may take to reach a broker."""
     return _connect_s_max.get()
 
 
 def open_client(bootstrap: str) -> Client:
-    """A client for what is configured; `bootstrap` is the command's own option."""
+    """Make a client as configured; `bootstrap` is the option of the command."""
     import logging
 
     from odradek.client import Client
     from odradek.transports.security import SaslCredentials, TlsOptions
 
-    # The SDK warns of connections that come and go; a command says itself what it waits for, and what failed.
+    # The SDK logs connections that come and go; a command itself prints what it waits for and what failed.
     logging.getLogger("odradek").setLevel(logging.ERROR)
-    found = settings(_options, os.environ, _from_file)
-    protocol = found.get("security.protocol", "").upper()
+    values = settings(_options, os.environ, _from_file)
+    protocol = values.get("security.protocol", "").upper()
     if protocol and protocol not in _PROTOCOLS:
         fail(
             f"security.protocol {protocol}: allowed are {', '.join(_PROTOCOLS)}", status=EXIT_USAGE
         )
-    ca, cert = found.get("ssl.ca.location"), found.get("ssl.certificate.location")
+    ca, cert = values.get("ssl.ca.location"), values.get("ssl.certificate.location")
     tls: Any = None
     if protocol.endswith("SSL") or (not protocol and (ca or cert)):
-        key = found.get("ssl.key.location")
+        key = values.get("ssl.key.location")
         if (cert is None) != (key is None):
             fail("a certificate and its key go together: --cert and --key", status=EXIT_USAGE)
-        tls = TlsOptions(ca=ca, cert=cert, key=key, server_name=found.get("ssl.server.name"))
+        tls = TlsOptions(ca=ca, cert=cert, key=key, server_name=values.get("ssl.server.name"))
     credentials = None
-    user = found.get("sasl.username")
+    user = values.get("sasl.username")
     if user is not None and (not protocol or protocol.startswith("SASL")):
         credentials = SaslCredentials(
             username=user,
-            password=found.get("sasl.password") or _asked(f"Password of {user}: "),
-            mechanism=found.get("sasl.mechanism", "SCRAM-SHA-512").upper(),
+            password=values.get("sasl.password") or _prompt(f"Password of {user}: "),
+            mechanism=values.get("sasl.mechanism", "SCRAM-SHA-512").upper(),
         )
     elif protocol.startswith("SASL"):
-        fail(f"security.protocol is {protocol}: say who logs in, --user", status=EXIT_USAGE)
+        fail(f"security.protocol is {protocol}: name the user with --user", status=EXIT_USAGE)
     client = Client(bootstrap, tls=tls, credentials=credentials)
     client.admin_timeout_s = connect_s_max()
     return client
@@ -161,18 +176,18 @@ def open_client(bootstrap: str) -> Client:
 def settings(
     options: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, str]
 ) -> dict[str, str]:
-    """What counts of each name: the option, else the environment, else the file."""
-    found = dict(file)
+    """The value of each property: the option, else the environment variable, else the file's value."""
+    values = dict(file)
     for name in NAMES:
-        told = environment.get(_PREFIX + name.upper().replace(".", "_"))
-        if told:
-            found[name] = told
-    return {**found, **options}
+        value = environment.get(_PREFIX + name.upper().replace(".", "_"))
+        if value:
+            values[name] = value
+    return {**values, **options}
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """NAME=VALUE a line; # begins a comment. Ends the command for a name that is not known."""
-    found = {}
+    """Read lines of NAME=VALUE; # begins a comment. An unknown name ends the command with an error."""
+    properties = {}
     try:
         lines = path.read_text().splitlines()
         others_read = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
@@ -188,10 +203,10 @@ def read_properties(path: Path) -> dict[str, str]:
             near = get_close_matches(name.strip(), NAMES, 1)
             hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(NAMES)}"
             fail(f"{path}:{number}: {name.strip()} is not known{hint}", status=EXIT_USAGE)
-        found[name.strip()] = value.strip()
-    if "sasl.password" in found and others_read:
-        print(f"odradek: others can read the password in {path}: chmod 600", file=sys.stderr)
-    return found
+        properties[name.strip()] = value.strip()
+    if "sasl.password" in properties and others_read:
+        print(f"odradek: other users can read the password in {path}: chmod 600", file=sys.stderr)
+    return properties
 
 
 def _read(config: Path | None) -> dict[str, str]:
@@ -211,7 +226,7 @@ def _first_line(path: Path) -> str:
     return lines[0]
 
 
-def _asked(prompt: str) -> str:
+def _prompt(prompt: str) -> str:
     if not sys.stdin.isatty():
         fail("no password: set ODRADEK_SASL_PASSWORD, or give --password-file", status=EXIT_USAGE)
     from getpass import getpass
@@ -225,11 +240,11 @@ def _asked(prompt: str) -> str:
 def with_client(
     bootstrap: str, work: Callable[[Client], Awaitable[Result]], *, is_quick: bool = True
 ) -> Result:
-    """Connect, do the work, close; the SDK's errors come through as they are.
+    """Connect, do the work and close the client. Errors of the SDK pass.
 
-    A command that `is_quick` says after PATIENCE_S, once, what it still waits for; others wait for
-    records, or say it themselves, and only connecting is expected to be quick.
-    SIGTERM ends the command as Ctrl-C does, in order: what was sent is flushed, groups are left.
+    If the command takes longer than PATIENCE_S, what it waits for is printed once. A command that is not
+    `is_quick` waits for records or reports by itself, so only its connecting is watched.
+    SIGTERM ends the command in order, as Ctrl-C does: records are flushed, and members leave their groups.
     """
     import asyncio
 
@@ -261,13 +276,16 @@ def with_client(
 async def chosen_partitions(
     client: Client, topics: list[str], chosen: list[int] | None
 ) -> list[tuple[str, int]]:
-    """All partitions of these topics, or those of the numbers given; ends the command for one that is not there."""
-    named = []
+    """All partitions of these topics, or those with the given numbers; one that does not exist ends the command."""
+    partitions = []
     for name in topics:
         described = await client.admin.describe_topic(name)
-        there = [p.partition for p in described.partitions]
-        for index in chosen if chosen is not None else there:
-            if index not in there:
-                fail(f"{name} has partitions 0 to {len(there) - 1}, not {index}", status=EXIT_USAGE)
-            named.append((name, index))
-    return named
+        existing = [p.partition for p in described.partitions]
+        for index in chosen if chosen is not None else existing:
+            if index not in existing:
+                fail(
+                    f"{name} has partitions 0 to {len(existing) - 1}, not {index}",
+                    status=EXIT_USAGE,
+                )
+            partitions.append((name, index))
+    return partitions

@@ -1,4 +1,4 @@
-"""`odradek consume`: records to standard output, in a format of one's own."""
+"""`odradek consume`: print records to standard output, in a format that the user chooses."""
 
 from __future__ import annotations
 
@@ -28,57 +28,74 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
-"""How long a group may take to give a member that exits at the end a partition."""
+"""How long a group member with --exit-at-end waits for its first partition."""
 _TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
 _FORMAT_HELP = (
-    "What is printed of each record: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
-    "%h headers, %% a percent sign; \\n and \\t as usual."
+    "Print each record like this: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
+    "%h headers, %% percent sign, \\n newline, \\t tab."
 )
 
 
 def consume(
-    topic: Annotated[list[str], typer.Argument(help="One topic, or several.")],
+    topic: Annotated[list[str], typer.Argument(help="Read these topics.")],
     from_beginning: Annotated[
         bool,
         typer.Option(
-            help="All that is there, not only what comes; in a group, where it committed nothing."
+            "--from-beginning",
+            help="Start at the earliest offset instead of only new records;"
+            " in a group, only where none is committed.",
         ),
     ] = False,
-    exit_at_end: Annotated[bool, typer.Option(help="Stop at the end that there is now.")] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")
+    ] = False,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="At most so many.")
+        int | None,
+        typer.Option("-n", "--count", min=1, metavar="N", help="Stop after this many records."),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("-p", "--partition", min=0, help="Only this one; repeat it."),
+        typer.Option(
+            "-p", "--partition", min=0, metavar="N", help="Read only this partition. Repeatable."
+        ),
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(min=0, help="Begin there in every partition.")
+        int | None,
+        typer.Option(min=0, metavar="OFFSET", help="Start at this offset in every partition."),
     ] = None,
     since: Annotated[
         int | None,
-        typer.Option(min=0, help="Begin with the first record of that time, ms since the epoch."),
+        typer.Option(
+            min=0, metavar="MS", help="Start at the first record of this time, ms since the epoch."
+        ),
     ] = None,
     form: Annotated[str, typer.Option("-f", "--format", help=_FORMAT_HELP)] = "%v\\n",
     read_committed: Annotated[
-        bool, typer.Option(help="Nothing of open or aborted transactions.")
+        bool,
+        typer.Option("--read-committed", help="Skip records of open and aborted transactions."),
     ] = False,
     group: Annotated[
         str | None,
-        typer.Option("-g", "--group", help="As a member of this group; commits offsets."),
+        typer.Option(
+            "-g",
+            "--group",
+            metavar="NAME",
+            help="Read as a member of this group, and commit offsets.",
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print records, one value a line. With -o json one object a line.
+    """Print records of topics as they arrive.
 
-    In JSON what is no UTF-8 is {"base64": "..."}.
+    The default is one value per line. With -o json it is one object per line, in which bytes that are not UTF-8 are
+    {"base64": "..."}.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         fail("--from-beginning, --offset and --since exclude each other", status=EXIT_USAGE)
     if group is not None and (partition or offset is not None or since is not None):
         fail(
-            "a group assigns partitions and keeps offsets: --partition, --offset and --since are not for --group;"
+            "a group assigns partitions and keeps offsets: --group excludes --partition, --offset and --since;"
             " see `odradek group seek`",
             status=EXIT_USAGE,
         )
@@ -94,29 +111,29 @@ def consume(
         async with client.consumer(*topic, **arguments) as consumer:
             ends: dict[Any, int] = {}
             if group is None:
-                named = await chosen_partitions(client, topic, partition)
-                consumer.assign(named)
-                starts = await consumer.end_offsets(named)
+                partitions = await chosen_partitions(client, topic, partition)
+                consumer.assign(partitions)
+                starts = await consumer.end_offsets(partitions)
                 if exit_at_end:
                     ends = {(t, p): end for (t, p), end in starts.items()}
                 if from_beginning:
-                    starts = await consumer.beginning_offsets(named)
+                    starts = await consumer.beginning_offsets(partitions)
                 for (name, index), start in starts.items():
                     consumer.seek((name, index), start if offset is None else offset)
                 if since is not None:
                     consumer.seek_to_timestamp(since)
                 ends = await _unread(consumer, ends)
-            left = count if count is not None else -1
+            remaining = count if count is not None else -1
             settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
-            while left != 0 and not (exit_at_end and not ends and group is None):
-                batch = min(left, 5_000) if left > 0 else 5_000
+            while remaining != 0 and not (exit_at_end and not ends and group is None):
+                batch = min(remaining, 5_000) if remaining > 0 else 5_000
                 records = await consumer.getmany(timeout_ms=500, max_records=batch)
                 for record in records:
                     sys.stdout.buffer.write(render(record))
                     key = (record.topic, record.partition)
                     if key in ends and record.offset + 1 >= ends[key]:
                         del ends[key]
-                left -= len(records) if left > 0 else 0
+                remaining -= len(records) if remaining > 0 else 0
                 sys.stdout.buffer.flush()
                 if not records and exit_at_end:
                     if group is None:
@@ -128,17 +145,17 @@ def consume(
 
     try:
         with_client(bootstrap, work, is_quick=False)
-    except BrokenPipeError:  # the reader of our output has enough, as `head` does
+    except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _unread(consumer: Any, ends: dict[Any, int]) -> dict[Any, int]:
-    """Ends that the consumer has not reached; offsets without records (markers, compaction) count as read."""
+    """The ends that the consumer has not reached. Offsets without records (markers, compaction) count as read."""
     return {key: end for key, end in ends.items() if await consumer.position(key) < end}
 
 
 async def _is_at_end(consumer: Any) -> bool:
-    """Whether a group's member has partitions, and has read all that is in them."""
+    """Whether the member has partitions and has read all of their records."""
     lag = await consumer.lag()
     return 0 < len(lag) == len(consumer.assignment()) and not any(lag.values())
 
@@ -162,7 +179,7 @@ def _renderer(form: str) -> Callable[[Any], bytes]:
                 return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
         return b"%"
 
-    pieces: list[bytes | str] = []  # bytes as they are, str: a letter
+    pieces: list[bytes | str] = []  # bytes are printed as they are; a str is the letter of a field
     position = 0
     for match in _TOKEN.finditer(form):
         pieces.append(form[position : match.start()].encode())

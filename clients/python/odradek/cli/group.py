@@ -1,4 +1,4 @@
-"""`odradek group`: who is in a group, how far it is behind, where it shall go on."""
+"""`odradek group`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from odradek.client import Client
     from odradek.partitions import TopicPartition
 
-app = typer.Typer(help="Consumer groups: members, lag, where they go on.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 Group = Annotated[str, typer.Argument(help="Name of the group.")]
-DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
 
 
 @app.command("list")
@@ -36,8 +36,8 @@ def list_groups(
 
     async def work(client: Client) -> list[dict[str, Any]]:
         return [
-            {"group": one.group, "state": one.state, "type": one.type}
-            for one in await client.admin.list_groups()
+            {"group": listing.group, "state": listing.state, "type": listing.type}
+            for listing in await client.admin.list_groups()
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="there are no groups")
@@ -47,12 +47,12 @@ def list_groups(
 def describe(
     group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Members, committed offsets and lag per partition."""
+    """Show the members of a group, and committed offsets and lag per partition."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        found = await client.admin.describe_group(group)
+        description = await client.admin.describe_group(group)
         offsets = await client.admin.group_offsets(group)
-        owners = {name: member for member in found.members for name in member.assignment}
+        owners = {name: member for member in description.members for name in member.assignment}
         names = sorted({*offsets, *owners})
         ends = await _known_ends(client, names)
         rows: list[dict[str, Any]] = [
@@ -72,11 +72,11 @@ def describe(
         ]
         facts = {
             "group": group,
-            "state": found.state,
-            "type": found.type,
-            "epoch": found.epoch,
-            "coordinator": found.coordinator_id,
-            "members": len(found.members),
+            "state": description.state,
+            "type": description.type,
+            "epoch": description.epoch,
+            "coordinator": description.coordinator_id,
+            "members": len(description.members),
             "lag": sum(int(row["lag"] or 0) for row in rows),
         }
         return facts, rows
@@ -87,11 +87,11 @@ def describe(
         return
     print_facts(facts, output)
     print()
-    print_rows(rows, output, empty="it committed nothing, and owns nothing")
+    print_rows(rows, output, empty="the group has no committed offsets and no partitions")
 
 
 async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ends of those that have a leader: a group is described during an outage, too."""
+    """The end offsets of partitions that have a leader, so that a group can be described during an outage."""
     led = {
         (topic.name, partition.partition)
         for topic in await client.admin.list_topics(include_internal=True)
@@ -106,17 +106,26 @@ async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[T
 def seek(
     group: Group,
     to: Annotated[
-        str, typer.Option(help="start, end, a timestamp in ms since the epoch (@MS), or an offset.")
+        str,
+        typer.Option(
+            metavar="[start|end|@MS|OFFSET]",
+            help="Seek to the start, the end, a time in ms since the epoch, or an offset.",
+        ),
     ],
-    topic: Annotated[list[str], typer.Option(help="Of this topic; repeat it.")],
+    topic: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Select this topic. Repeatable.")
+    ],
     partition: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+        list[int] | None,
+        typer.Option(
+            "-p", "--partition", metavar="N", help="Select only this partition. Repeatable."
+        ),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let a group without members go on elsewhere."""
+    """Change the committed offsets of a group without members."""
     if to not in ("start", "end") and not to.removeprefix("@").isdigit():
         fail(f"--to {to}: write start, end, @MILLISECONDS or an offset", status=EXIT_USAGE)
 
@@ -156,12 +165,12 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete groups without members, and what they committed."""
+    """Delete groups without members, with their committed offsets."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         if dry_run:
             described = [await client.admin.describe_group(name) for name in group]
-            return [{"group": one.group, "state": one.state, "deleted": False} for one in described]
+            return [{"group": d.group, "state": d.state, "deleted": False} for d in described]
         outcomes = await client.admin.delete_groups(group)
         for error in outcomes.values():
             if error is not None:
@@ -174,15 +183,18 @@ def delete(
 @app.command("offset-delete")
 def offset_delete(
     group: Group,
-    topic: Annotated[str, typer.Option(help="Of this topic.")],
+    topic: Annotated[str, typer.Option(metavar="NAME", help="Select this topic.")],
     partition: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat it.")
+        list[int] | None,
+        typer.Option(
+            "-p", "--partition", metavar="N", help="Select only this partition. Repeatable."
+        ),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Forget committed offsets of a topic that no member reads."""
+    """Delete committed offsets of a topic that no member of the group reads."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         committed = await client.admin.group_offsets(group)
@@ -203,4 +215,6 @@ def offset_delete(
             for n in names
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="the group committed nothing there")
+    print_rows(
+        with_client(bootstrap, work), output, empty="the group has no committed offsets there"
+    )

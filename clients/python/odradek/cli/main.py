@@ -1,12 +1,13 @@
-"""`odradek`: one command line for the cluster's processes and for its users."""
+"""The command `odradek`: runs the processes of a cluster, and lets users and administrators work with it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from odradek.cli import (
     access,
@@ -24,24 +25,49 @@ from odradek.cli import (
 from odradek.cli.output import one_line_errors
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
-"""`odradek quorum` with one of these runs a controller; otherwise it is a group of commands about the quorum."""
+"""`odradek quorum` followed by one of these options runs a controller; otherwise a command follows it."""
 
-# gRPC's own log lines stand between a command's words; what they say is in our errors. Read when grpc is imported.
+# gRPC would write log lines between the output of a command; our errors say the same. It reads this when imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+COMMANDS_BY_TASK: Final = {
+    "Read and write records": ("produce", "consume", "bench"),
+    "Administer a cluster": ("topic", "group", "cluster", "feature", "user", "acl"),
+    "Run a cluster": ("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
+    "Prepare a node": ("storage", "tls"),
+}
+
+
+class CommandsByTask(TyperGroup):
+    """Lists the commands in its help under the tasks that they belong to."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        for task, command_names in COMMANDS_BY_TASK.items():
+            commands = [self.commands[name] for name in command_names]
+            width = formatter.width - max(map(len, self.commands)) - 6
+            with formatter.section(task):
+                formatter.write_dl(
+                    [(c.name, c.get_short_help_str(width)) for c in commands],
+                    col_spacing=max(map(len, self.commands))
+                    + 2
+                    - max(len(c.name or "") for c in commands),
+                )
+
 
 app = typer.Typer(
     name="odradek",
+    cls=CommandsByTask,
     help="A distributed, replicated log that speaks Kafka.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its boxes take a third of the start-up; tables of results import rich when they come
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    rich_markup_mode=None,  # rich would add a third to the start-up time; only tables of results import it
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
-def _tell_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         from importlib.metadata import version
 
         print(f"odradek {version('odradek')}")
@@ -52,7 +78,9 @@ def _tell_version(is_asked: bool) -> None:
 def _options(
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
     ] = False,
     bootstrap: connection.BootstrapForAll = None,
     timeout: connection.Timeout = connection.CONNECT_S_MAX,

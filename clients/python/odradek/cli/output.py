@@ -1,4 +1,4 @@
-"""How every command prints: a table for people, JSON for programs, errors on stderr with a status."""
+"""The output of commands: a table for people, JSON for programs, errors on stderr with an exit status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXIT_TERMINATED = 128 + 15  # and for SIGTERM
 
 
 class OutputFormat(StrEnum):
-    """What `-o` takes."""
+    """The values of `-o`."""
 
     TABLE = "table"
     JSON = "json"
@@ -50,12 +50,13 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         envvar="ODRADEK_BOOTSTRAP",
-        help="gRPC addresses of one or more brokers, HOST:PORT,...",
+        metavar="HOST:PORT,...",
+        help="Connect to one of these gRPC addresses of brokers.",
         show_default=True,
     ),
 ]
 Output = Annotated[
-    OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")
+    OutputFormat, typer.Option("-o", "--output", help="Print a table, or JSON for programs.")
 ]
 
 
@@ -75,7 +76,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
-    """Rows with the same columns: a JSON array, or a table; `empty` is said where there are none."""
+    """Print rows with the same columns as a JSON array or a table; without rows, print `empty` on stderr."""
     if output is OutputFormat.JSON:
         print(json.dumps([_snake_case(row) for row in rows], default=_plain))
         return
@@ -95,7 +96,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
 
 
 def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
-    """One thing with named facts: a JSON object, or a line a fact."""
+    """Print named facts as a JSON object, or one per line."""
     if output is OutputFormat.JSON:
         print(json.dumps(_snake_case(facts), default=_plain))
         return
@@ -105,22 +106,22 @@ def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
 
 
 def console(*, stderr: bool = False) -> Any:
-    """A rich console; wide and without colour where nobody looks."""
+    """A rich console; wide and without colour if the output is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    looks = stream.isatty()
+    is_terminal = stream.isatty()
     return Console(
         stderr=stderr,
-        width=None if looks else 200,
-        no_color=not looks or "NO_COLOR" in os.environ,
+        width=None if is_terminal else 200,
+        no_color=not is_terminal or "NO_COLOR" in os.environ,
         highlight=False,
-        soft_wrap=not looks,
+        soft_wrap=not is_terminal,
     )
 
 
 def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
-    """Say what went wrong, and the way out where the error knows one, and end."""
+    """Print the error, with its hint if it has one, and exit with this status."""
     lines = [f"odradek: {error}"]
     hint = getattr(error, "hint", None)
     if hint and hint not in str(error):
@@ -131,9 +132,9 @@ def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
 
 
 def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same facts under the names that programs read: `log end` is `log_end` in JSON.
+    """Rename facts for programs: `log end` becomes `log_end` in JSON.
 
-    Rows within are renamed too; mappings within keep their keys, which are names of configs.
+    Rows in them are renamed too; mappings in them keep their keys, which are names of configs.
     """
 
     def renamed(value: Any) -> Any:
@@ -157,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped: names come from clients, and a terminal obeys its escape sequences."""
+    """Escape control characters: names come from clients, and a terminal would obey their escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -170,9 +171,9 @@ def _plain(value: Any) -> Any:
 
 
 ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
-r"""By the letter after the backslash; any other letter stands for itself."""
+r"""Characters by the letter after the backslash; any other letter stands for itself."""
 
 
 def unescaped(text: str) -> str:
-    r"""The text with each `\t`, `\n`, `\0`, ... replaced by its character."""
+    r"""Replace each `\t`, `\n`, `\0`, ... in the text by its character."""
     return re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""`odradek quorum | broker | gateway | pipeline`: start the process of that name in this one's place."""
+"""`odradek dev` runs a cluster of child processes; `odradek broker` and its like become the process they name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add a command for each service; all arguments are the service's own."""
+    """Add a command for each program that takes all of its arguments itself."""
     _add(app, "broker", "odradek_broker", "server", "Run a broker in the foreground.")
     _add(app, "gateway", "odradek_gateway", "server", "Run a REST gateway in the foreground.")
     _add(
@@ -33,13 +33,13 @@ def add_commands(app: typer.Typer) -> None:
         "demo",
         "odradek_demo",
         "demo",
-        "Send real flights through a cluster while two of its processes are killed.",
+        "Send real flights while processes are killed.",
     )
     _add(app, "pipeline", "pyspark_odradek.pipelines", "spark", "Run a Spark pipeline by name.")
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
-    """Replace this process by `python -m module`; says which extra is missing where it is not installed."""
+    """Replace this process by `python -m module`, or say which extra of the package is missing."""
     if missing := what_is_missing(module, extra):
         fail(missing, status=EXIT_ERROR)
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
@@ -53,35 +53,50 @@ def _add(app: typer.Typer, name: str, module: str, extra: str, help_text: str) -
 
 
 def dev(
-    brokers: Annotated[int, typer.Option(min=1, max=32, help="How many brokers.")] = 3,
-    controllers: Annotated[int, typer.Option(min=1, max=7, help="How many controllers.")] = 3,
-    gateways: Annotated[int, typer.Option(min=0, max=8, help="How many gateways.")] = 1,
+    brokers: Annotated[
+        int, typer.Option(min=1, max=32, metavar="N", help="Run this many brokers.")
+    ] = 3,
+    controllers: Annotated[
+        int, typer.Option(min=1, max=7, metavar="N", help="Run this many controllers.")
+    ] = 3,
+    gateways: Annotated[
+        int, typer.Option(min=0, max=8, metavar="N", help="Run this many gateways.")
+    ] = 1,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data is kept; none: a temporary directory.")
+        Path | None, typer.Option(help="Keep the data here. [default: a temporary directory]")
     ] = None,
     base_port: Annotated[
         int | None,
         typer.Option(
-            help="First of the ports to use; 0: any free ports."
-            " Without it 9090 (gRPC), 9092 (Kafka), 8082 (HTTP) and so on, if they are free.",
+            metavar="PORT",
+            help="Use the ports from this one on; 0: any free ports."
+            " [default: 9090 (gRPC), 9092 (Kafka), 8082 (HTTP), ... if they are free]",
             min=0,
             max=65_000,
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=VALUE of any broker setting, by Kafka's name."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a broker setting, by its name in Kafka. Repeatable.",
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON when the cluster accepts writes.")
+        bool,
+        typer.Option(
+            "--json", help="Print addresses as one line of JSON when the cluster accepts writes."
+        ),
     ] = False,
     exit_with_parent: Annotated[
-        bool, typer.Option(help="Stop at end of file on standard input.")
+        bool, typer.Option("--exit-with-parent", help="Stop at the end of standard input.")
     ] = False,
 ) -> None:
-    """Run a whole cluster in the foreground. It stops, children too, on Ctrl-C or SIGTERM.
+    """Run a whole cluster in the foreground.
 
-    Kill what you like of it: the rest goes on, and how to start a process again is printed.
+    Ctrl-C or SIGTERM stops it with all its processes. If one of them is killed, the others keep running, and the
+    command that starts it again is printed.
     """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
@@ -107,42 +122,42 @@ def dev(
         if as_json:
             print(json.dumps(cluster.describe()), flush=True)
         else:
-            _tell(cluster)
+            _print_addresses(cluster)
         if _watch(cluster, stop):
             return
     raise typer.Exit(1)
 
 
 def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
-    """Whether it was told to stop; false when no process is left.
+    """Wait until `stop` is set and return True, or return False when no process is running any more.
 
-    A process that ends is told of, and the others go on: to see that is what clusters are killed for.
+    A process that ends is reported, and the others keep running.
     """
-    left = cluster.children()
+    running = cluster.children()
     while not stop.wait(0.2):
-        for child in [child for child in left if not child.is_running]:
-            left.remove(child)
+        for child in [child for child in running if not child.is_running]:
+            running.remove(child)
             print(
-                f"odradek: {child.name} {child.describe_exit()}, the others go on;"
-                f" its log: {child.log_path}; to start it again: {shlex.join(child.command)}",
+                f"odradek: {child.name} {child.describe_exit()}; the others keep running."
+                f" Its log: {child.log_path}. To start it again: {shlex.join(child.command)}",
                 file=sys.stderr,
                 flush=True,
             )
-        if not left:
-            print("odradek: no process of the cluster is left", file=sys.stderr)
+        if not running:
+            print("odradek: no process of the cluster is running", file=sys.stderr)
             return False
     return True
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
     with contextlib.suppress(OSError):
-        while os.read(0, 4096):  # not sys.stdin, whose lock this thread would hold at the end
+        while os.read(0, 4096):  # sys.stdin has a lock, which this thread would hold at exit
             pass
     stop.set()
 
 
 def _with_replication(settings: list[str], brokers: int) -> tuple[str, ...]:
-    """The settings, with a replication factor for topics that name none: any broker may be killed then."""
+    """Add a default replication factor, so that any broker can be killed without losing a topic."""
     name = "default.replication.factor="
     if brokers == 1 or any(setting.startswith(name) for setting in settings):
         return tuple(settings)
@@ -150,19 +165,22 @@ def _with_replication(settings: list[str], brokers: int) -> tuple[str, ...]:
 
 
 def _announce(cluster: EmbeddedCluster) -> None:
-    """Say at once what is being started, and where its data goes."""
+    """Print what is being started and where its data goes."""
     plan = cluster.plan
-    kept = "removed at the end; --data-dir DIR keeps it" if cluster.is_temporary else "kept"
+    kept = "deleted at the end; --data-dir DIR keeps it" if cluster.is_temporary else "kept"
     print(
         f"Starting {plan.controllers} controllers, {plan.brokers} brokers and {plan.gateways} gateways;"
         f" data in {cluster.data_dir} ({kept})",
         flush=True,
     )
     if plan.prefers_usual_ports and not cluster.has_usual_ports:
-        print("The usual ports (9090, 9092, 8082, ...) are in use; taking free ones", flush=True)
+        print(
+            "The usual ports (9090, 9092, 8082, ...) are in use; using free ones instead",
+            flush=True,
+        )
 
 
-def _tell(cluster: EmbeddedCluster) -> None:
+def _print_addresses(cluster: EmbeddedCluster) -> None:
     from odradek.cli.output import OutputFormat, console, print_rows
 
     addresses = cluster.describe()
@@ -184,7 +202,7 @@ def _tell(cluster: EmbeddedCluster) -> None:
 
 
 def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
-    """Where a process listens, by protocol."""
+    """The addresses of a process by protocol."""
     addresses = cluster.describe()
     kind, _, number = name.rpartition("-")
     index = int(number) - 1

@@ -1,4 +1,4 @@
-"""`odradek produce`: records from standard input, one a line."""
+"""`odradek produce`: send the lines of a file or of standard input as records."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
 
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of one record, too: the topic's max.message.bytes says what is too large."""
+"""The limit of one record, too; the topic's max.message.bytes is usually lower."""
 INTERRUPTED_FLUSH_S_MAX: Final = 5.0
-"""How long an interrupted command still tries to send what it has read."""
+"""How long an interrupted command tries to send the lines that it has read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 _CHUNK_BYTES: Final = 256 * 1024
 _CHUNKS_WAITING_MAX: Final = 4
 
 
 async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
-    """The lines that have come since last time, without their ends; stops at end of file.
+    """Yield the lines that arrived since the last time, without line ends, until the end of the file.
 
-    Raises RecordTooLarge for a line that has no end within `line_bytes_max`, and OSError.
+    Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
 
-    Reading blocks, so a thread does it: what came before is sent while the next line is still being typed. A daemon,
-    because a terminal may never give it another line; `os.read`, because `sys.stdin` would be locked at the end.
+    A thread reads, because reading blocks: earlier lines are sent while the next one is being typed. It is a daemon,
+    because a terminal may never return another line. It uses `os.read`, because it would hold the lock of `sys.stdin`
+    at exit.
     """
     import asyncio
     from concurrent.futures import CancelledError
@@ -71,7 +72,7 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
                 return
 
     threading.Thread(target=read, name="read input", daemon=True).start()
-    rest = bytearray()  # of the last line, whose end is yet to come
+    rest = bytearray()  # the start of a line whose end has not arrived
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
@@ -88,34 +89,61 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Where to.")],
+    topic: Annotated[str, typer.Argument(help="Send to this topic.")],
     file: Annotated[
-        str, typer.Argument(help="A file, or - for standard input.", show_default=False)
+        str,
+        typer.Argument(
+            help="Read lines from this file, or from standard input (-).", show_default=False
+        ),
     ] = "-",
-    acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
+    acks: Annotated[
+        str,
+        typer.Option(
+            metavar="[0|1|all]", help="Wait for no replica, the leader, or all in-sync replicas."
+        ),
+    ] = "all",
     key_separator: Annotated[
         str | None,
         typer.Option(
             "-k",
             "--key-separator",
-            help="What stands between key and value of a line; \\t is a tab. Lines without it have no key.",
+            metavar="TEXT",
+            help="Split lines into key and value here; \\t is a tab. Lines without it have no key.",
         ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, help="Only this one; none: by key.")
+        int | None,
+        typer.Option(
+            "-p",
+            "--partition",
+            min=0,
+            metavar="N",
+            help="Send to this partition. [default: by key]",
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("-H", "--header", help="NAME=VALUE on every record.")
+        list[str] | None,
+        typer.Option(
+            "-H",
+            "--header",
+            metavar="NAME=VALUE",
+            help="Add this header to every record. Repeatable.",
+        ),
     ] = None,
     create: Annotated[
         bool,
-        typer.Option("--create", help="Let the brokers create the topic if it does not exist."),
+        typer.Option("--create", help="Create the topic if it does not exist."),
     ] = False,
-    compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = "none",
+    compression: Annotated[
+        Compression, typer.Option(help="Compress batches by this codec.")
+    ] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Send one record a line. The status is 0 only if all were acknowledged."""
+    """Send each line of a file or of standard input as a record.
+
+    The exit status is 0 only if all records were acknowledged.
+    """
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     if key_separator == "":
@@ -161,7 +189,7 @@ def produce(
 
 
 class _Run:
-    """What one `odradek produce` has sent, and what became of it."""
+    """Counts of the records that one `odradek produce` has sent, and of their outcomes."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -170,21 +198,21 @@ class _Run:
         self.failed = 0
         self.without_key = 0
         self.error: BaseException | None = None
-        """Of the first record that failed."""
+        """The error of the first record that failed."""
 
     def split(self, line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
-        """Key and value of a line that is about to be sent."""
+        """Split a line into key and value, and count it as sent."""
         self.sent += 1
         if separator is None:
             return None, line
-        key, found, value = line.partition(separator)
-        if found:
+        key, was_split, value = line.partition(separator)
+        if was_split:
             return key, value
         self.without_key += 1
         return None, line
 
     def count(self, done: DeliveryFuture) -> None:
-        """Take note of one record's outcome."""
+        """Count the outcome of one record."""
         error = done.exception()
         if error is None:
             self.acknowledged += 1
@@ -200,7 +228,7 @@ class _Run:
 
 @contextlib.asynccontextmanager
 async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
-    """Close the producer at the end; say why it waits where it waits, and what was lost by an interruption."""
+    """Print what the producer waits for, close it at the end, and report records that an interruption lost."""
     import asyncio
 
     async def explain() -> None:

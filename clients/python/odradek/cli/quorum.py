@@ -1,4 +1,4 @@
-"""`odradek quorum`: run a controller, or see how the quorum is. Without a subcommand it runs one."""
+"""`odradek quorum`: run a controller, or show the metadata quorum. `odradek feature`: show and set feature levels."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 quorum_app = typer.Typer(
-    help="Run a controller, or see how the quorum is.",
-    epilog="`odradek quorum --config FILE` runs a controller; with --help it lists every setting.",
+    help="Run a controller, or show the metadata quorum.",
+    epilog="`odradek quorum --config FILE` runs a controller; add --help to list its settings.",
     no_args_is_help=True,
 )
 
 
 @quorum_app.command()
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Leader, term, committed offset, and how far each member is."""
+    """Show the leader, the term, the commit offset and the progress of each voter."""
 
     async def work(client: Client) -> QuorumDescription:
         return await client.admin.describe_quorum()
@@ -67,7 +67,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
 
 
 feature_app = typer.Typer(
-    help="Show feature levels; raise them once every process has been upgraded.",
+    help="Show feature levels, and set them after an upgrade.",
     no_args_is_help=True,
 )
 
@@ -76,7 +76,7 @@ feature_app = typer.Typer(
 def list_features(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Level in use, the levels that the cluster's members support, and who holds a higher one back."""
+    """Show the level of each feature, the levels that all members support, and members that hold a level back."""
 
     async def work(client: Client) -> list[FeatureDescription]:
         return await client.admin.describe_features()
@@ -96,16 +96,14 @@ def list_features(
 
 @feature_app.command("set")
 def set_level(
-    name: Annotated[
-        str, typer.Argument(help="Name of the feature, metadata.version for instance.")
-    ],
-    level: Annotated[int, typer.Argument(min=0, help="The level to use from now on.")],
+    name: Annotated[str, typer.Argument(help="Name of the feature, such as metadata.version.")],
+    level: Annotated[int, typer.Argument(min=0, help="Level to use from now on.")],
     allow_downgrade: Annotated[
-        bool, typer.Option("--allow-downgrade", help="Lower the level, too.")
+        bool, typer.Option("--allow-downgrade", help="Allow a lower level than the present one.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change a level. It is refused unless every broker and every controller supports it."""
+    """Set the level of a feature. Every broker and every controller must support it."""
 
     async def work(client: Client) -> None:
         await client.admin.update_feature(name, level, allow_downgrade=allow_downgrade)

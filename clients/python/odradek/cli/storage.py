@@ -1,4 +1,4 @@
-"""`odradek storage`: what is done to data directories by hand, beside the processes that use them."""
+"""`odradek storage`: work on data directories outside of the processes that use them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,40 @@ from odradek.cli.output import (
 from odradek.extras import what_is_missing
 
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
-app = typer.Typer(help="Format data directories, and look after them.", no_args_is_help=True)
+app = typer.Typer(help="Format and repair data directories.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Format data directories, and look after them."""
+    """Format and repair data directories."""
 
 
 @app.command("format")
 def format_directory(
-    data_dir: Annotated[Path, typer.Option(help="log.dirs of the controller.")],
-    node_id: Annotated[int, typer.Option(min=0, help="node.id of the controller.")],
+    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="log.dirs of the controller.")],
+    node_id: Annotated[int, typer.Option(min=0, metavar="ID", help="node.id of the controller.")],
     voters: Annotated[
-        str, typer.Option(help="controller.quorum.voters: 1@host:9095,2@host:9095,...")
+        str,
+        typer.Option(
+            metavar="ID@HOST:PORT,...",
+            help="controller.quorum.voters, the same for every controller.",
+        ),
     ],
     cluster_id: Annotated[
-        str | None, typer.Option(help="The same for every node; none: a new one, which is printed.")
+        str | None,
+        typer.Option(
+            metavar="ID", help="Cluster id, the same for every node. [default: a new one, printed]"
+        ),
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Give the directory its identity. Again the same changes nothing, another is refused."""
+    """Write the identity of a controller into its data directory.
+
+    Running it again changes nothing; a different identity is refused.
+    """
     if missing := what_is_missing("odradek storage format", "server"):
         fail(missing)
-    parts = [_VOTER.fullmatch(one.strip()) for one in voters.split(",")]
+    parts = [_VOTER.fullmatch(voter.strip()) for voter in voters.split(",")]
     ids = [int(part[1]) for part in parts if part is not None]
     if len(ids) < len(parts):
         fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
@@ -60,17 +70,19 @@ def format_directory(
 
 @app.command("strays")
 def strays(
-    data_dir: Annotated[Path, typer.Option(help="log.dirs of the broker.")],
+    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="log.dirs of the broker.")],
     remove: Annotated[
-        list[str] | None, typer.Option(help="Remove the stray of this name; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Remove this stray log. Repeatable.")
     ] = None,
-    remove_all: Annotated[bool, typer.Option("--remove-all", help="Remove all of them.")] = False,
+    remove_all: Annotated[
+        bool, typer.Option("--remove-all", help="Remove all stray logs.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List the logs that a broker put aside because the metadata does not know them, or remove some for good.
+    """List or remove logs that a broker set aside because the metadata does not have them.
 
-    A log is put aside when its topic is not in the metadata, or has no replica on this broker, and the broker saw no
-    record that deleted it. It becomes a replica again when the metadata claims it. The broker may run meanwhile.
+    A broker sets a log aside if the metadata has no such topic, or no replica of it on this broker, and no record
+    deleted it. The log becomes a replica again when the metadata has it again. The broker may be running.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
@@ -92,25 +104,28 @@ def strays(
             for row in rows
         ],
         output,
-        empty="no strays",
+        empty="no stray logs",
     )
 
 
 @app.command("adopt")
 def adopt_metadata(
-    data_dir: Annotated[Path, typer.Option(help="log.dirs of the broker, which must be stopped.")],
+    data_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="log.dirs of the broker, which must be stopped.")
+    ],
     incarnation: Annotated[
         str,
         typer.Option(
-            help="The metadata log to follow from now on, as the refused broker names it; or none."
+            metavar="ID",
+            help="Metadata log to follow from now on, as the broker logs it when it refuses; or none.",
         ),
     ],
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let a broker follow another metadata log, when the controllers' old data is lost for good.
+    """Make a broker follow another metadata log after the controllers lost theirs.
 
-    Its logs stay. At the next start those of topics that the other metadata does not have are set aside as
-    strays, not deleted.
+    The logs of the broker stay. At its next start it sets those aside, as strays, whose topics are not in the
+    other metadata.
     """
     if missing := what_is_missing("odradek storage adopt", "server"):
         fail(missing)
@@ -121,16 +136,16 @@ def adopt_metadata(
 
 
 def _run(module: str, *arguments: str) -> str:
-    """Run a module of the server as a process; what it prints."""
+    """Run a module of the server as a process and return what it prints."""
     import subprocess
     import sys
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        fail(done.stderr.strip().removeprefix("odradek: "))
-    return done.stdout
+    if process.returncode:
+        fail(process.stderr.strip().removeprefix("odradek: "))
+    return process.stdout
 
 
 def _time(since_ms: int) -> str | None:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
 ConfigOption = Annotated[
-    list[str] | None, typer.Option("--config", help="NAME=VALUE, by Kafka's names; repeat it.")
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="Set a config. Repeatable."),
 ]
 
 
 def _count(value: int) -> int:
-    """Refuse a number of partitions or replicas that cannot be."""
+    """Refuse a number of partitions or replicas that is neither positive nor -1."""
     if value == 0 or value < -1:
         raise typer.BadParameter(f"{value} is not a count: give 1 or more, or -1 for the default")
     return value
@@ -41,15 +42,19 @@ def create(
     name: Name,
     partitions: Annotated[
         int,
-        typer.Option(help="Number of partitions; -1: the cluster's default.", callback=_count),
+        typer.Option(
+            metavar="N", help="Number of partitions; -1: the cluster's default.", callback=_count
+        ),
     ] = -1,
     replicas: Annotated[
         int,
-        typer.Option(help="Replication factor; -1: the cluster's default.", callback=_count),
+        typer.Option(
+            metavar="N", help="Replication factor; -1: the cluster's default.", callback=_count
+        ),
     ] = -1,
     config: ConfigOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option(help="Succeed if the topic already exists.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -79,7 +84,9 @@ def create(
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option(help="The log's own topics too.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="List internal topics, too.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -107,15 +114,15 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Leaders, replicas and offsets; configs that were set."""
+    """Show leaders, replicas, offsets and the configs that are set."""
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         topic = await client.admin.describe_topic(name)
         configs = await client.admin.describe_topic_configs(name)
-        named = [(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
+        led = [(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
         async with client.consumer() as consumer:
-            starts = await consumer.beginning_offsets(named)
-            ends = await consumer.end_offsets(named)
+            starts = await consumer.beginning_offsets(led)
+            ends = await consumer.end_offsets(led)
         first = {key[1]: offset for key, offset in starts.items()}
         last = {key[1]: offset for key, offset in ends.items()}
         rows = [
@@ -153,29 +160,29 @@ def alter_config(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set or unset configs of a topic, all or none."""
-    changes, gone = named_values(config), delete or []
-    if not changes and not gone:
+    """Set configs of a topic, or restore their defaults: all of them or none."""
+    changes, deleted = named_values(config), delete or []
+    if not changes and not deleted:
         fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
 
     async def work(client: Client) -> None:
         from odradek.admin.descriptions import ConfigResource, ConfigResourceType
 
         resource = ConfigResource(type=ConfigResourceType.TOPIC, name=name)
-        await change_configs(client, resource, changes, gone)
+        await change_configs(client, resource, changes, deleted)
 
     with_client(bootstrap, work)
-    print_facts({"topic": name, "set": list(changes), "deleted": gone}, output)
+    print_facts({"topic": name, "set": list(changes), "deleted": deleted}, output)
 
 
 @app.command("add-partitions")
 def add_partitions(
     name: Name,
-    total: Annotated[int, typer.Argument(help="How many it shall have in all.", min=2)],
+    total: Annotated[int, typer.Argument(help="Number of partitions to have in the end.", min=2)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add partitions; keys may then go to others than before."""
+    """Add partitions. New records of a key may go to another partition than old ones."""
 
     async def work(client: Client) -> None:
         await client.admin.add_partitions(name, total)
@@ -187,7 +194,7 @@ def add_partitions(
 @app.command()
 def delete(
     name: Name,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
