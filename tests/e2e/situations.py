@@ -168,7 +168,7 @@ def _too_many_replicas(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a topic that exists already",
-    "...topic orders exists already; choose another name, or go on with the one that is there",
+    "...topic orders exists already; choose another name, or use the existing topic",
 )
 def _topic_exists(cluster: EmbeddedCluster) -> str:
     _topic(cluster, "orders")

@@ -7,9 +7,9 @@
             async for record in consumer:
                 print(record.offset, record.key, record.value)
 
-`odradek.sync` has the same without `await`; `odradek.serializers` makes bytes of objects;
-`odradek.errors` is what can go wrong; `odradek.testing` has a cluster for your tests. Names are
-loaded when first used: importing this package loads neither gRPC nor Arrow.
+`odradek.sync` has the same without `await`, `odradek.serializers` converts objects to bytes, `odradek.errors` has
+all errors, and `odradek.testing` has a cluster for tests. Names are loaded at first use: importing this package loads
+neither gRPC nor Arrow.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from odradek.producer.producer import Producer
     from odradek.transports.security import SaslCredentials, TlsOptions
 
-# gRPC's handlers of forks crash one child in five of a busy process before it gets to its exec(): a
-# subprocess with `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess).
-# It is read when grpc is first imported.
+# The fork handlers of gRPC crash one child in five of a busy process before its exec(), for instance a subprocess with
+# `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess). gRPC reads the variable when
+# it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {

@@ -1,4 +1,4 @@
-"""The door to a cluster: one set of connections for its producers, consumers and admin."""
+"""`Client`: one set of connections to a cluster for its producers, consumers and admin."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ADMIN_TIMEOUT_S = 30.0
 
 
 class Client:
-    """`async with Client("host:9090,host2:9090") as client:`; without an address, ODRADEK_BOOTSTRAP.
+    """A client of one cluster: `async with Client("host:9090,host2:9090") as client:`.
 
-    Entering does not dial: the first producer, consumer or call does, or `connect`. Leaving closes
-    the connections; close producers and consumers first (their own `async with` does).
+    Without an address it uses ODRADEK_BOOTSTRAP. It connects at the first use of a producer, consumer or admin, or in
+    `connect`. Its end closes the connections; close producers and consumers before, as their `async with` does.
 
-    `tls` encrypts and, with a certificate, says who we are; `credentials` log in by name and
-    password, or by a signed token.
+    `tls` encrypts and, with a certificate, authenticates the client; `credentials` log in by name and password, or by
+    a signed token.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Client:
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
         self.admin_timeout_s = ADMIN_TIMEOUT_S
-        """How long a call of `admin` may take, s. Set it before `admin` is first used."""
+        """Seconds that a call of `admin` may take. Set it before the first use of `admin`."""
         self._cluster: Cluster = connect(
             bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
         )
@@ -62,24 +62,24 @@ class Client:
 
     @property
     def state(self) -> LinkState:
-        """Whether the cluster can be seen at the moment."""
+        """Whether the client has current metadata of the cluster."""
         return self._cluster.state
 
     @property
     def cluster_id(self) -> str:
-        """Id of the cluster; empty before the first contact."""
+        """The id of the cluster; empty before the first response."""
         return self._cluster.cache.cluster_id
 
     async def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
-        """Wait until a broker has answered.
+        """Wait until a broker has responded.
 
         Raises:
-            BrokersUnavailable: none did; it names those tried and the last error.
+            BrokersUnavailable: none did; the error lists those tried and the last error.
         """
         await self._cluster.wait_connected(timeout_s)
 
     def producer(self, **arguments: Unpack[ProducerArguments]) -> Producer:
-        """A producer over this client's connections. Its arguments: `ProducerOptions`."""
+        """A producer that uses the connections of this client. The arguments are the fields of `ProducerOptions`."""
         from odradek.producer.producer import Producer
 
         return Producer(cluster=self._cluster, **arguments)
@@ -90,10 +90,10 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """A consumer of all partitions of these topics, or its share of them as a member of `group`, or of
-        what it is assigned later.
+        """A consumer of these topics: of all their partitions, or of its share as a member of `group`.
 
-        Its other arguments: `ConsumerOptions`.
+        Without topics, call `assign` or `subscribe` later. The other arguments are the fields of
+        `ConsumerOptions`.
         """
         from odradek.consumer.consumer import Consumer
 
@@ -101,13 +101,13 @@ class Client:
 
     @cached_property
     def admin(self) -> Admin:
-        """Topics, configs, access, the cluster."""
+        """The admin of this cluster, for topics, configs, groups and access."""
         from odradek.admin.admin import Admin
 
         return Admin(cluster=self._cluster, timeout_s=self.admin_timeout_s)
 
     def explain_waiting(self) -> str:
-        """Why nothing comes back from the cluster, in words, as far as this client can see."""
+        """Say why no response comes from the cluster, as far as this client can tell."""
         if self.state is LinkState.CONNECTED:
             return "connected, but the cluster has not responded yet"
         return str(self._cluster.unavailable(None))

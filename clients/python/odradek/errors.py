@@ -1,9 +1,8 @@
-"""What can go wrong, as one tree: a leaf per remedy.
+"""The errors of the SDK: one tree with a leaf per remedy.
 
-Catch `OdradekError` for all of it, a leaf for what you would do about it, or ask the error itself:
-`.retriable` (the same call may succeed later; the SDK has retried already for as long as it was
-allowed to), `.fatal` (this producer or consumer is of no more use: make a new one), `.code` (Kafka's
-number, when a broker said it), `.hint` (the way out, in words).
+Catch `OdradekError` for all of them, or a leaf for its remedy. Each error has `.retriable` (the same call may
+succeed later; the SDK has retried it already for as long as it was allowed to), `.fatal` (this producer or consumer
+can no longer be used; make a new one), `.code` (Kafka's code, if a broker sent it) and `.hint` (the remedy in words).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class OdradekError(Exception):
-    """The root. `str()` names the thing, what happened to it, and the way out."""
+    """The root of all errors. `str()` names the thing, what happened to it, and the remedy."""
 
     retriable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
@@ -30,11 +29,8 @@ class OdradekError(Exception):
         super().__init__(f"{message}; {self.hint}" if self.hint else message)
 
 
-# --- reaching the cluster ---------------------------------------------------------------------
-
-
 class BrokerUnreachable(OdradekError):
-    """One broker could not be reached, or the connection to it broke. Another one may do."""
+    """One broker could not be reached, or its connection broke. Another broker may respond."""
 
     retriable = True
 
@@ -45,7 +41,7 @@ class BrokerUnreachable(OdradekError):
 
 
 class WrongListener(BrokerUnreachable):
-    """Something listens at the address, but not gRPC: a Kafka listener, or an HTTP server."""
+    """The address is not a gRPC listener but, for instance, a Kafka listener or an HTTP server."""
 
     default_hint = "use the gRPC address of a broker (listener GRPC, port 9090 by default)"
 
@@ -71,12 +67,12 @@ class AdvertisedNameUnresolvable(NameUnresolvable):
 
 
 class BrokersUnavailable(OdradekError):
-    """No broker of those known could be reached in time. `tried` names them, in order."""
+    """No known broker could be reached in time. `tried` lists them, in order."""
 
     retriable = True
     default_hint = (
         "check that the brokers run, that the bootstrap addresses are theirs (gRPC), and whether they"
-        " want TLS or a certificate"
+        " require TLS or a certificate"
     )
 
     def __init__(
@@ -101,31 +97,28 @@ class NoActiveController(OdradekError):
 
 
 class RequestTimedOut(OdradekError):
-    """A request was not answered in time. Whether it was carried out is unknown."""
+    """A request got no response in time. Whether it was carried out is unknown."""
 
     retriable = True
 
 
 class AuthenticationFailed(OdradekError):
-    """The cluster does not know who we are."""
+    """The cluster refuses the credentials of this client."""
 
     fatal = True
     default_hint = "check the client certificate or the credentials"
 
 
 class AuthorizationFailed(OdradekError):
-    """The cluster knows who we are, and that we may not."""
+    """This client has no right to do this."""
 
     default_hint = "ask for an ACL that allows it"
 
 
 class UnsupportedOperation(OdradekError):
-    """This broker does not offer the call, or not in this form."""
+    """The broker does not support the call, or not these arguments."""
 
     default_hint = "upgrade the broker, or check that the address is its gRPC listener"
-
-
-# --- topics, partitions, offsets --------------------------------------------------------------
 
 
 class UnknownTopic(OdradekError):
@@ -138,29 +131,29 @@ class UnknownTopic(OdradekError):
 class TopicExists(OdradekError):
     """A topic of that name exists already."""
 
-    default_hint = "choose another name, or go on with the one that is there"
+    default_hint = "choose another name, or use the existing topic"
 
 
 class InvalidTopic(OdradekError):
-    """The name, the number of partitions or the replicas cannot be."""
+    """The name, the number of partitions or the replicas of a topic are not allowed."""
 
 
 class InvalidConfig(OdradekError):
-    """A config's name is unknown or its value is out of range; also an option of this SDK."""
+    """A config, or an option of this SDK, is unknown or has a value that is not allowed."""
 
 
 class InvalidRequest(OdradekError):
-    """The request makes no sense to the broker."""
+    """The request is not valid."""
 
 
 class LeaderNotAvailable(OdradekError):
-    """The partition has no leader, or it is moving. The SDK looks for the new one by itself."""
+    """The partition has no leader, or its leader is changing. The SDK finds the new leader by itself."""
 
     retriable = True
 
 
 class NotEnoughReplicas(OdradekError):
-    """Fewer replicas are in sync than `min.insync.replicas` asks for."""
+    """Fewer replicas are in sync than `min.insync.replicas`."""
 
     retriable = True
     default_hint = "start the brokers that are down, or lower min.insync.replicas of the topic"
@@ -173,9 +166,9 @@ class OffsetOutOfRange(OdradekError):
 
 
 class LogTruncated(OdradekError):
-    """Records that were read are no longer in the log: an unclean leader election (KIP-320)."""
+    """Records that were read are no longer in the log after an unclean leader election (KIP-320)."""
 
-    default_hint = "seek to `truncated_to` if the records that replaced them shall be read"
+    default_hint = "seek to `truncated_to` to read the records that replaced them"
 
     def __init__(self, message: str, *, truncated_to: int) -> None:
         self.truncated_to = truncated_to
@@ -183,7 +176,7 @@ class LogTruncated(OdradekError):
 
 
 class CorruptRecords(OdradekError):
-    """Bytes that are no record batch, or not the ones that were written."""
+    """Bytes are not a record batch, or were damaged."""
 
 
 class StorageFailed(OdradekError):
@@ -200,22 +193,19 @@ class ThrottlingQuotaExceeded(OdradekError):
 
 
 class ServerFault(OdradekError):
-    """The broker failed in a way it has no better name for. Its log tells more."""
+    """The broker failed unexpectedly. Its log has the details."""
 
     default_hint = "look into the broker's log"
 
 
-# --- producing --------------------------------------------------------------------------------
-
-
 class RecordTooLarge(OdradekError):
-    """One record is larger than the producer, the topic or the broker takes."""
+    """One record is larger than the producer, the topic or the broker allows."""
 
     default_hint = "raise request_bytes_max here and max.message.bytes of the topic, or split it"
 
 
 class SerializationFailed(OdradekError):
-    """A serializer raised, or gave no bytes. The cause is chained."""
+    """A serializer raised an error, which is chained, or did not return bytes."""
 
 
 class BufferFull(OdradekError):
@@ -226,7 +216,7 @@ class BufferFull(OdradekError):
 
 
 class DeliveryTimedOut(OdradekError):
-    """Not acknowledged within `delivery_timeout_ms`. Whether the record was written is unknown."""
+    """The record was not acknowledged within `delivery_timeout_ms`. Whether it was written is unknown."""
 
     default_hint = "whether it was written is unknown; sending it again may write it twice"
 
@@ -234,21 +224,18 @@ class DeliveryTimedOut(OdradekError):
 class SequenceLost(OdradekError):
     """The leader lacks records that it had acknowledged (an unclean election, or a lost disk)."""
 
-    default_hint = "compare what is in the log with what was sent"
+    default_hint = "compare the log with the records that were sent"
 
 
 class ProducerFenced(OdradekError):
     """Another producer took over this one's identity."""
 
     fatal = True
-    default_hint = "close this producer; the newer one goes on"
+    default_hint = "close this producer; the newer one continues"
 
 
 class TransactionFailed(OdradekError):
     """The transaction cannot be completed."""
-
-
-# --- groups -----------------------------------------------------------------------------------
 
 
 class UnknownGroup(OdradekError):
@@ -258,21 +245,18 @@ class UnknownGroup(OdradekError):
 
 
 class GroupInUse(OdradekError):
-    """Members of the group are still there."""
+    """The group has members."""
 
-    default_hint = "stop its members first (`odradek group describe NAME` tells them)"
+    default_hint = "stop its members first (`odradek group describe NAME` lists them)"
 
 
 class MemberFenced(OdradekError):
-    """The group went on without this member: its partitions, and their offsets, are somebody else's."""
+    """The group removed this member; its partitions and their offsets belong to other members."""
 
     default_hint = (
-        "what was not committed is read again by another member; read and commit more often, or raise"
+        "another member reads again what was not committed; read and commit more often, or raise"
         " rebalance_timeout_ms"
     )
-
-
-# --- the client itself ------------------------------------------------------------------------
 
 
 class ClientClosed(OdradekError):
@@ -282,7 +266,7 @@ class ClientClosed(OdradekError):
 
 
 class WrongLoop(OdradekError):
-    """This client belongs to another event loop, on which its connections and tasks live."""
+    """This client belongs to another event loop, which runs its connections and tasks."""
 
     fatal = True
     default_hint = (
@@ -291,20 +275,20 @@ class WrongLoop(OdradekError):
 
 
 class ForkedProcess(OdradekError):
-    """This process was forked from one whose connections were open: they work in that one alone."""
+    """This process was forked from one with open connections, which only work in the parent."""
 
     fatal = True
     default_hint = "make clients after the fork, or start processes by multiprocessing's 'spawn' or 'forkserver'"
 
 
 class FlushTimedOut(OdradekError):
-    """Records were still unacknowledged when the time to flush was up. They go on being sent."""
+    """Records were still unacknowledged at the end of the flush timeout. Sending them continues."""
 
     retriable = True
 
 
 class NotAssigned(OdradekError):
-    """The partition is not among those that this consumer reads."""
+    """This consumer does not read the partition."""
 
     default_hint = "assign it first"
 
@@ -384,15 +368,15 @@ _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
 
 
 def error_code(number: int) -> ErrorCode:
-    """The code with this number; one from a newer broker that has no name here is a server error."""
+    """The code with this number; an unknown number, from a newer broker, is UNKNOWN_SERVER_ERROR."""
     return ErrorCode.received(number)
 
 
-def error_of(number: int, subject: str, told: str = "") -> OdradekError:
-    """The leaf for a code that a broker sent about `subject` (a topic, a partition, a config).
+def error_of(number: int, subject: str, message: str = "") -> OdradekError:
+    """The error for a code that a broker sent about `subject` (a topic, a partition, a config).
 
-    `told` is the broker's own message; where it has none the code's name stands in.
+    `message` is the broker's message; without one, the name of the code takes its place.
     """
     code = error_code(number)
     leaf = _LEAVES.get(code, InvalidRequest)
-    return leaf(f"{subject}: {told or code.name.lower().replace('_', ' ')}", code=code)
+    return leaf(f"{subject}: {message or code.name.lower().replace('_', ' ')}", code=code)

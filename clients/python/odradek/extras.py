@@ -1,4 +1,4 @@
-"""Which packages of an extra, as in `pip install 'odradek[server]'`, are missing here."""
+"""Finds the packages of an extra, as in `pip install 'odradek[server]'`, that are not installed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _ELSEWHERE = re.compile(r"sys_platform != ")
 
 
 def missing_packages(extra: str) -> list[str]:
-    """Names of the extra's packages that are not installed; [] where all are, or nobody can tell."""
+    """The packages of the extra that are not installed; [] if all are, or if odradek itself is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         requirements = requires("odradek") or []
-    except PackageNotFoundError:  # run from a tree that was never installed
+    except PackageNotFoundError:  # run from a source tree that was never installed
         return []
-    found = (_REQUIREMENT.match(line) for line in requirements if not _ELSEWHERE.search(line))
+    matches = (_REQUIREMENT.match(line) for line in requirements if not _ELSEWHERE.search(line))
     return sorted(
         match["name"]
-        for match in found
+        for match in matches
         if match and match["extra"] == extra and not _is_installed(match["name"])
     )
 
 
 def what_is_missing(what: str, extra: str) -> str | None:
-    """A sentence that says what `what` lacks and how to get it; None: nothing."""
+    """A sentence that names the packages that `what` needs and how to install them; None if none is missing."""
     missing = missing_packages(extra)
     if not missing:
         return None

@@ -1,4 +1,4 @@
-"""How this SDK names a partition: a pair, so that a plain tuple works wherever one is asked for."""
+"""Partitions and offsets as values. A partition is a pair, so a plain tuple works wherever one is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_TIMESTAMP: Final = -3
 
 
 class TopicPartition(NamedTuple):
-    """Partition `partition` of topic `topic`; equal to the tuple of both."""
+    """One partition of a topic; it equals the tuple of its fields."""
 
     topic: str
     partition: int
@@ -23,21 +23,21 @@ class TopicPartition(NamedTuple):
 V = TypeVar("V")
 PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
 ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
-"""Something per partition, under either kind of name: a mapping's keys are invariant to a type checker."""
+"""A value per partition. It is a union because type checkers treat the keys of a mapping as invariant."""
 
 
 def as_partition(partition: PartitionLike) -> TopicPartition:
-    """The pair under its own name; a TopicPartition is itself."""
+    """Convert a pair to a TopicPartition."""
     return partition if type(partition) is TopicPartition else TopicPartition(*partition)
 
 
 def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
-    """Each of them under its own name, in order."""
+    """Convert pairs to TopicPartitions, in order."""
     return [as_partition(partition) for partition in partitions]
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset that was looked up. All are -1 where there is no such record."""
+    """The result of an offset look-up. All fields are -1 if there is no such record."""
 
     offset: int
     timestamp_ms: int

@@ -1,12 +1,12 @@
-"""Plain callables between objects and the bytes of keys and values.
+"""Functions that convert objects to the bytes of keys and values, and back.
 
-A serializer takes an object and gives bytes; a deserializer takes bytes and gives the object. None goes
-through as None (a null key, a tombstone). Give them to a producer or consumer:
+A serializer takes an object and returns bytes; a deserializer takes bytes and returns an object. Both turn None
+(a null key, a tombstone) into None. Pass them to a producer or consumer:
 
     client.producer(value_serializer=serializers.json)
     client.consumer("orders", value_deserializer=serializers.from_json)
 
-Avro needs `odradek[avro]`; protobuf messages need nothing more.
+Avro needs `odradek[avro]`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 def raw(item: bytes | bytearray | memoryview | None) -> bytes | None:
-    """Bytes as they are. Raises TypeError for anything else, text included."""
+    """Return bytes unchanged. Raises TypeError for anything else, including text."""
     if item is None or isinstance(item, bytes):
         return item
     if isinstance(item, bytearray | memoryview):
@@ -53,22 +53,22 @@ def raw(item: bytes | bytearray | memoryview | None) -> bytes | None:
 
 
 def text(item: str | None) -> bytes | None:
-    """UTF-8."""
+    """Encode text as UTF-8."""
     return None if item is None else item.encode()
 
 
 def from_text(data: bytes | None) -> str | None:
-    """Raises UnicodeDecodeError for bytes that are no UTF-8."""
+    """Decode UTF-8. Raises UnicodeDecodeError."""
     return None if data is None else data.decode()
 
 
 def integer(item: int | None) -> bytes | None:
-    """8 bytes, big-endian, signed: Kafka's LongSerializer. Raises struct.error beyond 64 bits."""
+    """Encode 8 bytes, big-endian and signed, as Kafka's LongSerializer. Raises struct.error beyond 64 bits."""
     return None if item is None else _INT64.pack(item)
 
 
 def from_integer(data: bytes | None) -> int | None:
-    """Raises struct.error unless there are 8 bytes."""
+    """Decode 8 bytes, big-endian and signed. Raises struct.error for another length."""
     if data is None:
         return None
     number: int = _INT64.unpack(data)[0]
@@ -76,9 +76,9 @@ def from_integer(data: bytes | None) -> int | None:
 
 
 def json(item: Any) -> bytes | None:
-    """Compact UTF-8 JSON. None is a null record, not the JSON `null`. Raises TypeError, ValueError.
+    """Encode compact JSON in UTF-8. None becomes a null, not the JSON `null`. Raises TypeError, ValueError.
 
-    NaN and infinities are refused: JSON has none.
+    NaN and infinities are refused, because JSON has none.
     """
     if item is None:
         return None
@@ -88,34 +88,35 @@ def json(item: Any) -> bytes | None:
 
 
 def from_json(data: bytes | None) -> Any:
-    """Raises ValueError for bytes that are no JSON."""
+    """Decode JSON. Raises ValueError."""
     return None if data is None else json_module.loads(data)
 
 
 def csv_row(row: Iterable[Any] | None) -> bytes | None:
-    """One row of CSV (RFC 4180) in UTF-8, without a line end."""
+    """Encode one row of CSV (RFC 4180) in UTF-8, without a line end."""
     if row is None:
         return None
     line = io.StringIO(newline="")
-    csv.writer(line).writerow(row)  # its own line end makes it quote fields that hold one
+    # The writer only quotes fields with line breaks if it has a line terminator.
+    csv.writer(line).writerow(row)
     return line.getvalue().removesuffix("\r\n").encode()
 
 
 def from_csv_row(data: bytes | None) -> list[str] | None:
-    """The fields of one row; line breaks within quotes belong to a field. Raises ValueError for more rows."""
+    """Decode the fields of one row; a quoted field may have line breaks. Raises ValueError for several rows."""
     if data is None:
         return None
     try:
         rows = list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
     except csv.Error as error:
-        raise ValueError(f"no row of CSV: {error}") from None
+        raise ValueError(f"not a row of CSV: {error}") from None
     if len(rows) > 1:
         raise ValueError(f"{len(rows)} rows of CSV in one record")
     return rows[0] if rows else []
 
 
 def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
-    """A serializer by this schema: the bare Avro binary, without a header or the schema."""
+    """A serializer with this schema. It writes plain Avro binary, without a header or the schema."""
     fastavro = _fastavro()
     parsed = fastavro.parse_schema(schema)
 
@@ -132,21 +133,21 @@ def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
 def from_avro(
     schema: dict[str, Any], *, reader_schema: dict[str, Any] | None = None
 ) -> Callable[[bytes | None], Any]:
-    """A deserializer of what was written by `schema`, seen as `reader_schema` (None: the same).
+    """A deserializer of data that `schema` wrote, resolved to `reader_schema` (None: the same).
 
-    Raises ValueError for bytes after the item, and what fastavro raises for damaged ones.
+    It raises ValueError for bytes after the datum, and the errors of fastavro for damaged data.
     """
     fastavro = _fastavro()
     written = fastavro.parse_schema(schema)
-    wanted = None if reader_schema is None else fastavro.parse_schema(reader_schema)
+    reader = None if reader_schema is None else fastavro.parse_schema(reader_schema)
 
     def deserialize(data: bytes | None) -> Any:
         if data is None:
             return None
         source = io.BytesIO(data)
-        item = fastavro.schemaless_reader(source, written, wanted)
+        item = fastavro.schemaless_reader(source, written, reader)
         if source.tell() != len(data):
-            raise ValueError(f"{len(data) - source.tell()} bytes after the Avro item")
+            raise ValueError(f"{len(data) - source.tell()} bytes after the Avro datum")
         return item
 
     return deserialize
@@ -164,12 +165,12 @@ M = TypeVar("M", bound="Message")
 
 
 def protobuf(message: Message | None) -> bytes | None:
-    """The message's bytes, the same for equal messages. Raises EncodeError for missing required fields."""
+    """Encode a message, to the same bytes for equal messages. Raises EncodeError for missing required fields."""
     return None if message is None else message.SerializeToString(deterministic=True)
 
 
 def from_protobuf(kind: type[M]) -> Callable[[bytes | None], M | None]:
-    """A deserializer to this class. It raises DecodeError for damaged bytes."""
+    """A deserializer of messages of this class. It raises DecodeError for damaged bytes."""
 
     def deserialize(data: bytes | None) -> M | None:
         return None if data is None else kind.FromString(data)

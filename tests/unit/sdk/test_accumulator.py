@@ -19,7 +19,7 @@ from odradek.producer.partition_queue import (
     PartitionQueue,
     ProducerBatch,
 )
-from odradek.producer.partitioner import TopicLanes
+from odradek.producer.partitioner import TopicQueues
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import Compression, read_header
 
@@ -409,22 +409,22 @@ def test_a_time_out_tells_why_the_last_attempt_failed() -> None:
 
 
 def test_keys_go_where_kafkas_default_partitioner_sends_them() -> None:
-    lanes = TopicLanes("t", [PartitionQueue("t", index) for index in range(10)])
+    topic_queues = TopicQueues("t", [PartitionQueue("t", index) for index in range(10)])
     # murmur2 of Kafka's own UtilsTest: "21" -> -973932308, "foobar" -> -790332482, "a-..." -> -1486304829
     for key, hashed in ((b"21", -973932308), (b"foobar", -790332482)):
-        assert lanes.of_key(key).partition == (hashed & 0x7FFFFFFF) % 10
+        assert topic_queues.of_key(key).partition == (hashed & 0x7FFFFFFF) % 10
 
 
 def test_turns_without_a_key_are_even_and_skip_partitions_without_a_leader() -> None:
-    lanes = TopicLanes("t", [PartitionQueue("t", index) for index in range(4)])
-    assert [lanes.next_sticky().partition for _ in range(8)] == [1, 2, 3, 0, 1, 2, 3, 0]
-    lanes.set_available([0, 2])
-    assert {lanes.next_sticky().partition for _ in range(4)} == {0, 2}
-    lanes.set_available([])
-    assert len({lanes.next_sticky().partition for _ in range(8)}) == 4
+    topic_queues = TopicQueues("t", [PartitionQueue("t", index) for index in range(4)])
+    assert [topic_queues.next_sticky().partition for _ in range(8)] == [1, 2, 3, 0, 1, 2, 3, 0]
+    topic_queues.set_available([0, 2])
+    assert {topic_queues.next_sticky().partition for _ in range(4)} == {0, 2}
+    topic_queues.set_available([])
+    assert len({topic_queues.next_sticky().partition for _ in range(8)}) == 4
 
 
 def test_a_partitioner_of_ones_own_is_held_to_the_partitions_that_exist() -> None:
-    lanes = TopicLanes("t", [PartitionQueue("t", 0)], partitioner=lambda key, count: count)
+    topic_queues = TopicQueues("t", [PartitionQueue("t", 0)], partitioner=lambda key, count: count)
     with pytest.raises(ValueError, match="chose partition 1"):
-        lanes.of_key(b"k")
+        topic_queues.of_key(b"k")

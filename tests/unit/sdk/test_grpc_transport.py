@@ -392,7 +392,7 @@ def test_half_a_pair_of_certificate_and_key_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "No such file or directory"), (b"", "no PEM"), (b"\x30\x82 der", "no PEM")],
+    [(None, "No such file or directory"), (b"", "not PEM"), (b"\x30\x82 der", "not PEM")],
 )
 def test_a_tls_file_that_is_no_use_is_named_at_once(
     tmp_path: Path, content: bytes | None, reason: str

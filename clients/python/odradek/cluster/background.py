@@ -1,4 +1,4 @@
-"""Tasks that live as long as their owner: started by it, ended by it, never lost."""
+"""Tasks with the lifetime of an object: it starts and cancels them, and no failure goes unnoticed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """An owner's tasks. A TaskGroup would tie them to one `async with`; this ties them to an object.
+    """The tasks of one owner. A TaskGroup would bind them to an `async with`; these are bound to an object.
 
-    A task that fails by anything but its cancellation is a bug of ours: it is logged with its
-    trace, and told to the loop's exception handler, so that tests fail by it.
+    A task that raises is a bug: it is logged with its trace and passed to the loop's exception handler, which
+    makes tests fail.
     """
 
     def __init__(self, owner: str) -> None:
@@ -31,7 +31,7 @@ class BackgroundTasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel them all and wait until they have ended. May be called twice."""
+        """Cancel all tasks and wait until they have ended. May be called twice."""
         self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -45,7 +45,7 @@ class BackgroundTasks:
             return
         error = task.exception()
         if error is not None:
-            _log.error("the task %s failed", task.get_name(), exc_info=error)
+            _log.error("Background task failed: %s", task.get_name(), exc_info=error)
             task.get_loop().call_exception_handler(
                 {"message": f"{task.get_name()} failed", "exception": error, "task": task}
             )

@@ -1,11 +1,10 @@
-"""The link to the cluster: keeps the metadata cache fresh, and reaches whichever broker answers.
+"""The link to the cluster: keeps the metadata cache up to date, and calls any broker that responds.
 
-One WatchMetadata stream to any one broker tells of new leaders and brokers as they come. When it
-breaks another broker is asked at once; the bootstrap addresses are tried after the brokers
-that the cluster named, so a client finds back even after all of them moved. Whoever sees
-that its news may be stale (a leader that does not answer, a broker that says it leads no longer)
-calls `refresh_soon`, which asks a broker other than the last one: one that is cut off from the controller
-would repeat its old story for ever.
+One WatchMetadata stream to one broker reports new leaders and brokers as they appear. When it breaks, another
+broker is asked at once. The bootstrap addresses are tried after the brokers that the cluster named, so a client
+reconnects even if all of them moved. Code that meets stale metadata (a leader that does not respond, a broker that
+no longer leads) calls `refresh_soon`, which asks a different broker than the last time: a broker without a
+connection to the controller would return the same old metadata for ever.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ from odradek_protocol.topic_names import topic_name_error
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-FIRST_NEWS_S_MAX: Final = 3.0
+FIRST_UPDATE_S_MAX: Final = 3.0
 CALL_S_MAX: Final = 5.0
 OWN_CHANGES_S_MAX: Final = 5.0
 REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
-"""How long a topic that the brokers say does not exist is asked for again: it may be just made."""
+"""How long to ask again for a topic that no broker knows: it may just have been created."""
 
 _log = logging.getLogger(__name__)
 
 
 class LinkState(Enum):
-    """Whether the cluster can be seen at the moment."""
+    """Whether the link has current metadata of the cluster."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -71,7 +70,7 @@ class LinkState(Enum):
 
 
 class Cluster:
-    """Shared by the producers, consumers and admin of one client. Belongs to one event loop."""
+    """The link that the producers, consumers and admin of one client share. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -86,11 +85,11 @@ class Cluster:
         self.state = LinkState.CONNECTING
         self.last_error: OdradekError | None = None
         self.tried: list[str] = []
-        """Endpoints that failed since one last answered, in order."""
+        """Endpoints that failed since the last response, in order."""
         self._on_state = on_state
         self._interest: set[str] = set()
         self._listeners: list[Callable[[Change], None]] = []
-        self._news: asyncio.Event = asyncio.Event()
+        self._changed: asyncio.Event = asyncio.Event()
         self._watch: Stream[pb.WatchMetadataRequest, pb.WatchMetadataResponse] | None = None
         self._watch_topics: frozenset[str] = frozenset()
         self._refresh_wanted = asyncio.Event()
@@ -104,10 +103,8 @@ class Cluster:
     def __str__(self) -> str:
         return f"{','.join(self.bootstrap)} {self.state.value}"
 
-    # --- life -----------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """Begin to watch; does not wait. May be called again."""
+        """Start to watch metadata, without waiting. May be called again."""
         if self.state is LinkState.CLOSED:
             raise ClientClosed("the client is closed")
         self.require_own_loop()
@@ -117,7 +114,7 @@ class Cluster:
             self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
 
     def require_own_loop(self) -> None:
-        """The loop that it is first used on is its own. Raises WrongLoop."""
+        """Bind the link to the event loop of its first use. Raises WrongLoop on another one."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -137,17 +134,15 @@ class Cluster:
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Callable[[Change], None]) -> None:
-        """Call it no more."""
+        """Stop calling `listener`."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
 
-    # --- what others ask --------------------------------------------------------------------------
-
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until a broker has told its metadata.
+        """Wait until a broker has sent its metadata.
 
         Raises:
-            BrokersUnavailable: none did in time.
+            BrokersUnavailable: no broker did in time.
             AuthenticationFailed, WrongListener: at once, since waiting would not help.
         """
         self.start()
@@ -160,8 +155,8 @@ class Cluster:
             if isinstance(self.last_error, WrongListener) and (
                 self._endpoints() <= set(self.tried)
             ):
-                raise self.last_error  # it stays what it is: waiting does not help
-            await self._wait_news(deadline_s, lambda: self.unavailable(timeout_s))
+                raise self.last_error  # waiting does not change what listens there
+            await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
 
     async def topic(
         self,
@@ -172,17 +167,17 @@ class Cluster:
         partition: int | None = None,
         unknown_s_max: float | None = None,
     ) -> Topic:
-        """The topic, asked for if it is not known (with `partition`, if that one is not).
+        """Return the topic; fetch its metadata if it is not in the cache, or does not have `partition`.
 
         Raises:
-            UnknownTopic: the brokers know none of that name for `unknown_s_max` (UNKNOWN_TOPIC_S_MAX).
-            BrokersUnavailable: none answers within `timeout_s`.
+            UnknownTopic: no broker knows it for `unknown_s_max`, by default UNKNOWN_TOPIC_S_MAX.
+            BrokersUnavailable: no broker responds within `timeout_s`.
         """
         self.start()
         began_s = time.monotonic()
         unknown_s_max = UNKNOWN_TOPIC_S_MAX if unknown_s_max is None else unknown_s_max
         attempts = 0
-        error: OdradekError | None = None  # what the brokers last said of the topic
+        error: OdradekError | None = None  # of the last response about the topic
         while True:
             if self.state is LinkState.CLOSED:
                 raise ClientClosed("the client is closed")
@@ -213,17 +208,17 @@ class Cluster:
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
 
     def watch_topics(self, names: Sequence[str]) -> None:
-        """Be told of changes to these topics from now on."""
+        """Watch these topics, too."""
         if not self._interest.issuperset(names):
             self._interest.update(names)
             self._reopen_watch()
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> None:
-        """Take over a leader that was told along with an error."""
+        """Use a leader that a broker named in an error response."""
         self._take(self.cache.hint(partition, hint))
 
     def refresh_soon(self) -> None:
-        """Ask a broker for the topics of interest: what is known may be stale. Does not wait."""
+        """Fetch the metadata of watched topics again because it may be stale, without waiting."""
         self._refresh_wanted.set()
 
     def require_metadata(self, metadata_offset: int) -> None:
@@ -235,10 +230,10 @@ class Cluster:
     ) -> pb.MetadataResponse:
         """Ask any broker for metadata that has the changes that this client has made (`require_metadata`).
 
-        A broker that is behind waits a moment and then says how far it has come; another one is asked
-        then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and they
-        are required no more: the cluster may have been replaced by another one, and later requests
-        must not wait for what it will never have.
+        A broker that is behind waits a moment and then responds with what it has; another one is asked
+        then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and the
+        changes are no longer required: the cluster may have been replaced by another one, and later
+        requests must not wait for changes that it will never have.
         """
         required = request.min_metadata_offset = self._metadata_offset_min
         deadline_s = time.monotonic() + timeout_s
@@ -266,14 +261,14 @@ class Cluster:
         timeout_s: float,
         attempt_s: float = CALL_S_MAX,
     ) -> R:
-        """One call to whichever broker answers, trying each in turn until `timeout_s` is up.
+        """Call one broker after the other until one responds or `timeout_s` has passed.
 
-        Only for calls that may be carried out twice: an attempt whose answer got lost, or did not
-        come within `attempt_s`, is repeated.
+        Only for calls that may be carried out twice: an attempt is repeated if its response is lost or
+        takes longer than `attempt_s`.
 
         Raises:
-            BrokersUnavailable: none answered; `tried` says who was asked.
-            NoActiveController, RequestTimedOut: brokers were reached, but could not carry it out in time.
+            BrokersUnavailable: no broker responded; `tried` lists those that were asked.
+            NoActiveController, RequestTimedOut: brokers responded, but could not carry it out in time.
         """
         self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
@@ -282,12 +277,12 @@ class Cluster:
         rounds = 0
         while True:
             for endpoint in self._candidates():
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0:
                     break
                 try:
                     return await self.transport.call(
-                        endpoint, method, request, timeout_s=min(left_s, attempt_s)
+                        endpoint, method, request, timeout_s=min(remaining_s, attempt_s)
                     )
                 except OdradekError as error:
                     explained = self.explained(error)
@@ -296,7 +291,7 @@ class Cluster:
                     if not (
                         isinstance(last_error, NoActiveController)
                         and isinstance(explained, RequestTimedOut)
-                    ):  # the last attempt may have had no time left to learn the reason
+                    ):  # the last attempt may have been too short to learn the reason
                         last_error = explained
                     tried.append(endpoint)
             if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):
@@ -305,7 +300,7 @@ class Cluster:
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
                 if isinstance(last_error, NoActiveController | RequestTimedOut):
-                    raise last_error  # a broker was reached: it is not the brokers that are missing
+                    raise last_error  # brokers are reachable: BrokersUnavailable would mislead
                 raise BrokersUnavailable(
                     tried=list(dict.fromkeys(tried)) or self._candidates(),
                     last_error=last_error,
@@ -314,7 +309,7 @@ class Cluster:
             await asyncio.sleep(pause_s)
 
     def explained(self, error: OdradekError) -> OdradekError:
-        """The same error, with the broker named when it is its advertised name that is at fault."""
+        """The same error, or one that names the broker whose advertised name does not resolve."""
         if type(error) is NameUnresolvable:
             broker_id = self.cache.broker_at(error.endpoint)
             if broker_id is not None and error.endpoint not in self.bootstrap:
@@ -322,11 +317,9 @@ class Cluster:
         return error
 
     def unavailable(self, waited_s: float | None) -> BrokersUnavailable:
-        """The error that tells why nothing is known of the cluster."""
+        """The error for a cluster of which nothing is known yet."""
         tried = self.tried or self._candidates()
         return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)
-
-    # --- the stream of news -----------------------------------------------------------------------
 
     async def _watch_for_ever(self) -> None:
         failures = 0
@@ -335,7 +328,7 @@ class Cluster:
             for endpoint in candidates:
                 if await self._watch_one(endpoint):
                     failures = 0
-                    await asyncio.sleep(WATCH_PAUSE_S)  # topics of interest come in swarms
+                    await asyncio.sleep(WATCH_PAUSE_S)  # several topics are often added at once
                     break
             else:
                 failures += 1
@@ -343,8 +336,8 @@ class Cluster:
                 await asyncio.sleep(self._backoff.after(failures, random.random()) / 1000)
 
     async def _watch_one(self, endpoint: str) -> bool:
-        """Follow one broker's news to its end. False when it never told any."""
-        has_told = False
+        """Follow the metadata stream of one broker to its end. Returns False if it never sent any."""
+        has_received = False
         try:
             stream = self.transport.open(endpoint, WATCH_METADATA)
         except OdradekError as refused:
@@ -353,28 +346,28 @@ class Cluster:
         self._watch, self._watch_topics = stream, frozenset(self._interest)
         try:
             await stream.send(pb.WatchMetadataRequest(topics=sorted(self._watch_topics)))
-            async with asyncio.timeout(FIRST_NEWS_S_MAX) as first_news:
-                while (news := await stream.receive()) is not None:
-                    first_news.reschedule(None)
-                    has_told = True
-                    self._take_news(news)
+            async with asyncio.timeout(FIRST_UPDATE_S_MAX) as first_update:
+                while (update := await stream.receive()) is not None:
+                    first_update.reschedule(None)
+                    has_received = True
+                    self._take_update(update)
         except TimeoutError:
             self._note_failure(
-                endpoint, OdradekError(f"the broker at {endpoint} tells no metadata")
+                endpoint, OdradekError(f"the broker at {endpoint} sends no metadata")
             )
         except OdradekError as error:
             if self._watch_topics >= self._interest:
                 self._note_failure(endpoint, error)
             else:
-                has_told = True  # we ended it ourselves, to ask for more topics
+                has_received = True  # this client ended the stream to watch more topics
         finally:
             self._watch = None
             stream.cancel()
-        return has_told
+        return has_received
 
-    def _take_news(self, news: pb.WatchMetadataResponse) -> None:
-        change = self.cache.remove(news.removed_topics, as_of=news.metadata.metadata_offset)
-        present = self.cache.apply(news.metadata)  # of the same name, too: made anew
+    def _take_update(self, update: pb.WatchMetadataResponse) -> None:
+        change = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
+        present = self.cache.apply(update.metadata)  # a topic may be created again at once
         change.leaders |= present.leaders
         change.topics |= present.topics
         self.tried.clear()
@@ -386,7 +379,7 @@ class Cluster:
         self.last_error = self.explained(error)
         if endpoint not in self.tried:
             self.tried.append(endpoint)
-        _log.debug("watching the metadata at %s ended: %s", endpoint, error)
+        _log.debug("Metadata stream from %s ended: %s", endpoint, error)
         self._announce(Change())
 
     def _reopen_watch(self) -> None:
@@ -407,24 +400,24 @@ class Cluster:
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
 
     def _endpoints(self) -> set[str]:
-        """Every endpoint that may be tried."""
+        """All endpoints that may be tried."""
         return {*self.cache.endpoints(), *self.bootstrap}
 
     def _candidates(self) -> list[str]:
-        """Endpoints to try, another one first each time; bootstrap ones that are no broker's come last."""
+        """Endpoints to try, starting at another one each time; unconfirmed bootstrap addresses come last."""
         self._rotation += 1
-        known = self.cache.endpoints()
-        others = [endpoint for endpoint in self.bootstrap if endpoint not in known]
-        return [*_turned(known, self._rotation), *_turned(others, self._rotation)]
+        brokers = self.cache.endpoints()
+        others = [endpoint for endpoint in self.bootstrap if endpoint not in brokers]
+        return [*_turned(brokers, self._rotation), *_turned(others, self._rotation)]
 
     def _topic_error(
         self, name: str, partition: int | None, code: int, message: str
     ) -> OdradekError:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            known = self.cache.topic(name)
-            if known is not None and partition is not None:
+            topic = self.cache.topic(name)
+            if topic is not None and partition is not None:
                 return UnknownTopic(
-                    f"topic {name!r} has {len(known.partitions)} partitions, not partition {partition}",
+                    f"topic {name!r} has {len(topic.partitions)} partitions, not partition {partition}",
                     code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     hint="partitions are counted from 0",
                 )
@@ -444,12 +437,12 @@ class Cluster:
         was, self.state = self.state, state
         if was is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
             level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
-            _log.log(level, "cluster link: %s -> %s", was.value, state.value)
+            _log.log(level, "Cluster link changed: %s -> %s", was.value, state.value)
         if self._on_state is not None:
             try:
                 self._on_state(state)
-            except Exception:  # the program's own; the link must go on
-                _log.exception("the listener of the client's state failed")
+            except Exception:  # raised by the program's code; the link must survive it
+                _log.exception("on_state listener failed")
 
     def _take(self, change: Change) -> None:
         if change.leaders or change.topics:
@@ -463,16 +456,16 @@ class Cluster:
             listener(change)
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def _wait_news(self, deadline_s: float, error: Callable[[], OdradekError]) -> None:
-        news = self._news
+    async def _wait_changed(self, deadline_s: float, error: Callable[[], OdradekError]) -> None:
+        changed = self._changed
         try:
             async with asyncio.timeout_at(
                 asyncio.get_running_loop().time() + max(0.0, deadline_s - time.monotonic())
             ):
-                await news.wait()
+                await changed.wait()
         except TimeoutError:
             raise error() from None
 
@@ -490,7 +483,7 @@ def connect(
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
 ) -> Cluster:
-    """A link over gRPC, or over `transport`. Nothing is dialled yet."""
+    """Make a link over gRPC, or over `transport`, without connecting yet."""
     endpoints = parse_bootstrap(bootstrap)
     if transport is None:
         from odradek.transports.grpc_transport import GrpcTransport

@@ -1,4 +1,4 @@
-"""Addresses of brokers as people write them."""
+"""Addresses of brokers as users write them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from odradek.errors import InvalidConfig
 
 BOOTSTRAP_VARIABLE: Final = "ODRADEK_BOOTSTRAP"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9090"
-"""Where `odradek dev` listens unless something else does."""
+"""The gRPC address of the first broker of `odradek dev`, if the port is free."""
 
 
 def parse_bootstrap(
     bootstrap: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The endpoints `host:port` in "a:1,b:2" or a sequence.
+    """Parse endpoints `host:port` from "a:1,b:2" or a sequence.
 
-    None: those in ODRADEK_BOOTSTRAP, or DEFAULT_BOOTSTRAP where that is not set.
+    None means those in ODRADEK_BOOTSTRAP, or DEFAULT_BOOTSTRAP if that is not set.
 
     Raises:
-        InvalidConfig: there are none, or one of them is no host:port.
+        InvalidConfig: the list is empty, or an item is not host:port.
     """
     if bootstrap is None:
         environment = os.environ if environment is None else environment
@@ -42,9 +42,9 @@ def _check(endpoint: str) -> None:
     elif not colon or not host:
         reason = "it has no port"
     elif ":" in host and not (host.startswith("[") and host.endswith("]")):
-        reason = "an IPv6 address goes into [brackets]"
+        reason = "an IPv6 address needs [brackets]"
     elif not port.isdigit() or not 0 < int(port) < 65536:
-        reason = f"{port!r} is no port"
+        reason = f"{port!r} is not a port"
     else:
         return
     raise InvalidConfig(f"bootstrap address {endpoint!r}: {reason}", hint="write HOST:PORT")

@@ -1,15 +1,14 @@
-"""What this client knows of the cluster: brokers, topics, who leads what.
+"""The metadata that this client has of the cluster: brokers, topics, leaders.
 
-News comes from three sides: the stream of one broker (WatchMetadata), answers to questions
-(Metadata), and hints that come along with an error of a broker that leads no longer. They may
-overtake each other, and the brokers themselves learn of a change at different moments. So each piece is
-weighed alone:
+It comes from three sources: the stream of one broker (WatchMetadata), responses (Metadata), and hints in the error
+of a broker that no longer leads. They may overtake each other, and brokers learn of a change at different times. So
+each item is judged alone:
 
-- A partition's leader is replaced only by one of an equal or higher **leader epoch** of the same
-  topic id: leader epochs never go back here. An equal epoch replaces replicas and ISR, too.
-- A topic's id changes (deleted and created again), or goes, only by news that is no older, by metadata
-  offset, than what the present id came with.
-- Brokers come whole: the newest list by metadata offset wins.
+- A partition's leader is replaced only by one of an equal or higher **leader epoch** of the same topic id, so leader
+  epochs never go back here. An equal epoch replaces replicas and ISR, too.
+- A topic's id changes (it was deleted and created again), or disappears, only by metadata that is not older, by
+  metadata offset, than that of the present id.
+- The list of brokers is replaced as a whole; the newest by metadata offset wins.
 
 Sans-IO: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
 """
@@ -30,7 +29,7 @@ PARTITIONS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A live broker and where it listens."""
+    """A live broker with its addresses."""
 
     broker_id: int
     grpc_endpoint: str
@@ -40,7 +39,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition as last told. `leader_id` is -1 while it has none."""
+    """A partition in the latest metadata. `leader_id` is -1 while it has no leader."""
 
     partition: int
     leader_id: int = NO_LEADER
@@ -55,7 +54,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic as last told; partitions by index, without gaps."""
+    """A topic in the latest metadata; partitions are ordered by index, without gaps."""
 
     name: str
     topic_id: bytes
@@ -67,16 +66,16 @@ class Topic:
 
 @dataclass(slots=True)
 class Change:
-    """What a piece of news changed."""
+    """The effect of new metadata on the cache."""
 
     leaders: set[TopicPartition] = field(default_factory=set)
-    """Partitions with another leader, leader epoch or address of the leader than before, new ones too."""
+    """New partitions, and those whose leader, leader epoch or leader's address changed."""
     topics: set[str] = field(default_factory=set)
-    """Topics that appeared, went, were created anew, or grew."""
+    """Topics that were created, deleted, created again, or got more partitions."""
 
 
 class MetadataCache:
-    """The cluster as this client knows it."""
+    """Brokers and topics of one cluster."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -86,14 +85,14 @@ class MetadataCache:
         self._brokers_offset = -1
         self._hinted_endpoints: dict[int, str] = {}
 
-    def apply(self, news: pb.MetadataResponse) -> Change:
-        """Take over what is newer than what is known."""
+    def apply(self, response: pb.MetadataResponse) -> Change:
+        """Take over those parts of the response that are newer than the cache."""
         change = Change()
-        if news.cluster_id:
-            self.cluster_id = news.cluster_id
-        if news.brokers and news.metadata_offset >= self._brokers_offset:
-            self._brokers_offset = news.metadata_offset
-            self.controller_id = news.controller_id
+        if response.cluster_id:
+            self.cluster_id = response.cluster_id
+        if response.brokers and response.metadata_offset >= self._brokers_offset:
+            self._brokers_offset = response.metadata_offset
+            self.controller_id = response.controller_id
             before = {**self._hinted_endpoints, **_endpoints(self.brokers)}
             self.brokers = {
                 b.broker_id: Broker(
@@ -102,18 +101,18 @@ class MetadataCache:
                     kafka_endpoint=b.kafka_endpoint,
                     rack=b.rack,
                 )
-                for b in news.brokers
+                for b in response.brokers
             }
             self._hinted_endpoints.clear()
             moved = dict(_endpoints(self.brokers).items() - before.items())
             if moved:
                 self._note_moved(moved, change)
-        for told in news.topics:
-            self._apply_topic(told, news.metadata_offset, change)
+        for update in response.topics:
+            self._apply_topic(update, response.metadata_offset, change)
         return change
 
     def remove(self, names: Iterable[str], *, as_of: int) -> Change:
-        """Forget topics that are gone as of this metadata offset."""
+        """Remove topics that were deleted as of this metadata offset."""
         change = Change()
         for name in names:
             topic = self.topics.get(name)
@@ -124,99 +123,99 @@ class MetadataCache:
         return change
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> Change:
-        """Take over who leads, as told along with an error, if that is news."""
+        """Take over the leader that an error response named, if its epoch is newer."""
         change = Change()
-        known = self.partition(partition)
-        if known is None or hint.leader_id < 0 or hint.leader_epoch <= known.leader_epoch:
+        cached = self.partition(partition)
+        if cached is None or hint.leader_id < 0 or hint.leader_epoch <= cached.leader_epoch:
             return change
         if hint.endpoint and hint.leader_id not in self.brokers:
             self._hinted_endpoints[hint.leader_id] = hint.endpoint
         self.topics[partition.topic].partitions[partition.partition] = replace(
-            known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            cached, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
         )
         change.leaders.add(partition)
         return change
 
     def topic(self, name: str) -> Topic | None:
-        """The topic, if it is known to exist and has partitions."""
+        """The topic, if it is in the cache and has partitions."""
         topic = self.topics.get(name)
         return topic if topic is not None and topic.partitions else None
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """The partition, if known."""
+        """The partition, if it is in the cache."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
         return topic.partitions[partition.partition]
 
     def leader_endpoint(self, partition: TopicPartition) -> tuple[int, str] | None:
-        """(broker id, host:port) of the leader, or None when there is none that can be dialled."""
-        known = self.partition(partition)
-        if known is None or known.leader_id < 0:
+        """(broker id, host:port) of the leader, or None if there is no leader with a known address."""
+        cached = self.partition(partition)
+        if cached is None or cached.leader_id < 0:
             return None
-        endpoint = self.endpoint(known.leader_id)
-        return None if endpoint is None else (known.leader_id, endpoint)
+        endpoint = self.endpoint(cached.leader_id)
+        return None if endpoint is None else (cached.leader_id, endpoint)
 
     def endpoint(self, broker_id: int) -> str | None:
-        """host:port of a broker's gRPC listener."""
+        """host:port of the gRPC listener of a broker."""
         broker = self.brokers.get(broker_id)
         if broker is not None:
             return broker.grpc_endpoint or None
         return self._hinted_endpoints.get(broker_id)
 
     def broker_at(self, endpoint: str) -> int | None:
-        """Id of the broker that advertises this endpoint."""
+        """The id of the broker that advertises this endpoint."""
         for broker in self.brokers.values():
             if broker.grpc_endpoint == endpoint:
                 return broker.broker_id
         return None
 
     def endpoints(self) -> list[str]:
-        """Where the live brokers listen."""
+        """The gRPC endpoints of the live brokers."""
         return [b.grpc_endpoint for b in self.brokers.values() if b.grpc_endpoint]
 
     def _note_moved(self, brokers: Container[int], change: Change) -> None:
-        """These brokers can be reached now, or elsewhere than before."""
+        """Add the partitions that these brokers lead: their addresses are new or changed."""
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id in brokers:
                     change.leaders.add(TopicPartition(topic.name, partition.partition))
 
-    def _apply_topic(self, told: pb.TopicInfo, metadata_offset: int, change: Change) -> None:
-        known = self.topics.get(told.name)
-        if told.error_code != ErrorCode.NONE:
-            if told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                gone = self.remove([told.name], as_of=metadata_offset)
-                change.topics |= gone.topics
-                change.leaders |= gone.leaders
+    def _apply_topic(self, update: pb.TopicInfo, metadata_offset: int, change: Change) -> None:
+        cached = self.topics.get(update.name)
+        if update.error_code != ErrorCode.NONE:
+            if update.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                removed = self.remove([update.name], as_of=metadata_offset)
+                change.topics |= removed.topics
+                change.leaders |= removed.leaders
             return
-        partitions = list(_partitions(told))
-        if known is None or known.topic_id != told.topic_id:
-            if known is not None and metadata_offset < known.metadata_offset:
+        partitions = list(_partitions(update))
+        if cached is None or cached.topic_id != update.topic_id:
+            if cached is not None and metadata_offset < cached.metadata_offset:
                 return
-            self.topics[told.name] = Topic(
-                told.name, told.topic_id, told.is_internal, partitions, metadata_offset
+            self.topics[update.name] = Topic(
+                update.name, update.topic_id, update.is_internal, partitions, metadata_offset
             )
-            change.topics.add(told.name)
-            change.leaders.update(TopicPartition(told.name, p.partition) for p in partitions)
+            change.topics.add(update.name)
+            change.leaders.update(TopicPartition(update.name, p.partition) for p in partitions)
             return
-        known.metadata_offset = max(known.metadata_offset, metadata_offset)
-        if len(partitions) > len(known.partitions):
-            change.topics.add(told.name)
+        cached.metadata_offset = max(cached.metadata_offset, metadata_offset)
+        if len(partitions) > len(cached.partitions):
+            change.topics.add(update.name)
         for partition in partitions:
-            self._apply_partition(known, partition, change)
+            self._apply_partition(cached, partition, change)
 
-    def _apply_partition(self, topic: Topic, told: Partition, change: Change) -> None:
-        name = TopicPartition(topic.name, told.partition)
-        if told.partition >= len(topic.partitions):
-            topic.partitions.append(told)
+    def _apply_partition(self, topic: Topic, update: Partition, change: Change) -> None:
+        name = TopicPartition(topic.name, update.partition)
+        if update.partition >= len(topic.partitions):
+            topic.partitions.append(update)
             change.leaders.add(name)
             return
-        known = topic.partitions[told.partition]
-        if told.leader_epoch < known.leader_epoch:
+        cached = topic.partitions[update.partition]
+        if update.leader_epoch < cached.leader_epoch:
             return
-        topic.partitions[told.partition] = told
-        if (told.leader_epoch, told.leader_id) != (known.leader_epoch, known.leader_id):
+        topic.partitions[update.partition] = update
+        if (update.leader_epoch, update.leader_id) != (cached.leader_epoch, cached.leader_id):
             change.leaders.add(name)
 
 
@@ -224,9 +223,9 @@ def _endpoints(brokers: dict[int, Broker]) -> dict[int, str]:
     return {b.broker_id: b.grpc_endpoint for b in brokers.values() if b.grpc_endpoint}
 
 
-def _partitions(told: pb.TopicInfo) -> Iterator[Partition]:
-    """By index; one that was not told is there without a leader."""
-    by_index = {info.partition: info for info in told.partitions if info.partition >= 0}
+def _partitions(update: pb.TopicInfo) -> Iterator[Partition]:
+    """The partitions by index; an index that the response lacks has no leader."""
+    by_index = {info.partition: info for info in update.partitions if info.partition >= 0}
     for index in range(min(max(by_index, default=-1) + 1, PARTITIONS_MAX)):
         info = by_index.get(index)
         if info is None:

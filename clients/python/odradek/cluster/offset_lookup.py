@@ -1,4 +1,4 @@
-"""Offsets by timestamp, earliest and latest: asks each partition's leader, again until it is known."""
+"""Offset look-ups by timestamp: asks the leader of each partition, and again after a leader moved."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ async def look_up_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] | None = None,
     on_found: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """The first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
+    """Look up the first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
 
-    `found` is filled as answers come, and `on_found` called after each round, for who can go on with some of them.
+    Results are added to `found` as they arrive, and `on_found` is called after each round, for a caller that can use
+    some of them before the rest.
 
     Raises:
-        UnknownTopic, AuthorizationFailed: a partition cannot be asked for, or not any more.
-        LeaderNotAvailable, BrokersUnavailable: not all were known within `timeout_s`.
+        UnknownTopic, AuthorizationFailed: a partition does not exist (any more), or the caller may not read it.
+        LeaderNotAvailable, BrokersUnavailable: some offsets were not found within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
     found = {} if found is None else found
@@ -44,10 +45,11 @@ async def look_up_offsets(
         missing = {name: at for name, at in timestamps_ms.items() if name not in found}
         if not missing:
             return found
-        left_s = deadline_s - time.monotonic()
-        for name in {partition.topic for partition in missing}:  # it may be deleted meanwhile
+        remaining_s = deadline_s - time.monotonic()
+        # In each round, because a topic may have been deleted.
+        for name in {partition.topic for partition in missing}:
             highest = max(p.partition for p in missing if p.topic == name)
-            await cluster.topic(name, timeout_s=left_s, partition=highest)
+            await cluster.topic(name, timeout_s=remaining_s, partition=highest)
         problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
         if on_found is not None:
             on_found()
@@ -68,7 +70,7 @@ async def _ask_once(
     read_committed: bool,
     deadline_s: float,
 ) -> OdradekError | None:
-    """Ask all leaders once. Returns why some are still missing, if a retry may help; else raises."""
+    """Ask all leaders once. Returns the reason why some offsets are missing if a retry may help; else raises."""
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None
     for name in missing:
@@ -77,13 +79,13 @@ async def _ask_once(
             problem = LeaderNotAvailable(f"{name} has no leader")
         else:
             by_endpoint.setdefault(leader[1], []).append(name)
-    answers = await asyncio.gather(
+    problems = await asyncio.gather(
         *(
             _ask(cluster, endpoint, names, missing, found, read_committed, deadline_s)
             for endpoint, names in by_endpoint.items()
         )
     )
-    return next((answer for answer in answers if answer is not None), problem)
+    return next((p for p in problems if p is not None), problem)
 
 
 async def _ask(
@@ -97,16 +99,18 @@ async def _ask(
 ) -> OdradekError | None:
     request = pb.ListOffsetsRequest(read_committed=read_committed, timeout_ms=5_000)
     for name in names:
-        known = cluster.cache.partition(name)
+        partition_info = cluster.cache.partition(name)
         request.partitions.add(
             topic=name.topic,
             partition=name.partition,
             timestamp_ms=timestamps_ms[name],
-            current_leader_epoch=-1 if known is None else known.leader_epoch,
+            current_leader_epoch=-1 if partition_info is None else partition_info.leader_epoch,
         )
-    left_s = max(0.01, min(CALL_S_MAX, deadline_s - time.monotonic()))
+    remaining_s = max(0.01, min(CALL_S_MAX, deadline_s - time.monotonic()))
     try:
-        response = await cluster.transport.call(endpoint, LIST_OFFSETS, request, timeout_s=left_s)
+        response = await cluster.transport.call(
+            endpoint, LIST_OFFSETS, request, timeout_s=remaining_s
+        )
     except OdradekError as error:
         explained = cluster.explained(error)
         if explained.retriable:
@@ -131,20 +135,20 @@ async def _ask(
 async def end_of_epoch(
     cluster: Cluster, partition: TopicPartition, leader_epoch: int, *, timeout_s: float
 ) -> tuple[int, int] | None:
-    """(epoch, end offset) of the largest epoch at or below this one (KIP-320); None: not known now.
+    """(epoch, end offset) of the largest epoch at or below this one (KIP-320); None if the leader cannot tell.
 
-    One attempt at the present leader.
+    It asks the present leader once.
     """
     leader = cluster.cache.leader_endpoint(partition)
-    known = cluster.cache.partition(partition)
-    if leader is None or known is None:
+    partition_info = cluster.cache.partition(partition)
+    if leader is None or partition_info is None:
         return None
     request = pb.OffsetForLeaderEpochRequest()
     request.partitions.add(
         topic=partition.topic,
         partition=partition.partition,
         leader_epoch=leader_epoch,
-        current_leader_epoch=known.leader_epoch,
+        current_leader_epoch=partition_info.leader_epoch,
     )
     response = await cluster.transport.call(
         leader[1], OFFSET_FOR_LEADER_EPOCH, request, timeout_s=timeout_s

@@ -1,17 +1,16 @@
-"""What is sent when: batches fill, wait their turn, fly, and come back or not.
+"""The batches of one producer: when each is sent, retried, acknowledged or failed.
 
-When a batch leaves. A broker that has nothing of ours to answer gets what there is at once: a lone
-record never waits. While requests are in flight, records gather, until their batch is full or
-`linger_ms` old; the answer that empties the pipe releases the rest. So batches grow by themselves as load does, and
-`linger_ms` bounds the wait under load only. A flush and a full buffer release everything.
+When a batch is sent: a broker without an unanswered request of this producer gets the available records at once, so a
+lone record never waits. While requests are in flight, records gather until their batch is full or `linger_ms` old; the
+last response releases the rest. So batches grow with the load, and `linger_ms` bounds the wait under load only. A flush
+and a full buffer release everything.
 
-The buffer is bounded: `append` refuses (None) while `buffered_bytes` is at its bound; what is done
-frees its bytes. Every batch ends: acknowledged, failed, or at the latest `delivery_timeout_ms` after its
-first record, wherever it is then.
+The buffer is bounded: `append` returns None while `buffered_bytes` is at its bound, and a batch that is done frees
+its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
 
-Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become
-ready, `answered`, `lost`, `leader_changed` as news comes, `expire` and `wake_ms` for time. Order and
-sequence numbers are the queue's affair (see `partition_queue`).
+Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become ready, `answered`,
+`lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue` keeps the order and the
+sequence numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Callbacks = list[Callable[[], object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulatorLimits:
-    """Bounds; the defaults are the producer's."""
+    """The bounds of an accumulator, with the producer's defaults."""
 
     batch_bytes_max: int = 256 * 1024
     request_bytes_max: int = 1024 * 1024
@@ -49,7 +48,7 @@ class AccumulatorLimits:
 
 
 class Accumulator:
-    """All queues of one producer."""
+    """The queues of all partitions that one producer writes to."""
 
     def __init__(
         self,
@@ -65,19 +64,17 @@ class Accumulator:
         self.buffered_bytes = 0
         self.undone_batches = 0
         self.done_batches = 0
-        """Ever."""
+        """Batches that were acknowledged or failed since the start."""
         self.unheard: list[ProducerBatch] = []
-        """Failed, and nobody waits for them; the shell tells and empties it."""
-        self.has_news = False
-        """A batch was opened since the shell last looked; the shell resets it."""
+        """Failed batches that no future waits for; the shell logs them and empties the list."""
+        self.has_opened = False
+        """Whether a batch was opened since the shell reset this."""
         self.has_full = False
-        """A batch was sealed because it is full since the shell last looked; the shell resets it."""
+        """Whether a full batch was sealed since the shell reset this."""
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._pending: dict[TopicPartition, PartitionQueue] = {}
         self._release_before_ms = -1
         self._buffer_bytes_max = limits.buffer_bytes_max
-
-    # --- in -------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -88,10 +85,10 @@ class Accumulator:
         timestamp_ms: int,
         now_ms: int,
     ) -> ProducerBatch | None:
-        """Add a record: it is the last one in the batch returned. None: the buffer is full.
+        """Add a record as the last one of the returned batch. None means that the buffer is full.
 
         Raises:
-            RecordTooLarge: it fits no request.
+            RecordTooLarge: the record does not fit into a request.
             TypeError: key, value or headers are not bytes.
         """
         if self.buffered_bytes >= self._buffer_bytes_max:
@@ -119,44 +116,42 @@ class Accumulator:
         queue.filling = batch
         self.undone_batches += 1
         self._pending[queue.name] = queue
-        self.has_news = True
+        self.has_opened = True
         return batch
 
     def release_all(self, now_ms: int) -> bool:
-        """Flush: whatever is there now is to be sent without lingering. False: there is nothing."""
+        """Have all present records sent without lingering. Returns False if there are none."""
         self._release_before_ms = now_ms
         return self.undone_batches > 0
 
     def undone(self) -> list[ProducerBatch]:
-        """Every batch that is neither acknowledged nor failed."""
+        """All batches that are neither acknowledged nor failed."""
         return [
             batch
             for queue in self._pending.values()
             for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling))
         ]
 
-    # --- out ------------------------------------------------------------------------------------
-
     @property
     def pending(self) -> Iterable[PartitionQueue]:
-        """Queues with something undone."""
+        """The queues with batches that are not done."""
         return self._pending.values()
 
     def drain(
         self, queues: Iterable[PartitionQueue], now_ms: int, *, is_idle: bool
     ) -> list[ProducerBatch]:
-        """Batches for one request to the broker that leads these partitions, now in flight.
+        """Take batches for one request to the broker that leads these partitions; they are in flight then.
 
-        At most one a partition, at most `request_bytes_max` together unless it is a single one.
-        `is_idle`: that broker has no request of ours to answer.
+        It takes at most one per partition, and at most `request_bytes_max` together unless it is a single one.
+        `is_idle` means that the broker has no unanswered request of this producer.
         """
         chosen: list[ProducerBatch] = []
-        left_bytes = self.limits.request_bytes_max
+        remaining_bytes = self.limits.request_bytes_max
         for queue in queues:
             if not self._may_send(queue, now_ms):
                 continue
             batch = self._ready(queue, now_ms, is_idle)
-            if batch is None or (chosen and batch.size_bytes > left_bytes):
+            if batch is None or (chosen and batch.size_bytes > remaining_bytes):
                 continue
             if batch is queue.filling:
                 queue.seal()
@@ -166,19 +161,19 @@ class Accumulator:
             queue.in_flight.append(batch)
             batch.attempt += 1
             chosen.append(batch)
-            left_bytes -= batch.size_bytes
-            if left_bytes <= 0:
+            remaining_bytes -= batch.size_bytes
+            if remaining_bytes <= 0:
                 break
         return chosen
 
     def rotate(self, queues: Iterable[PartitionQueue]) -> None:
-        """Who was served goes behind the others, so that a full request starves nobody."""
+        """Move these queues behind the others, so that a full request starves no queue."""
         for queue in queues:
             if self._pending.pop(queue.name, None) is not None:
                 self._pending[queue.name] = queue
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """When time alone makes something ready or expire; None: never. Always after `now_ms`."""
+        """The next time at which a batch becomes ready or expires, after `now_ms`; None if there is none."""
         times: list[int] = []
         for queue in self._pending.values():
             times.append(queue.not_before_ms)
@@ -187,8 +182,6 @@ class Accumulator:
             if queue.filling is not None:
                 times.append(queue.filling.created_ms + self.limits.linger_ms)
         return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
-
-    # --- news -----------------------------------------------------------------------------------
 
     def answered(
         self,
@@ -202,7 +195,7 @@ class Accumulator:
         now_ms: int,
         draw: float,
     ) -> Callbacks:
-        """The broker's word on one attempt. Returns the callbacks of a batch that is done by it."""
+        """Take the result of one attempt. Returns the callbacks of the batch if it is done."""
         if batch.is_done or batch.attempt != attempt or batch not in batch.queue.in_flight:
             return []
         queue = batch.queue
@@ -227,15 +220,15 @@ class Accumulator:
     def lost(
         self, batch: ProducerBatch, attempt: int, error: OdradekError, now_ms: int, draw: float
     ) -> None:
-        """The connection broke before an answer came: whether it arrived is unknown."""
+        """The connection broke before a response arrived: whether the batch was written is unknown."""
         if not batch.is_done and batch.attempt == attempt and batch in batch.queue.in_flight:
             self._retry(batch, error, now_ms, draw)
 
     def leader_changed(self, queue: PartitionQueue) -> None:
-        """Another broker leads now: go there at once, without waiting for the old one's answers.
+        """Send batches in flight to the new leader at once, without waiting for the old leader's responses.
 
-        Its answers no longer count; sequence numbers keep a record that it wrote from being written twice.
-        Without idempotence they are waited for.
+        Those no longer count; sequence numbers prevent that a record which the old leader wrote is written
+        twice. Without idempotence the producer waits for them.
         """
         queue.not_before_ms = 0
         if self.is_idempotent:
@@ -244,17 +237,17 @@ class Accumulator:
             queue.is_settling = False
 
     def fail(self, batch: ProducerBatch, error: OdradekError) -> Callbacks:
-        """End one batch that is undone."""
+        """Fail one batch that is not done."""
         return self._failed(batch, error)
 
     def note_cause(self, error: OdradekError) -> None:
-        """Nothing can be sent for this reason at the moment; time-outs will tell it."""
+        """Note why nothing can be sent at the moment; timeouts mention it."""
         for queue in self._pending.values():
             for batch in (*queue.waiting, *_one(queue.filling)):
                 batch.last_error = error
 
     def fail_all(self, error_for: Callable[[ProducerBatch], OdradekError]) -> Callbacks:
-        """End everything that is undone: the producer closes."""
+        """Fail all batches that are not done, because the producer closes."""
         callbacks: Callbacks = []
         for queue in list(self._pending.values()):
             for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
@@ -262,14 +255,14 @@ class Accumulator:
         return callbacks
 
     def fail_queue(self, queue: PartitionQueue, error: OdradekError) -> Callbacks:
-        """End what waits for a partition that there is no more."""
+        """Fail the batches of a partition that was deleted."""
         callbacks: Callbacks = []
         for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
             callbacks += self._failed(batch, error)
         return callbacks
 
     def expire(self, now_ms: int) -> Callbacks:
-        """End the batches whose time is up."""
+        """Fail the batches whose delivery timeout has passed."""
         callbacks: Callbacks = []
         created_before_ms = now_ms - self.limits.delivery_timeout_ms
         for queue in list(self._pending.values()):
@@ -278,8 +271,6 @@ class Accumulator:
                     break
                 callbacks += self._failed(batch, self._timed_out(batch, now_ms))
         return callbacks
-
-    # --- inside ---------------------------------------------------------------------------------
 
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
         if queue.is_settling or queue.not_before_ms > now_ms:
@@ -371,7 +362,7 @@ class Accumulator:
         hint = None
         if not batch.attempt:
             because = because or "; the partition had no reachable leader"
-            hint = "it was never sent: sending it again cannot write it twice"
+            hint = "it was never sent, so sending it again cannot write it twice"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {batch.queue.name} were not acknowledged within"
             f" {waited_s:.1f} s{because}",

@@ -1,7 +1,7 @@
-"""What `send` gives back: a light future per record, resolved by its batch.
+"""The result of `send`: a light future per record, resolved by its batch.
 
-A record's future is two references. Nothing is done per record when a batch is acknowledged: the
-batch notes its base offset once, and each future works out its own when it is asked.
+A future holds two references. An acknowledgement costs nothing per record: the batch keeps its base offset, and each
+future computes its own offset when it is read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from odradek.producer.partition_queue import ProducerBatch
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is now. `offset` is -1 with acks=0, or when a repeat was recognized too late.
+    """The position of a written record. `offset` is -1 with acks=0, or if the broker recognized a repeat late.
 
-    `log_append_time_ms` is the broker's clock for topics with LogAppendTime, else -1.
+    `log_append_time_ms` is the time of the broker for topics with LogAppendTime, else -1.
     """
 
     topic: str
@@ -27,9 +27,9 @@ class RecordMetadata(NamedTuple):
 
 
 class DeliveryFuture:
-    """Awaitable: gives `RecordMetadata`, or raises why the record was not acknowledged.
+    """An awaitable that returns `RecordMetadata`, or raises the error of the record.
 
-    Like an asyncio.Future, but it cannot be cancelled: a record that was sent is sent.
+    It is like an asyncio.Future, but it cannot be cancelled, because a record that was sent cannot be recalled.
     """
 
     __slots__ = ("_batch", "_index")
@@ -44,15 +44,15 @@ class DeliveryFuture:
         return f"<DeliveryFuture {self.exception() or self.result()}>"
 
     def done(self) -> bool:
-        """Whether it is acknowledged or failed."""
+        """Whether the record was acknowledged or failed."""
         return self._batch.is_done
 
     def cancelled(self) -> bool:
-        """Never."""
+        """Return False: a record cannot be cancelled."""
         return False
 
     def result(self) -> RecordMetadata:
-        """Where the record is. Raises its error, or asyncio.InvalidStateError before it is done."""
+        """The position of the record. Raises its error, or asyncio.InvalidStateError before it is done."""
         error = self.exception()
         if error is not None:
             raise error
@@ -62,14 +62,14 @@ class DeliveryFuture:
         return RecordMetadata(queue.topic, queue.partition, offset, batch.log_append_time_ms)
 
     def exception(self) -> OdradekError | None:
-        """Why it failed, or None. Raises asyncio.InvalidStateError before it is done."""
+        """The error of the record, or None. Raises asyncio.InvalidStateError before it is done."""
         if not self._batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
         batch, _ = self._batch.leaf(self._index)
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:
-        """Call `callback(self)` on the loop when done, or soon if it is already."""
+        """Call `callback(self)` on the loop when the record is done, or soon if it is done already."""
         if self._batch.is_done:
             asyncio.get_running_loop().call_soon(callback, self)
         else:

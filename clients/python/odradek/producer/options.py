@@ -1,4 +1,4 @@
-"""What a producer can be told."""
+"""The options of a producer."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Defaults are the safe ones: every in-sync replica has a record once, in order, when it is acknowledged."""
+    """How a producer sends. With the defaults, an acknowledged record is on every in-sync replica once, in order."""
 
     acks: Acks = "all"
-    """"all": every in-sync replica has it; 1: the leader has it; 0: it was handed to the network."""
+    """Replicas that must have a record: "all" in-sync ones; 1, the leader; 0, none (it was sent)."""
     enable_idempotence: bool | None = None
-    """Whether a retry can never write twice or out of order. None: with acks="all"."""
+    """Whether retries can neither duplicate nor reorder records. None: yes with acks="all"."""
     linger_ms: int = 5
-    """Longest wait of a record for company, while earlier requests are unanswered. 0 to 60000."""
+    """Longest wait of a record for more records, while earlier requests are unanswered. 0 to 60000."""
     batch_bytes_max: int = 256 * 1024
     """Size of a batch, before compression. 1 to request_bytes_max."""
     request_bytes_max: int = 1_000_000
     """Size of a request, and of the largest record. 1 to 60 MiB; a topic's limit is max.message.bytes."""
     buffer_bytes_max: int = 64 * 1024 * 1024
-    """Unacknowledged records in memory; when it is full `send` waits."""
+    """Memory for unacknowledged records; `send` waits while it is full."""
     max_block_ms: int = 60_000
     """Longest wait of `send` for buffer space, and for the metadata of a topic."""
     max_in_flight: int = 5
-    """Unacknowledged batches a partition, 1 to 5 with idempotence."""
+    """Unacknowledged batches per partition; 1 to 5 with idempotence."""
     delivery_timeout_ms: int = 120_000
     """Longest time from `send` to acknowledgement, retries included."""
     request_timeout_ms: int = 30_000
-    """Longest wait for the answer to one request; then the connection counts as broken."""
+    """Longest wait for the response to one request; after it, the connection counts as broken."""
     retry_backoff_ms: int = 20
-    """Wait before the first retry; it doubles up to `retry_backoff_max_ms`. A new leader ends it."""
+    """Wait before the first retry; it doubles up to `retry_backoff_max_ms`. A new leader ends the wait."""
     retry_backoff_max_ms: int = 1_000
-    """See `retry_backoff_ms`."""
+    """Longest wait before a retry."""
     compression: str = "none"
-    """none, gzip, snappy, lz4 or zstd."""
+    """Codec of batches: none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
-    """Of gzip, lz4 or zstd; None: the codec's default."""
+    """Level of gzip, lz4 or zstd; None: the default of the codec."""
     key_serializer: Serializer | None = None
-    """Makes the key's bytes; None: keys are bytes."""
+    """Converts keys to bytes; None: keys are bytes."""
     value_serializer: Serializer | None = None
-    """Makes the value's bytes; None: values are bytes."""
+    """Converts values to bytes; None: values are bytes."""
     partitioner: Partitioner | None = None
-    """(key, how many partitions) -> partition; None: Kafka's murmur2."""
+    """(key, number of partitions) -> partition; None: Kafka's murmur2."""
     allow_auto_create: bool = True
-    """Whether a topic that does not exist may be created, where the brokers allow it."""
+    """Whether brokers that allow it may create a topic that does not exist."""
 
     def __post_init__(self) -> None:
         _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
@@ -96,19 +96,19 @@ class ProducerOptions:
 
     @property
     def acks_number(self) -> int:
-        """As the wire has it: -1, 0 or 1."""
+        """`acks` as on the wire: -1, 0 or 1."""
         return _ACKS[self.acks]
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether batches are numbered."""
+        """Whether batches have sequence numbers."""
         if self.enable_idempotence is None:
             return _ACKS.get(self.acks) == -1
         return self.enable_idempotence
 
     @property
     def compression_codec(self) -> Compression:
-        """The codec of that name."""
+        """The codec that `compression` names."""
         return Compression[self.compression.upper()]
 
 

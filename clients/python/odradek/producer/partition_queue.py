@@ -1,28 +1,28 @@
-"""The batches of one partition, in order, and the numbers that make a repeat recognizable.
+"""The batches of one partition, in order, with the sequence numbers by which a broker recognizes repeats.
 
-A batch goes from `filling` to `waiting` (sealed) to `in_flight` (sent) and is done, or goes back to
-`waiting`. Order holds at all times: every batch in flight is older than every one waiting, and those
-are older than the one filling. What keeps it so:
+A batch goes from `filling` to `waiting` (sealed) to `in_flight` (sent), and then is done or goes back to `waiting`.
+The order always holds: batches in flight are older than waiting ones, and those are older than the filling one. The
+rules that preserve it:
 
-- At most `in_flight_max` (5) are sent and undecided: the broker remembers the last five of a
-  producer, so a repeat of any of them is recognized.
-- Until the leader has acknowledged one batch under the present producer id and epoch, one is sent at a time: a
-  leader takes any number from a producer that it does not remember, so a later batch could be written though the
-  first was refused, and the repeat of the first would count as written, too.
-- After a failure that may be retried nothing new is sent until every batch in flight is decided or
-  given up on (`is_settling`). Then all go again, lowest sequence first.
-- Sequence numbers are given when a batch is first sent and kept over retries: whether an earlier
-  attempt arrived or not, the records are written once.
+- At most `in_flight_max` (5) batches are in flight: the broker remembers the last five of a producer, so it
+  recognizes a repeat of any of them.
+- Until the leader has acknowledged one batch under the present producer id and epoch, one is sent at a time. A
+  leader accepts any sequence number from a producer that it does not remember, so a later batch could be written
+  after the first was refused, and the repeat of the first would count as written, too.
+- After a retriable failure, nothing new is sent until every batch in flight is done or waits again (`is_settling`).
+  Then all are sent again, lowest sequence first.
+- A batch gets its sequence numbers when it is first sent and keeps them over retries, so its records are written
+  once, whether or not an earlier attempt arrived.
 
-A batch that the topic finds too large (MESSAGE_TOO_LARGE) goes on as two halves, which share its place and
-its sequence numbers, down to single records.
+A batch that is too large for the topic (MESSAGE_TOO_LARGE) is replaced by two halves, which share its place and its
+sequence numbers; they can be halved again, down to single records.
 
-A batch that fails for good leaves a hole in the sequence, and the broker refuses what follows
-(OUT_OF_ORDER_SEQUENCE_NUMBER). When that is said of the **oldest** undecided batch, neither it nor any later
-one was written: they are numbered anew, from 0 under the next producer epoch (epochs of one
-producer id are independent per partition), and sent again without a risk of doubling. Said of a later
-batch it only means that an earlier one is missing still. Said of the oldest without a known hole, the
-log has lost records that it acknowledged: that batch fails with SequenceLost.
+A batch that fails for good leaves a hole in the sequence, and the broker refuses its successors
+(OUT_OF_ORDER_SEQUENCE_NUMBER). If it refuses the **oldest** batch in flight, neither that one nor any later one was
+written: they are renumbered from 0 under the next producer epoch (epochs of one producer id are independent per
+partition), and sent again without a risk of duplicates. If it refuses a later batch, an earlier one has not arrived
+yet. If it refuses the oldest although there is no hole, the log has lost acknowledged records: that batch fails with
+SequenceLost.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PRODUCER_EPOCH_MAX = (1 << 15) - 1
 BATCH_BYTES_MIN = 1024
 SEQUENCE_MODULUS = 1 << 31
 NUMBER_STEP = 1 << 32
-"""Between the numbers of two batches: room for the halves of halves."""
+"""Distance between the numbers of two batches, which leaves room for repeated halving."""
 
 
 class ProducerBatch:
-    """Records of one partition that live or fail together. Owned by its queue until it is done."""
+    """Records of one partition that are acknowledged or fail together. Its queue owns it until it is done."""
 
     __slots__ = (
         "_builder",
@@ -77,43 +77,43 @@ class ProducerBatch:
         self._callbacks: list[Callable[[], object]] = []
         self._encoded: bytes | None = None
         self.append = self._builder.append
-        """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: does not fit."""
+        """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: the record does not fit."""
         self.queue = queue
         self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
-        """What it was split into: they carry its records, it is done when both are."""
+        """The halves that it was split into. They carry its records; it is done when both are."""
         self._whole: ProducerBatch | None = None
         self._number_width = NUMBER_STEP
         self.number = number
-        """Rises within the queue, in the order of the records."""
+        """Grows within the queue, in the order of the records."""
         self.created_ms = created_ms
         self.record_count = 0
         self.size_bytes = 0
         self.attempt = 0
-        """How often it was sent. An answer to an earlier attempt is no answer to this one."""
+        """How often the batch was sent. A response to an earlier attempt does not count for this one."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.is_done = False
         self.error: OdradekError | None = None
         self.last_error: OdradekError | None = None
-        """Why the last attempt failed, for the message when time runs out."""
+        """The failure of the last attempt, for the message of a timeout."""
         self.base_offset = -1
         self.log_append_time_ms = -1
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Call it when the batch is done; it must not be yet."""
+        """Call `callback` when the batch is done, which it must not be yet."""
         assert not self.is_done
         self._callbacks.append(callback)
 
     def number_as(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Number its records, or number them anew; all -1 takes the numbers away."""
+        """Set the sequence numbers of its records, or clear them (all -1)."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self._encoded = None
 
     def encode(self, compression: Compression, level: int | None) -> bytes:
-        """The batch's bytes; made once, kept for retries."""
+        """The encoded batch; it is encoded once and kept for retries."""
         if self._encoded is None:
             self._encoded = self._builder.build(
                 compression=compression,
@@ -125,7 +125,7 @@ class ProducerBatch:
         return self._encoded
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """The batch that carries this one's record `index` now, and the record's index in it."""
+        """The half that carries record `index` of this batch now, and the index in it."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -136,10 +136,9 @@ class ProducerBatch:
         return batch, index
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two batches of half the records each, with their share of the numbers of this one.
+        """Split into two batches of half the records each, which share its sequence numbers.
 
-        It needs two records or more, and must not have been written: the halves take over its
-        sequence numbers.
+        The batch has two records or more and was not written.
         """
         assert self.record_count > 1
         records = decode_batch(self._builder.build())
@@ -168,7 +167,7 @@ class ProducerBatch:
         return self.halves
 
     def finish(self, error: OdradekError | None) -> list[Callable[[], object]]:
-        """Mark it done and free its bytes; returns the callbacks, for the shell to run."""
+        """Mark the batch as done and free its bytes. Returns the callbacks for the shell to run."""
         assert not self.is_done
         self.is_done = True
         self.error = error
@@ -186,7 +185,7 @@ class ProducerBatch:
 
 
 class PartitionQueue:
-    """The way of one partition's records. Sans-IO; owned by the accumulator."""
+    """The batches of one partition that are not done. Sans-IO; owned by the accumulator."""
 
     __slots__ = (
         "_next_number",
@@ -222,43 +221,43 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.is_remembered = False
-        """A batch was acknowledged under this producer id and epoch: the leader notices gaps."""
+        """Whether a batch was acknowledged under this producer id and epoch, so that the leader notices gaps."""
         self.hole_number = -1
-        """Number of the last batch that failed after it was sent; -1: no hole since the last success."""
+        """Number of the last batch that failed after it was sent; -1 if none did since the last success."""
         self.must_renumber = False
         self.batch_bytes_max = 1 << 31
-        """What the topic takes, as learned from its refusals."""
+        """The size that the topic accepts, as learned from its refusals."""
         self._next_number = 0
 
     @property
     def is_empty(self) -> bool:
-        """Nothing filling, waiting or in flight."""
+        """Whether no batch is filling, waiting or in flight."""
         return self.filling is None and not self.waiting and not self.in_flight
 
     def open(self, now_ms: int, batch_bytes_max: int) -> ProducerBatch:
-        """A new batch, not yet the filling one."""
+        """Make a new batch, which is not the filling one yet."""
         self._next_number += NUMBER_STEP
         bytes_max = min(batch_bytes_max, self.batch_bytes_max)
         return ProducerBatch(self, self._next_number, now_ms, bytes_max)
 
     def seal(self) -> None:
-        """Close the filling batch; it waits to be sent."""
+        """Close the filling batch, which then waits to be sent."""
         if self.filling is not None:
             self.waiting.append(self.filling)
             self.filling = None
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Whether no older batch is undecided."""
+        """Whether no older batch is in flight."""
         return not any(other.number < batch.number for other in (*self.in_flight, *self.waiting))
 
     def take_back(self, batch: ProducerBatch) -> None:
-        """A batch in flight waits again, at its place in the order."""
+        """Move a batch from in flight back to waiting, at its place in the order."""
         self.in_flight.remove(batch)
         self._insert(batch)
         self.is_settling = bool(self.in_flight)
 
     def split(self, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
-        """A batch in flight that the topic found too large waits again, as two; later ones are smaller."""
+        """Replace a batch in flight that is too large for the topic by two waiting halves; make later ones smaller."""
         self.in_flight.remove(batch)
         self.batch_bytes_max = max(
             min(self.batch_bytes_max, batch.size_bytes // 2), BATCH_BYTES_MIN
@@ -276,7 +275,7 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def drop(self, batch: ProducerBatch) -> None:
-        """A batch that is done leaves, from wherever it is."""
+        """Remove a batch that is done."""
         if batch is self.filling:
             self.filling = None
         elif batch in self.in_flight:
@@ -287,10 +286,10 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def may_number(self, producer_id: int) -> bool:
-        """Whether the next batch can be sent with a number now; False: what is in flight comes first.
+        """Whether the next batch can get its sequence numbers now; if not, batches in flight must be done first.
 
-        A queue takes over a new producer id only when no batch of it has a number of the old one:
-        that one may have been written.
+        A queue switches to a new producer id only when none of its batches has numbers of the old one,
+        because such a batch may have been written.
         """
         if self.must_renumber:
             return not self.in_flight and not (
@@ -302,11 +301,11 @@ class PartitionQueue:
 
     @property
     def is_epoch_used_up(self) -> bool:
-        """Whether renumbering needs a new producer id."""
+        """Whether no producer epoch is left, so that renumbering needs a new producer id."""
         return self.must_renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX
 
     def number_next(self, batch: ProducerBatch, producer_id: int, producer_epoch: int) -> None:
-        """Give a batch that is about to be sent its numbers, unless it has them."""
+        """Give a batch that is about to be sent its sequence numbers, unless it has them."""
         if self.must_renumber:
             assert not self.in_flight, self.name
             for waiting in self.waiting:

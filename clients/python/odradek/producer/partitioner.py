@@ -1,9 +1,8 @@
-"""Which partition a record goes to.
+"""The choice of a partition for a record.
 
-With a key: Kafka's murmur2, so that all clients of a topic agree, whatever they are written in. Without
-one: sticky round robin, that is all records go to one partition until its batch leaves, then to the
-next; batches get full and partitions get their equal share. Partitions without a leader are passed
-over meanwhile, but not by keys: those records wait for theirs.
+With a key it is Kafka's murmur2, so that all clients of a topic agree in every language. Without a key it is sticky
+round robin: records go to one partition until its batch is sent, then to the next, so batches get full and partitions
+get equal shares. Partitions without a leader are skipped, except for records with a key, which wait for theirs.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from odradek.producer.partition_queue import PartitionQueue
 from odradek_protocol.records.hashes import partition_for_key
 
 Partitioner: TypeAlias = Callable[[bytes, int], int]
-"""(key, how many partitions) -> partition, for records that have a key."""
+"""(key, number of partitions) -> partition, for records with a key."""
 
 
-class TopicLanes:
-    """The queues of one topic's partitions, and whose turn it is."""
+class TopicQueues:
+    """The queues of the partitions of one topic, and the one whose turn it is."""
 
     __slots__ = ("_available", "_partitioner", "_turn", "queues", "sticky", "topic")
 
@@ -40,21 +39,21 @@ class TopicLanes:
         self.sticky = self._available[first_turn % len(self._available)]
 
     def extend(self, queues: Sequence[PartitionQueue]) -> None:
-        """The topic got more partitions."""
+        """Add the queues of new partitions."""
         self.queues.extend(queues)
 
     def set_available(self, partitions: Sequence[int]) -> None:
-        """Only these have a leader; none at all: they all wait alike."""
+        """Set the partitions that have a leader; if none has, all are used, and their records wait."""
         self._available = [self.queues[p] for p in partitions] or list(self.queues)
 
     def next_sticky(self) -> PartitionQueue:
-        """The next partition's turn, for records without a key."""
+        """Choose the next partition for records without a key."""
         self._turn += 1
         self.sticky = self._available[self._turn % len(self._available)]
         return self.sticky
 
     def of_key(self, key: bytes) -> PartitionQueue:
-        """Where records with this key go. Raises ValueError for a partitioner's bad answer."""
+        """The partition of a key. Raises ValueError if the partitioner returns one that does not exist."""
         partition = self._partitioner(key, len(self.queues))
         if not 0 <= partition < len(self.queues):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The producer as programs see it."""
+"""`Producer`: sends records to topics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from odradek.producer.accumulator import Accumulator, AccumulatorLimits, Headers
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek.producer.options import Acks, ProducerOptions, Serializer
 from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
-from odradek.producer.partitioner import Partitioner, TopicLanes
+from odradek.producer.partitioner import Partitioner, TopicQueues
 from odradek.producer.sender import Sender, monotonic_ms
 from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.hashes import partition_for_key
 
 CLOSE_S_MAX = 30.0
-_YIELD_EVERY = 500  # records between two chances for other tasks, at most
+_YIELD_EVERY = 500  # records after which other tasks get a turn
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -56,10 +56,10 @@ class ProducerArguments(TypedDict, total=False):
 
 
 class Producer:
-    """Sends records. `async with Producer("host:9090") as producer:`, or `client.producer()`.
+    """Sends records. Use `async with Producer("host:9090") as producer:`, or `client.producer()`.
 
-    Belongs to the event loop that it is first used on. Records to one partition are written in the
-    order of their `send`s, once each, unless the defaults are changed (see `ProducerOptions`).
+    It belongs to the event loop of its first use. Records to one partition are written once each, in the order of
+    their `send`s, unless options change that (see `ProducerOptions`).
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Producer:
             ),
         )
         self._sender = Sender(self._cluster, self._accumulator, options)
-        self._lanes: dict[str, TopicLanes] = {}
+        self._topics: dict[str, TopicQueues] = {}
         self._key_serializer = options.key_serializer
         self._value_serializer = options.value_serializer
         self._sent_since_yield = 0
@@ -117,11 +117,11 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of records not yet acknowledged."""
+        """The size of records that are not acknowledged yet."""
         return self._accumulator.buffered_bytes
 
     def explain_waiting(self) -> str:
-        """Why the oldest unacknowledged records are not acknowledged, in words; "" if there are none."""
+        """Say why the oldest unacknowledged records are not acknowledged; "" if there are none."""
         undone = self._accumulator.undone()
         if not undone:
             return ""
@@ -143,36 +143,36 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> DeliveryFuture:
-        """Hand over one record; waits for buffer space only (and a topic's metadata, once).
+        """Buffer one record; waits only for buffer space, and once for the metadata of a topic.
 
-        `await` the future that it gives for the acknowledgement, or keep it, or drop it: failures of
-        records whose futures nobody waits for are logged.
+        `await` the returned future for the acknowledgement, or keep it, or drop it: failures of records whose
+        futures nothing waits for are logged.
 
         Raises:
-            UnknownTopic, BrokersUnavailable: the topic's partitions could not be learned.
-            BufferFull: no space within `max_block_ms`.
+            UnknownTopic, BrokersUnavailable: the partitions of the topic are not known.
+            BufferFull: the buffer had no space within `max_block_ms`.
             RecordTooLarge, SerializationFailed: this record cannot be sent.
         """
-        lanes = self._lanes.get(topic)
-        if lanes is None or self._is_closed:
-            lanes = await self._open_topic(topic)
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None or self._is_closed:
+            topic_queues = await self._open_topic(topic)
         if self._key_serializer is not None:
             key = _serialized(self._key_serializer, key, "key", topic)
         if self._value_serializer is not None:
             value = _serialized(self._value_serializer, value, "value", topic)
         try:
             if partition is not None:
-                queue = await self._explicit(lanes, partition)
+                queue = await self._explicit(topic_queues, partition)
             elif key is not None:
-                queue = lanes.of_key(key)
+                queue = topic_queues.of_key(key)
             else:
-                queue = lanes.sticky
+                queue = topic_queues.sticky
                 filling = queue.filling
                 if filling is None or filling.size_bytes >= self._sticky_bytes:
                     if filling is not None:
                         queue.seal()
                         self._accumulator.has_full = True
-                    queue = lanes.next_sticky()
+                    queue = topic_queues.next_sticky()
             now_ms = time.monotonic_ns() // 1_000_000
             if timestamp_ms is None:
                 timestamp_ms = now_ms + self._sender.wall_offset_ms
@@ -184,14 +184,14 @@ class Producer:
                 batch = await self._append_when_space(queue, key, value, headers, timestamp_ms)
         except (TypeError, ValueError) as error:
             raise SerializationFailed(
-                f"a record for {topic!r} cannot be made: {error}",
+                f"a record for {topic!r} cannot be encoded: {error}",
                 hint="key and value are bytes, or what a serializer of the producer takes"
                 " (odradek.serializers); headers are pairs of text and bytes; times are whole ms",
             ) from error
         future = DeliveryFuture(batch, batch.record_count - 1)
         self._sent_since_yield += 1
-        if accumulator.has_news:
-            accumulator.has_news = False
+        if accumulator.has_opened:
+            accumulator.has_opened = False
             self._sender.kick()
         if accumulator.has_full or self._sent_since_yield >= _YIELD_EVERY:
             accumulator.has_full = False
@@ -209,7 +209,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait for its acknowledgement. Raises as `send` and its future."""
+        """Send one record and wait for its acknowledgement. Raises what `send` and its future raise."""
         future = await self.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
@@ -218,7 +218,7 @@ class Producer:
     async def send_many(
         self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
     ) -> list[DeliveryFuture]:
-        """Send each value, in order; all with the same key and partition, if given."""
+        """Send several values in order, with the same key and partition if given."""
         return [await self.send(topic, value, key=key, partition=partition) for value in values]
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -227,7 +227,7 @@ class Producer:
         Does not raise for records that failed: their futures do.
 
         Raises:
-            FlushTimedOut: some were undecided after `timeout_s`; they go on being sent.
+            FlushTimedOut: some were neither after `timeout_s`; sending them continues.
         """
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()
@@ -244,9 +244,9 @@ class Producer:
             ) from None
 
     async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Flush for at most `timeout_s`, then fail what is left with ClientClosed. May be called twice.
+        """Flush for at most `timeout_s`, then fail the other records with ClientClosed. May be called twice.
 
-        Returns in time whatever the brokers do.
+        It returns in time even if no broker responds.
         """
         if self._is_closed:
             return
@@ -264,54 +264,54 @@ class Producer:
                 await self._cluster.close()
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has."""
-        lanes = self._lanes.get(topic)
-        if lanes is None or self._is_closed:
-            lanes = await self._open_topic(topic)
-        return len(lanes.queues)
-
-    # --- inside -------------------------------------------------------------------------------------
+        """The number of partitions of a topic."""
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None or self._is_closed:
+            topic_queues = await self._open_topic(topic)
+        return len(topic_queues.queues)
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("the producer is closed")
 
-    async def _open_topic(self, topic: str) -> TopicLanes:
+    async def _open_topic(self, topic: str) -> TopicQueues:
         self._require_open()
         if not self._is_started:
             self._is_started = True
             self._sender.start()
             self._cluster.subscribe(self._on_change)
-        known = await self._cluster.topic(
+        topic_info = await self._cluster.topic(
             topic,
             timeout_s=self.options.max_block_ms / 1000,
             allow_create=self.options.allow_auto_create,
         )
         self._require_open()
-        lanes = self._lanes.get(topic)
-        if lanes is None:
-            queues = [self._sender.queue(topic, p.partition) for p in known.partitions]
-            lanes = self._lanes[topic] = TopicLanes(
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            queues = [self._sender.queue(topic, p.partition) for p in topic_info.partitions]
+            topic_queues = self._topics[topic] = TopicQueues(
                 topic,
                 queues,
                 partitioner=self.options.partitioner or partition_for_key,
                 first_turn=random.randrange(len(queues)),
             )
             self._update_lanes(topic)
-        return lanes
+        return topic_queues
 
-    async def _explicit(self, lanes: TopicLanes, partition: int) -> PartitionQueue:
+    async def _explicit(self, topic_queues: TopicQueues, partition: int) -> PartitionQueue:
         if partition < 0:
             raise ValueError(f"its partition is {partition}; leave it out to have one chosen")
-        if partition >= len(lanes.queues):
+        if partition >= len(topic_queues.queues):
             await self._cluster.topic(
-                lanes.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition
+                topic_queues.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition
             )
             self._require_open()
-            if lanes is not self._lanes.get(lanes.topic):  # deleted and created anew meanwhile
-                lanes = await self._open_topic(lanes.topic)
-            self._update_lanes(lanes.topic)
-        return lanes.queues[partition]
+            if topic_queues is not self._topics.get(
+                topic_queues.topic
+            ):  # the topic was deleted and created again meanwhile
+                topic_queues = await self._open_topic(topic_queues.topic)
+            self._update_lanes(topic_queues.topic)
+        return topic_queues.queues[partition]
 
     async def _append_when_space(
         self,
@@ -345,22 +345,27 @@ class Producer:
 
     def _on_change(self, change: Change) -> None:
         for name in change.topics | {partition.topic for partition in change.leaders}:
-            if name in self._lanes:
+            if name in self._topics:
                 self._update_lanes(name)
 
     def _update_lanes(self, topic: str) -> None:
-        known = self._cluster.cache.topic(topic)
-        if known is None:
-            del self._lanes[topic]
+        topic_info = self._cluster.cache.topic(topic)
+        if topic_info is None:
+            del self._topics[topic]
             return
-        lanes = self._lanes[topic]
-        if len(known.partitions) < len(lanes.queues):  # deleted and created anew, smaller
-            del self._lanes[topic]
+        topic_queues = self._topics[topic]
+        if len(topic_info.partitions) < len(
+            topic_queues.queues
+        ):  # the topic was deleted and created again with fewer partitions
+            del self._topics[topic]
             return
-        lanes.extend(
-            [self._sender.queue(topic, p.partition) for p in known.partitions[len(lanes.queues) :]]
+        topic_queues.extend(
+            [
+                self._sender.queue(topic, p.partition)
+                for p in topic_info.partitions[len(topic_queues.queues) :]
+            ]
         )
-        lanes.set_available([p.partition for p in known.partitions if p.leader_id >= 0])
+        topic_queues.set_available([p.partition for p in topic_info.partitions if p.leader_id >= 0])
 
 
 def _serialized(serializer: Serializer, item: Any, what: str, topic: str) -> bytes | None:

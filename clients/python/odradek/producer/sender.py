@@ -1,7 +1,10 @@
-"""The producer's shell: brings what the accumulator drains to the leaders, and their answers back.
+"""The shell of the producer: sends the accumulator's batches to the leaders and passes on their responses.
 
-`pump` is the only place that sends. It runs on the loop, never waits, and is called (through `kick`)
-whenever something may have become ready: records came, an answer came, a leader moved, time passed.
+A `ProduceStream` is a bidirectional stream to one broker. All partitions that the broker leads share it, several per
+message; unanswered bytes and requests are bounded. When it breaks, all unanswered batches come back at once.
+
+`Sender.pump` is the only place that sends. It runs on the loop, never waits, and is called (through `kick`) whenever
+something may have become ready: records or a response arrived, a leader moved, time passed.
 """
 
 from __future__ import annotations
@@ -46,13 +49,13 @@ _log = logging.getLogger(__name__)
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
 UNANSWERED_REQUESTS_MAX: Final = 64
 
-OnAnswer = Callable[["SentRequest", pb.ProduceResponse], None]
+OnResponse = Callable[["SentRequest", pb.ProduceResponse], None]
 OnBroken = Callable[["ProduceStream", list["SentRequest"], OdradekError], None]
 
 
 @dataclass(slots=True)
 class SentRequest:
-    """Batches that went out together, each with the number of its attempt."""
+    """Batches that were sent together, each with the number of its attempt."""
 
     request_id: int
     batches: list[tuple[ProducerBatch, int]]
@@ -61,7 +64,7 @@ class SentRequest:
 
 
 class ProduceStream:
-    """Belongs to the producer's loop; `run` is its only task, ended by cancelling it."""
+    """One stream to one broker. It belongs to the producer's loop; cancelling `run`, its only task, ends it."""
 
     def __init__(
         self,
@@ -70,14 +73,14 @@ class ProduceStream:
         *,
         acks: int,
         timeout_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         on_broken: OnBroken,
     ) -> None:
         self.endpoint = endpoint
         self._transport = transport
         self._acks = acks
         self._timeout_ms = timeout_ms
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._on_broken = on_broken
         self._outgoing: asyncio.Queue[tuple[SentRequest, pb.ProduceRequest]] = asyncio.Queue(
             UNANSWERED_REQUESTS_MAX
@@ -90,12 +93,12 @@ class ProduceStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is unanswered."""
+        """Whether all requests are answered."""
         return not self._unanswered
 
     @property
     def can_take(self) -> bool:
-        """Whether another request fits into the window."""
+        """Whether the bounds allow another request."""
         return (
             self._stop_reason is None
             and self._unanswered_bytes < UNANSWERED_BYTES_MAX
@@ -103,13 +106,13 @@ class ProduceStream:
         )
 
     def oldest_sent_ms(self) -> int | None:
-        """When the oldest unanswered request was handed over."""
+        """The time when the oldest unanswered request was submitted."""
         for request in self._unanswered.values():
             return request.sent_ms
         return None
 
     def submit(self, batches: list[tuple[ProducerBatch, bytes]], now_ms: int) -> None:
-        """Queue one request; `can_take` must hold. Never waits."""
+        """Queue one request without waiting; `can_take` must be true."""
         assert self.can_take
         self._next_request_id += 1
         message = pb.ProduceRequest(
@@ -129,13 +132,13 @@ class ProduceStream:
         self._outgoing.put_nowait((request, message))
 
     def stop(self, reason: OdradekError) -> None:
-        """Break it: what is unanswered comes back with this reason."""
+        """Break the stream: unanswered batches come back with this reason."""
         if self._stop_reason is None:
             self._stop_reason = reason
             self._stopping.set()
 
     async def run(self) -> None:
-        """Carry requests and answers until the stream breaks or is stopped."""
+        """Send requests and receive responses until the stream breaks or is stopped."""
         try:
             stream = self._transport.open(self.endpoint, PRODUCE)
         except OdradekError as refused:
@@ -179,7 +182,7 @@ class ProduceStream:
             self._break(error or BrokerUnreachable(self.endpoint, "the producer closed"))
 
     def _break(self, error: OdradekError) -> None:
-        """Hand back what is unanswered."""
+        """Give back unanswered batches."""
         requests = list(self._unanswered.values())
         self._unanswered.clear()
         self._stop_reason = self._stop_reason or error
@@ -191,22 +194,22 @@ class ProduceStream:
     def _settle(self, request: SentRequest, response: pb.ProduceResponse) -> None:
         if self._unanswered.pop(request.request_id, None) is not None:
             self._unanswered_bytes -= request.size_bytes
-            self._on_answer(request, response)
+            self._on_response(request, response)
 
 
 def monotonic_ms() -> int:
-    """The clock of all time-outs here."""
+    """The monotonic clock in ms, which all timeouts of the producer use."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Sender:
-    """Belongs to one producer and its loop."""
+    """The tasks and streams of one producer; belongs to its loop."""
 
     def __init__(
         self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
     ) -> None:
         self.wall_offset_ms = time.time_ns() // 1_000_000 - monotonic_ms()
-        """Wall clock less monotonic clock, as of the last pump."""
+        """Wall clock minus monotonic clock, as of the last pump."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
@@ -221,12 +224,12 @@ class Sender:
         self._is_closed = False
 
     def start(self) -> None:
-        """Listen for leaders that move, and for the end of the event loop."""
+        """Watch for leaders that move, and for the end of the event loop."""
         self._cluster.subscribe(self._on_change)
         self._tasks.start(self._log_loss_at_loop_end(), "watch for the loop's end")
 
     async def close(self, reason: OdradekError) -> None:
-        """Stop at once; whatever is undone fails with `reason`."""
+        """Stop at once; batches that are not done fail with `reason`."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -239,7 +242,7 @@ class Sender:
         await self._tasks.stop()
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """The queue of a partition, made when first asked for."""
+        """The queue of a partition, made at its first use."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
@@ -252,17 +255,17 @@ class Sender:
             self._pump_handle = asyncio.get_running_loop().call_soon(self.pump)
 
     async def progress(self) -> None:
-        """Wait until some batch is done."""
+        """Wait until a batch is done."""
         await self._progress.wait()
 
     def pump(self) -> None:
-        """Send what is ready; arrange to be called again when time makes more so."""
+        """Send ready batches, and arrange the next call for the time when more are ready."""
         self._pump_handle = None
         if self._is_closed:
             return
         if self._cluster.state is LinkState.CLOSED:
-            gone = ClientClosed("the client was closed before this record was acknowledged")
-            self._run(self._accumulator.fail_all(lambda _: gone))
+            deleted = ClientClosed("the client was closed before this record was acknowledged")
+            self._run(self._accumulator.fail_all(lambda _: deleted))
             self._signal_progress()
             return
         now_ms = monotonic_ms()
@@ -280,10 +283,10 @@ class Sender:
         self._signal_progress()
 
     async def _log_loss_at_loop_end(self) -> None:
-        """Wait for the cancellation that `asyncio.run` gives every task of a program that ends.
+        """Wait for `asyncio.run` to cancel all tasks at its end, and log the loss of buffered records.
 
-        Nothing can be sent then. Without this, a program that forgets to close its producer loses what is
-        buffered without a word.
+        Nothing can be sent then. Without this, a program that does not close its producer would lose
+        buffered records silently.
         """
         try:
             await asyncio.Event().wait()
@@ -295,8 +298,6 @@ class Sender:
                     " `async with` block, or await its flush() or close()",
                     records,
                 )
-
-    # --- out --------------------------------------------------------------------------------------
 
     def _by_leader(self) -> tuple[dict[str, list[PartitionQueue]], bool]:
         by_endpoint: dict[str, list[PartitionQueue]] = {}
@@ -329,7 +330,7 @@ class Sender:
             self._cluster.transport,
             acks=self._options.acks_number,
             timeout_ms=self._options.request_timeout_ms,
-            on_answer=self._on_answer,
+            on_response=self._on_response,
             on_broken=self._on_broken,
         )
         self._streams[endpoint] = stream
@@ -342,7 +343,7 @@ class Sender:
             if sent_ms is not None and now_ms - sent_ms >= self._options.request_timeout_ms:
                 stream.stop(
                     RequestTimedOut(
-                        f"the broker at {stream.endpoint} did not answer a produce request"
+                        f"the broker at {stream.endpoint} did not respond to a produce request"
                         f" within {self._options.request_timeout_ms} ms"
                     )
                 )
@@ -363,9 +364,7 @@ class Sender:
             delay_s = max(min(times) - now_ms, 1) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.pump)
 
-    # --- in ---------------------------------------------------------------------------------------
-
-    def _on_answer(self, request: SentRequest, response: pb.ProduceResponse) -> None:
+    def _on_response(self, request: SentRequest, response: pb.ProduceResponse) -> None:
         now_ms = monotonic_ms()
         results = list(response.partitions)
         if self._options.acks_number == 0:
@@ -407,7 +406,7 @@ class Sender:
             return
         error = self._cluster.explained(error)
         if requests:
-            _log.info("produce stream to %s broke: %s", stream.endpoint, error)
+            _log.info("Produce stream to %s broke: %s", stream.endpoint, error)
         now_ms = monotonic_ms()
         for request in requests:
             for batch, attempt in request.batches:
@@ -426,23 +425,25 @@ class Sender:
             if queue is None:
                 continue
             if name.topic in change.topics:
-                queue.is_remembered = False  # another log, maybe, which knows no producer yet
+                queue.is_remembered = (
+                    False  # it may be another log, which does not know this producer
+                )
             if queue.is_empty:
                 continue
             if name.topic in change.topics and name.topic not in self._cluster.cache.topics:
-                gone = UnknownTopic(
+                deleted = UnknownTopic(
                     f"topic {name.topic!r} was deleted", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 )
-                self._run(self._accumulator.fail_queue(queue, gone))
+                self._run(self._accumulator.fail_queue(queue, deleted))
             else:
                 self._accumulator.leader_changed(queue)
         if change.leaders or self._cluster.state is LinkState.CLOSED:
             self.kick()
 
     def _run(self, callbacks: Callbacks) -> None:
-        """Run users' callbacks; what one raises goes to the loop's handler, as with any future.
+        """Run callbacks of users; their exceptions go to the loop's handler, as with any future.
 
-        Failures that nobody waits for are logged.
+        Failures of records that no future waits for are logged.
         """
         for callback in callbacks:
             _guarded(callback)
@@ -457,8 +458,6 @@ class Sender:
             self._done_seen = self._accumulator.done_batches
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
-
-    # --- producer id ------------------------------------------------------------------------------
 
     def _has_producer_id(self) -> bool:
         accumulator = self._accumulator

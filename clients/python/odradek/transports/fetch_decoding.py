@@ -1,10 +1,9 @@
 """Reads a FetchResponse without copying the records out of it.
 
 A generated protobuf class copies every `bytes` field twice on its way to Python, which at the rate
-of a fetch is the largest single cost of a consumer. Here `records` is a view into the message as it
-came from the transport. All other fields of an entry are few and small: they are cut out of the
-entry (protobuf allows any order of fields, and a message is the concatenation of its fields) and
-given to the generated class.
+of a fetch is the largest single cost of a consumer. Here `records` is a view into the message as the
+transport received it. All other fields of an entry are few and small: they are copied out of the entry and parsed by
+the generated class, which works because a message is the concatenation of its fields, in any order.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RECORDS_FIELD = 4
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One entry of a FetchResponse: what it says, and its record batches as a view."""
+    """One entry of a FetchResponse: its fields, and its record batches as a view."""
 
     news: pb.FetchPartitionData
     """All fields but `records`, which is empty here."""
@@ -33,10 +32,10 @@ class FetchedPartition:
 
 
 def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
-    """The entries of the message, in order.
+    """Decode the entries of a FetchResponse, in order.
 
     Raises:
-        ValueError: the bytes are no FetchResponse.
+        ValueError: the bytes are not a FetchResponse.
     """
     view = memoryview(message)
     entries = []
@@ -90,7 +89,9 @@ def _varint(message: bytes, position: int, end: int) -> tuple[int, int]:
 def _span(message: bytes, position: int, end: int) -> tuple[int, int]:
     length, start = _varint(message, position, end)
     if length > end - start:
-        raise ValueError(f"a FetchResponse is cut: {length} bytes wanted, {end - start} are left")
+        raise ValueError(
+            f"a FetchResponse is truncated: a field of {length} bytes, {end - start} remain"
+        )
     return start, start + length
 
 

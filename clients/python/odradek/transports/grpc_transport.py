@@ -1,13 +1,12 @@
-"""The transport of real clusters: one gRPC channel per endpoint, opened when first used.
+"""The transport over gRPC: one channel per endpoint, opened at first use.
 
-A connection that stays silent is asked for a sign of life every second, also without calls, and is
-broken when none comes within another: a broker that hangs is noticed in two seconds, one that dies at
-once. Reconnecting starts at 50 ms and never waits longer than 500 ms (gRPC's own 1 to 120 s would
-outlast any failover).
+A silent connection is pinged every second, also without calls, and closed if no response comes within another
+second: a broker that hangs is noticed after two seconds, one that dies at once. Reconnecting starts after 50 ms and
+never waits longer than 500 ms (gRPC's default of 1 to 120 s would outlast any failover).
 
-With credentials the transport logs in at each broker before the first call there, again when most of
-the session's lifetime is over, and once more when the broker does not know the session (it restarted,
-or the password was changed): one login a broker at a time, however many calls wait for it.
+With credentials, the transport logs in at each broker before the first call there, again when most of the session's
+lifetime has passed, and again when the broker does not know the session, because it restarted or the password was
+changed. Only one login per broker runs at a time, however many calls wait for it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 1_000
 RECONNECT_MS_MIN: Final = 50
 RECONNECT_MS_MAX: Final = 500
-RESOLVE_MS_MIN: Final = 200  # how soon a broker's name is looked up again; gRPC's own: 30 s
+RESOLVE_MS_MIN: Final = 200  # minimum time between DNS look-ups of a name; gRPC's default is 30 s
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
 
@@ -61,11 +60,14 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),  # its default of a minute would win otherwise
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),  # without it the default of one minute applies
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),  # in truth: the time an attempt may take
+    (
+        "grpc.min_reconnect_backoff_ms",
+        CONNECT_MS_MAX,
+    ),  # despite its name: the time limit of one attempt
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
     ("grpc.use_local_subchannel_pool", 1),
@@ -75,15 +77,15 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
 ]
 RESOLVE_S_MAX: Final = 0.5
 _FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*?)\)?$")
-"""What a Kafka listener says to a gRPC client before it closes the connection."""
+"""The message of a Kafka listener to a gRPC client before it closes the connection."""
 _HTTP_1: Final = "http1.x server"
-"""In gRPC's own words, where an HTTP/1 server answers."""
+"""gRPC's message if an HTTP/1 server responds."""
 _NO_CONTROLLER: Final = "no active controller"
-"""How brokers begin the details of the status UNAVAILABLE when they could not pass a call on to a controller."""
+"""The start of the details of UNAVAILABLE if a broker could not forward a call to a controller."""
 
 
 class GrpcStream:
-    """A bidi stream."""
+    """A bidirectional `Stream` over gRPC."""
 
     def __init__(self, endpoint: str, name: str, call: Any) -> None:
         self._endpoint = endpoint
@@ -91,14 +93,12 @@ class GrpcStream:
         self._call = call
 
     async def send(self, request: Any) -> None:
-        """See `Stream`."""
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
             raise await self._failure(error) from None
 
     async def receive(self) -> Any:
-        """See `Stream`."""
         try:
             message = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
@@ -106,11 +106,10 @@ class GrpcStream:
         return None if message is grpc.aio.EOF else message
 
     def cancel(self) -> None:
-        """See `Stream`."""
         self._call.cancel()
 
     async def _failure(self, error: BaseException) -> BaseException:
-        """What a call that ended means; our own task's cancellation stays one."""
+        """The SDK's error for a call that ended; the cancellation of the running task stays a cancellation."""
         if isinstance(error, asyncio.CancelledError) and is_cancelling():
             self._call.cancel()
             return error
@@ -123,7 +122,7 @@ class GrpcStream:
 
 
 class GrpcServerStream:
-    """A server stream: the first `send` starts it."""
+    """A server `Stream` over gRPC, which the first `send` starts."""
 
     def __init__(self, endpoint: str, name: str, start: Callable[[Any], Any]) -> None:
         self._endpoint = endpoint
@@ -132,23 +131,20 @@ class GrpcServerStream:
         self._stream: GrpcStream | None = None
 
     async def send(self, request: Any) -> None:
-        """See `Stream`."""
         assert self._stream is None, "a server stream takes one request"
         self._stream = GrpcStream(self._endpoint, self._name, self._start(request))
 
     async def receive(self) -> Any:
-        """See `Stream`."""
         assert self._stream is not None, "send the request first"
         return await self._stream.receive()
 
     def cancel(self) -> None:
-        """See `Stream`."""
         if self._stream is not None:
             self._stream.cancel()
 
 
 def is_cancelling() -> bool:
-    """Whether it is our own task that somebody cancels, and not the call alone."""
+    """Whether the running task is being cancelled, and not only its call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -156,34 +152,34 @@ def is_cancelling() -> bool:
 async def translated(
     code: grpc.StatusCode, details: str | None, endpoint: str, name: str
 ) -> OdradekError:
-    """The SDK's error for a gRPC status."""
-    told = (details or code.name.lower().replace("_", " ")).strip()
+    """The error of the SDK for a gRPC status."""
+    details = (details or code.name.lower().replace("_", " ")).strip()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its name does not resolve on this machine")
-        if farewell := _FAREWELL.search(told):
+        if farewell := _FAREWELL.search(details):
             return WrongListener(endpoint, farewell[1])
-        if _HTTP_1 in told:
-            reason = "this is an HTTP/1 server, such as a gateway or a port for metrics"
+        if _HTTP_1 in details:
+            reason = "this is an HTTP/1 server, such as a gateway or a metrics port"
             return WrongListener(endpoint, reason)
-        if told.startswith(_NO_CONTROLLER):
-            return NoActiveController(f"the broker at {endpoint} responds, but {told}")
-        return BrokerUnreachable(endpoint, told)
+        if details.startswith(_NO_CONTROLLER):
+            return NoActiveController(f"the broker at {endpoint} responds, but {details}")
+        return BrokerUnreachable(endpoint, details)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"{name} was not answered in time by the broker at {endpoint}")
     if code is grpc.StatusCode.UNAUTHENTICATED:
-        return AuthenticationFailed(f"the broker at {endpoint} refused {name}: {told}")
+        return AuthenticationFailed(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.PERMISSION_DENIED:
-        return AuthorizationFailed(f"the broker at {endpoint} refused {name}: {told}")
+        return AuthorizationFailed(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
-    return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {told}")
+    return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
 
 
 async def _resolves(endpoint: str) -> bool:
-    """Whether the endpoint's host has an address; asked only after a connection failed.
+    """Whether the host of the endpoint has an address; only called after a connection failed.
 
-    So does one whose resolver takes long: the news of a lost connection does not wait for it.
+    A name whose resolver takes long counts as resolvable, because the error must not wait for it.
     """
     host, _, port = endpoint.rpartition(":")
     try:
@@ -203,11 +199,11 @@ _is_forked = False
 
 
 class GrpcTransport:
-    """Channels by endpoint. Belongs to the event loop that it is first used on.
+    """A gRPC channel per endpoint. Belongs to the event loop that it is first used on.
 
     Raises:
-        InvalidConfig: the mechanism sends a secret, and there is no TLS; or a file of TLS is no use.
-        ForkedProcess: this process was forked while gRPC was in use, and it would crash.
+        InvalidConfig: the mechanism sends a secret and TLS is off; or a file for TLS cannot be used.
+        ForkedProcess: this process was forked while gRPC was in use; gRPC would crash.
     """
 
     def __init__(
@@ -222,18 +218,18 @@ class GrpcTransport:
         _transports.add(self)
         if credentials is not None and credentials.mechanism not in SCRAM and tls is None:
             raise InvalidConfig(
-                f"{credentials.mechanism} sends a secret as it is, and there is no TLS",
+                f"{credentials.mechanism} sends the secret in clear text, and TLS is off",
                 hint="use TLS, or SCRAM-SHA-512",
             )
         if tls is not None:
-            tls.pem()  # what is no use is told at once, not by each connection
+            tls.pem()  # raises now for an unusable file, not at each connection
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
         self._channels: dict[str, _Connection] = {}
-        self._replaced: set[asyncio.Task[None]] = set()  # channels that are being closed
+        self._replaced: set[asyncio.Task[None]] = set()  # tasks that close old channels
         self._is_closed = False
 
     async def call(
@@ -245,21 +241,23 @@ class GrpcTransport:
         timeout_s: float,
         metadata: Metadata = (),
     ) -> R:
-        """One request, one answer, within `timeout_s`; `metadata` goes along."""
+        """Send one request, with `metadata`, and return its response within `timeout_s`."""
         if self._credentials is None:
             return await self._call(endpoint, method, request, timeout_s, metadata)
         deadline_s = time.monotonic() + timeout_s
         session = await self._session(endpoint)
         try:
-            left_s = max(deadline_s - time.monotonic(), 0.001)
+            remaining_s = max(deadline_s - time.monotonic(), 0.001)
             return await self._call(
-                endpoint, method, request, left_s, (*metadata, _header(session))
+                endpoint, method, request, remaining_s, (*metadata, _header(session))
             )
         except AuthenticationFailed:
             self._forget(endpoint, session)
         session = await self._session(endpoint)
-        left_s = max(deadline_s - time.monotonic(), 0.001)
-        return await self._call(endpoint, method, request, left_s, (*metadata, _header(session)))
+        remaining_s = max(deadline_s - time.monotonic(), 0.001)
+        return await self._call(
+            endpoint, method, request, remaining_s, (*metadata, _header(session))
+        )
 
     async def _call(
         self, endpoint: str, method: Method[Q, R], request: Q, timeout_s: float, metadata: Metadata
@@ -279,7 +277,7 @@ class GrpcTransport:
         return response
 
     def open(self, endpoint: str, method: Method[Q, R], *, metadata: Metadata = ()) -> Stream[Q, R]:
-        """Open a stream; does not wait. `metadata` goes along."""
+        """Open a stream with `metadata`, without waiting."""
         if self._credentials is None:
             return self._open(endpoint, method, metadata)
         return _LoggedInStream(self, endpoint, method, metadata)
@@ -300,7 +298,7 @@ class GrpcTransport:
         )
 
     async def close(self) -> None:
-        """Close all channels; calls under way end."""
+        """Close all channels, which ends their calls."""
         self._is_closed = True
         connections, self._channels = list(self._channels.values()), {}
         for connection in connections:
@@ -308,10 +306,8 @@ class GrpcTransport:
         if self._replaced:
             await asyncio.wait(self._replaced)
 
-    # --- logging in -------------------------------------------------------------------------------
-
     async def log_in(self, endpoint: str, credentials: SaslCredentials) -> Session:
-        """A new session at that broker. Raises AuthenticationFailed, or what keeps the broker from answering."""
+        """Log in at a broker. Raises AuthenticationFailed, or the error of the connection."""
         return await log_in(
             lambda metadata: self._call(
                 endpoint, AUTHENTICATE, AuthenticateRequest(), LOGIN_S_MAX, metadata
@@ -321,7 +317,7 @@ class GrpcTransport:
         )
 
     async def _session(self, endpoint: str) -> Session:
-        """The session at that broker; a new one if there is none, or it is about to run out."""
+        """The session at a broker; a new one if there is none or it is about to expire."""
         assert self._credentials is not None
         async with self._logins.setdefault(endpoint, asyncio.Lock()):
             session = self._sessions.get(endpoint)
@@ -331,23 +327,23 @@ class GrpcTransport:
             return session
 
     def _forget(self, endpoint: str, session: Session) -> None:
-        """The broker does not know this one; another one may be there already."""
+        """Drop a session that the broker does not know, unless it was replaced already."""
         if self._sessions.get(endpoint) is session:
             del self._sessions[endpoint]
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         """The channel to an endpoint; a new one after its connection was lost.
 
-        gRPC would first dial the address that the name had then. A broker that comes back elsewhere (a
-        pod) leaves one behind where nobody answers, which costs as long as an attempt may take.
+        gRPC would first dial the old address of the name. If the broker has another address now, as a pod
+        does, nothing responds there, and the attempt costs its whole time limit.
         """
-        found = self._channels.get(endpoint)
-        if found is not None and not found.is_stale():
-            return found.channel
+        connection = self._channels.get(endpoint)
+        if connection is not None and not connection.is_stale():
+            return connection.channel
         if self._is_closed:
             raise ClientClosed("the client is closed")
-        if found is not None:
-            closing = asyncio.ensure_future(found.channel.close(CONNECT_MS_MAX / 1000))
+        if connection is not None:
+            closing = asyncio.ensure_future(connection.channel.close(CONNECT_MS_MAX / 1000))
             self._replaced.add(closing)
             closing.add_done_callback(self._replaced.discard)
         made = self._channels[endpoint] = _Connection(self._new_channel(endpoint))
@@ -358,7 +354,7 @@ class GrpcTransport:
             return grpc.aio.insecure_channel(endpoint, options=self._options)
         try:
             ca, key, cert = self._tls.pem()
-        except InvalidConfig as error:  # away while it is renewed, maybe
+        except InvalidConfig as error:  # a certificate may be missing while it is renewed
             raise BrokerUnreachable(endpoint, error.message) from None
         options = list(self._options)
         if self._tls.server_name is not None:
@@ -369,7 +365,7 @@ class GrpcTransport:
 
 
 class _Connection:
-    """A channel, and when it was made."""
+    """A channel and the time of its creation."""
 
     __slots__ = ("_made_s", "channel")
 
@@ -378,16 +374,16 @@ class _Connection:
         self._made_s = time.monotonic()
 
     def is_stale(self) -> bool:
-        """Whether it is idle though it has had time to connect: its connection was lost."""
+        """Whether the channel is idle although it had time to connect, which means that it lost its connection."""
         if time.monotonic() - self._made_s < CONNECT_MS_MAX / 1000:
             return False
         return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
 
 class _LoggedInStream(Generic[Q, R]):
-    """A stream that is opened when it is first used, once there is a session.
+    """A stream that logs in, if needed, and opens at its first use.
 
-    That the session has ended is told as BrokerUnreachable: whoever opens the stream anew has another.
+    The end of the session raises BrokerUnreachable: a caller that opens the stream again gets a new session.
     """
 
     def __init__(
@@ -426,8 +422,8 @@ class _LoggedInStream(Generic[Q, R]):
             if self._stream is None:
                 self._session = await self._transport._session(self._endpoint)
                 if self._is_cancelled:
-                    told = f"the {self._method.name} stream was cancelled"
-                    raise BrokerUnreachable(self._endpoint, told)
+                    details = f"the {self._method.name} stream was cancelled"
+                    raise BrokerUnreachable(self._endpoint, details)
                 self._stream = self._transport._open(
                     self._endpoint, self._method, (*self._metadata, _header(self._session))
                 )

@@ -1,4 +1,4 @@
-"""The RPCs that the SDK uses, from proto/odradek/v1/{broker,admin}_service.proto."""
+"""The RPCs that the SDK calls, as proto/odradek/v1/*_service.proto defines them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _broker_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]
 
 
 def admin_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
-    """A call of the admin service."""
+    """A unary method of the AdminService."""
     return _method(ADMIN_SERVICE, name, request, response, MethodKind.UNARY)
 
 

@@ -1,7 +1,7 @@
-"""A login at one broker by SASL: the exchange of tokens, and the session that it ends with.
+"""SASL login at one broker: the exchange of tokens, and the session that results.
 
 SCRAM (RFC 5802, 7677) proves the password without sending it, and the broker proves that it knows
-the user. PLAIN sends it, and OAUTHBEARER (RFC 7628) a signed token, so they are used within TLS only.
+the user. PLAIN sends the password and OAUTHBEARER (RFC 7628) a signed token, so both need TLS.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 
 LOGIN_S_MAX: Final = 10.0
 ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 1_000_000  # what a stranger may make this process compute
-_RENEW_AT: Final = 0.8  # of its lifetime
+ITERATIONS_MAX: Final = 1_000_000  # limits what a server can make this process compute
+_RENEW_AT: Final = 0.8  # share of the lifetime
 _EXCHANGE: Final = "odradek-sasl-exchange"
 _MECHANISM: Final = "odradek-sasl-mechanism"
 _TOKEN: Final = "odradek-sasl-token-bin"
@@ -30,7 +30,7 @@ Authenticate = Callable[[Metadata], Awaitable[pb.AuthenticateResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What later calls to the same broker name, and until when (monotonic seconds)."""
+    """The name of a session, which later calls to the same broker send, and its end in monotonic seconds."""
 
     name: str
     renew_at_s: float
@@ -42,11 +42,11 @@ class Session:
 async def log_in(
     authenticate: Authenticate, endpoint: str, credentials: SaslCredentials
 ) -> Session:
-    """Prove who we are; `authenticate` calls AuthService.Authenticate there, with the metadata it is given.
+    """Log in; `authenticate` calls AuthService.Authenticate of the broker with the given metadata.
 
     Raises:
-        AuthenticationFailed: the broker does not believe it, or is not who knows the user.
-        BrokerUnreachable: it does not answer.
+        AuthenticationFailed: the broker refuses the credentials, or does not prove that it knows the user.
+        BrokerUnreachable: the broker does not respond.
     """
     try:
         async with asyncio.timeout(LOGIN_S_MAX):
@@ -55,7 +55,7 @@ async def log_in(
             first = ((_MECHANISM, credentials.mechanism), (_TOKEN, _only_token(credentials)))
             return _session(endpoint, await authenticate(first))
     except TimeoutError:
-        raise BrokerUnreachable(endpoint, "it does not answer a login in time") from None
+        raise BrokerUnreachable(endpoint, "it does not respond to a login in time") from None
 
 
 def _only_token(credentials: SaslCredentials) -> bytes:
@@ -68,36 +68,36 @@ def _only_token(credentials: SaslCredentials) -> bytes:
 async def _scram(
     authenticate: Authenticate, endpoint: str, credentials: SaslCredentials
 ) -> Session:
-    import scramp  # only for those who log in
+    import scramp  # imported late: few programs log in
 
     mechanism = credentials.mechanism
     try:
         client: Any = scramp.ScramClient([mechanism], credentials.username, credentials.password)
         first = client.get_client_first().encode()
-        answer = await authenticate(((_MECHANISM, mechanism), (_TOKEN, first)))
-        server_first = answer.token.decode()
+        response = await authenticate(((_MECHANISM, mechanism), (_TOKEN, first)))
+        server_first = response.token.decode()
         _check_iterations(endpoint, server_first)
         client.set_server_first(server_first)
         final = await asyncio.to_thread(client.get_client_final)
-        answer = await authenticate(((_EXCHANGE, answer.exchange), (_TOKEN, final.encode())))
-        client.set_server_final(answer.token.decode())
+        response = await authenticate(((_EXCHANGE, response.exchange), (_TOKEN, final.encode())))
+        client.set_server_final(response.token.decode())
     except (scramp.ScramException, ValueError) as error:
-        raise AuthenticationFailed(f"the login at {endpoint} went wrong: {error}") from None
-    return _session(endpoint, answer)
+        raise AuthenticationFailed(f"the login at {endpoint} failed: {error}") from None
+    return _session(endpoint, response)
 
 
 def _check_iterations(endpoint: str, server_first: str) -> None:
-    told = next((p[2:] for p in server_first.split(",") if p.startswith("i=")), "")
+    iterations = next((p[2:] for p in server_first.split(",") if p.startswith("i=")), "")
     with contextlib.suppress(ValueError):
-        if ITERATIONS_MIN <= int(told) <= ITERATIONS_MAX:
+        if ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             return
     raise AuthenticationFailed(
-        f"the broker at {endpoint} asks for {told or 'no'} iterations; at least {ITERATIONS_MIN} are safe"
+        f"the broker at {endpoint} asks for {iterations or 'no'} iterations; at least {ITERATIONS_MIN} are safe"
     )
 
 
-def _session(endpoint: str, answer: pb.AuthenticateResponse) -> Session:
-    if not answer.is_complete or not answer.session:
-        raise AuthenticationFailed(f"the broker at {endpoint} gave no session")
-    lifetime_s = max(answer.lifetime_ms, 0) / 1000
-    return Session(name=answer.session, renew_at_s=time.monotonic() + lifetime_s * _RENEW_AT)
+def _session(endpoint: str, response: pb.AuthenticateResponse) -> Session:
+    if not response.is_complete or not response.session:
+        raise AuthenticationFailed(f"the broker at {endpoint} returned no session")
+    lifetime_s = max(response.lifetime_ms, 0) / 1000
+    return Session(name=response.session, renew_at_s=time.monotonic() + lifetime_s * _RENEW_AT)

@@ -1,4 +1,4 @@
-"""How a client proves who it is and checks whom it talks to."""
+"""TLS and login options of a client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """TLS to the brokers. PEM files, or their contents as bytes.
+    """TLS to the brokers. Each field is the path of a PEM file, or its content as bytes.
 
-    `ca` is whom to trust (None: what the machine trusts); `cert` and `key` are the client's own,
-    for mTLS: both or none. `server_name` stands in for the endpoint's host when certificates are
-    checked, for brokers behind a tunnel.
+    `ca` has the trusted authorities (None: those that the machine trusts). `cert` and `key` identify the client
+    (mTLS); give both or neither. `server_name` replaces the endpoint's host in the check of certificates, for
+    brokers behind a tunnel.
     """
 
     ca: str | Path | bytes | None = None
@@ -34,21 +34,21 @@ class TlsOptions:
             raise ValueError("cert and key go together: give both, or neither")
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(ca, key, cert) as bytes, files read now. Raises InvalidConfig for one that is no use."""
+        """(ca, key, cert) as bytes, read from the files now. Raises InvalidConfig for an unusable one."""
         return _pem("ca", self.ca), _pem("key", self.key), _pem("cert", self.cert)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslCredentials:
-    """A user's name and password, or a token, for listeners that want a login.
+    """A user name and password, or a token, for listeners that require a login.
 
     SCRAM proves the password without sending it; PLAIN sends it, and is refused without TLS.
     OAUTHBEARER sends what `token` returns, a signed JWT that names the user, and is refused without
-    TLS too; `token` is called at every login, so that a new one is at hand when the old one ends. It
-    must not wait.
+    TLS, too; `token` is called at every login, so that it can return a new token when the old one expires. It
+    must not block.
 
     Raises:
-        InvalidConfig: there is no such mechanism, or what it needs is missing.
+        InvalidConfig: the mechanism is unknown, or an argument that it needs is missing.
     """
 
     username: str = ""
@@ -62,13 +62,11 @@ class SaslCredentials:
                 f"mechanism {self.mechanism!r} is not known", hint=f"use {', '.join(MECHANISMS)}"
             )
         if (self.mechanism == OAUTHBEARER) != (self.token is not None):
-            raise InvalidConfig(
-                "a token goes with the mechanism OAUTHBEARER, and that with a token"
-            )
+            raise InvalidConfig("OAUTHBEARER needs a token, and only OAUTHBEARER takes one")
         if self.token is not None:
             return
         if not self.username or not self.password:
-            raise InvalidConfig("a login needs a user's name and a password")
+            raise InvalidConfig("a login needs a user name and a password")
 
     def __repr__(self) -> str:
         return (
@@ -80,12 +78,12 @@ def _pem(what: str, source: str | Path | bytes | None) -> bytes | None:
     if source is None:
         return None
     if isinstance(source, bytes):
-        content, named = source, "what was given"
+        content, named = source, "the given bytes"
     else:
         try:
             content, named = Path(source).read_bytes(), str(source)
         except OSError as error:
             raise InvalidConfig(f"{what}: cannot read {source}: {error.strerror}") from None
     if b"-----BEGIN " not in content:
-        raise InvalidConfig(f"{what}: {named} is no PEM")
+        raise InvalidConfig(f"{what}: {named} is not PEM")
     return content

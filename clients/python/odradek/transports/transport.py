@@ -1,11 +1,11 @@
-"""The seam between the SDK and the wire.
+"""The interface between the SDK and the wire.
 
-A transport carries typed requests to an endpoint (`host:port`) and answers back, one at a time
-(`call`) or as a stream (`open`). It knows no brokers, topics or retries. Both the gRPC one and the
-one in memory encode and decode every message, so a test in memory runs the code of the wire.
+A transport sends typed requests to an endpoint (`host:port`) and returns responses, one at a time (`call`) or as a
+stream (`open`). It knows nothing of brokers, topics or retries. The gRPC transport and the one in memory both encode
+and decode every message, so a test in memory covers the encoding.
 
-Errors, from `call` and from a stream's `send` and `receive`: `BrokerUnreachable` (and
-`NameUnresolvable`) when there is no connection or it broke, `RequestTimedOut`,
+`call`, and a stream's `send` and `receive`, raise `BrokerUnreachable` (or `NameUnresolvable`) if there is no
+connection or it broke, `RequestTimedOut`,
 `AuthenticationFailed`, `AuthorizationFailed`, `UnsupportedOperation`, `ServerFault`.
 """
 
@@ -23,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class MethodKind(Enum):
-    """Which side streams."""
+    """Which sides of an RPC stream."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -32,7 +32,7 @@ class MethodKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method(Generic[Q, R]):
-    """One RPC: its path, and how its messages become bytes and back."""
+    """One RPC: its path, and the functions that encode requests and decode responses."""
 
     service: str
     name: str
@@ -42,31 +42,31 @@ class Method(Generic[Q, R]):
 
     @property
     def path(self) -> str:
-        """As HTTP/2 carries it."""
+        """The :path header of HTTP/2."""
         return f"/{self.service}/{self.name}"
 
 
 class Stream(Protocol[Q_contra, R_co]):
-    """One open stream. A server stream takes exactly one `send`, first."""
+    """One open stream. A server stream takes exactly one `send`, before `receive`."""
 
     async def send(self, request: Q_contra) -> None:
-        """Hand over one message; waits while the other side's window is full."""
+        """Send one message; waits while the other side's window is full."""
 
     async def receive(self) -> R_co | None:
-        """The next message; None when the broker ended the stream in good order."""
+        """Return the next message, or None if the broker ended the stream without an error."""
 
     def cancel(self) -> None:
-        """End it at once; a waiting `receive` raises BrokerUnreachable. May be called twice."""
+        """End the stream at once; a waiting `receive` raises BrokerUnreachable. May be called twice."""
 
 
 class Transport(Protocol):
-    """Carries messages to endpoints. Connections are its own affair."""
+    """Sends messages to endpoints; it opens and closes the connections by itself."""
 
     async def call(self, endpoint: str, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
-        """One request, one answer, within `timeout_s`."""
+        """Send one request and return its response within `timeout_s`."""
 
     def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
-        """Open a stream; does not wait: that nobody answers shows at `send` or `receive`."""
+        """Open a stream without waiting; `send` and `receive` raise if the endpoint does not respond."""
 
     async def close(self) -> None:
-        """Close all connections; streams that are open end."""
+        """Close all connections, which ends open streams."""
