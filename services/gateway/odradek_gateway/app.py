@@ -59,9 +59,10 @@ Asgi = Callable[..., Awaitable[None]]
 
 
 class Limits:
-    """ASGI middleware: shares of the requests at work, security headers on every response, and a count of it.
+    """ASGI middleware: shares of running requests, security headers on every response, and a count of responses.
 
-    It is the outermost, so it also takes a trailing slash off the path: all that decide by the path see the same one.
+    It is the outermost middleware, so it also removes a trailing slash from the path: everything below that
+    decides by the path sees the same one.
     """
 
     def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
@@ -70,7 +71,7 @@ class Limits:
         self._metrics = metrics
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """See the class."""
+        """Serve one request, or refuse it with 429."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,26 +91,25 @@ class Limits:
         if refusal is not None and scope["path"] not in HEALTH_PATHS:
             busy = JSONResponse(error_body(429, refusal, 42901), 429, headers={"Retry-After": "1"})
             await busy(scope, receive, send_with_headers)
-            self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
+            self._metrics.responded(scope["method"], status, time.perf_counter() - began_s)
             return
         self._metrics.at_work.inc()
         try:
             await self._app(scope, receive, send_with_headers)
-        except (
-            Exception
-        ):  # a bug: the server logs it, the client learns no more than that there is one
+        except Exception:
+            # A bug. The server logs it; the client only learns that there is one.
             if not status:
-                body = error_body(500, "internal error: the gateway's log tells more")
+                body = error_body(500, "internal error: see the gateway's log")
                 await JSONResponse(body, 500)(scope, receive, send_with_headers)
             raise
         finally:
             self._shares.end(scope)
             self._metrics.at_work.dec()
-            self._metrics.answered(scope["method"], status, time.perf_counter() - began_s)
+            self._metrics.responded(scope["method"], status, time.perf_counter() - began_s)
 
 
 def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
-    """The same request without a slash at the end of its path. An encoded slash (%2F) belongs to a name, and stays."""
+    """Return the scope without a slash at the end of its path. An encoded slash (%2F) belongs to a name, and stays."""
     raw_path = scope.get("raw_path") or scope["path"].encode()
     if raw_path == b"/" or not raw_path.endswith(b"/"):
         return scope
@@ -117,10 +117,10 @@ def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Application(FastAPI):
-    """FastAPI with a description of its own."""
+    """FastAPI with the openapi.json of `openapi.describe`."""
 
     def openapi(self) -> dict[str, Any]:
-        """Made once: routes do not change."""
+        """Return openapi.json; it is made once, since routes do not change."""
         if self.openapi_schema is None:
             self.openapi_schema = describe(self)
         return self.openapi_schema
@@ -132,12 +132,12 @@ def create_app(
     instances: Instances,
     authentication: Callable[..., Asgi] | None = None,
 ) -> FastAPI:
-    """The application for one gateway process; `authentication` wraps it where callers are asked who they are."""
+    """Make the application of a gateway process; `authentication` wraps it where callers must authenticate."""
     app = _Application(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
-        docs_url=None,  # FastAPI's is fetched from elsewhere; see openapi.docs
+        docs_url=None,  # FastAPI's page loads scripts from another site; openapi.docs replaces it
         redoc_url=None,
         redirect_slashes=False,  # Limits takes a trailing slash off
     )

@@ -23,10 +23,10 @@ from odradek_runtime.lifecycle import bounded
 
 
 class Waits:
-    """One a process; on the event loop."""
+    """The waits of one process that must end when it stops. For the event loop alone."""
 
     def __init__(self, *, shutdown_s: float) -> None:
-        """`shutdown_s` is the time that requests at work have to end."""
+        """`shutdown_s` is the time that running requests have to end."""
         self.is_stopping = False
         self._shutdown_s = shutdown_s
         self._polls_end_s = self._streams_end_s = math.inf  # on the loop's clock
@@ -35,20 +35,20 @@ class Waits:
 
     @contextlib.asynccontextmanager
     async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
-        """Within it a route may wait; TimeoutError when the time is up or the gateway stops."""
+        """Bound the body's wait. Raises TimeoutError when the time is up or the gateway stops."""
         until_s = min(asyncio.get_running_loop().time() + timeout_s, self._polls_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._polls, waiting):
             yield
 
     @contextlib.asynccontextmanager
     async def stream_read(self, idle_s_max: float) -> AsyncIterator[None]:
-        """Within it a route may wait for more of a stream; TimeoutError when none comes or the gateway stops."""
+        """Bound the body's wait for more of a stream. Raises TimeoutError when nothing arrives or the gateway stops."""
         until_s = min(asyncio.get_running_loop().time() + idle_s_max, self._streams_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._streams, waiting):
             yield
 
     def stop(self) -> None:
-        """The process stops."""
+        """End long polls at once, and reads of streams after half of the shutdown time."""
         self.is_stopping = True
         self._polls_end_s = asyncio.get_running_loop().time()
         self._streams_end_s = self._polls_end_s + self._shutdown_s / 2
@@ -71,13 +71,13 @@ async def _among(
 
 
 REGISTRY_TOPIC: Final = "__rest_consumers"
-"""Who serves which consumer instance; see `consumers.instance_registry`."""
+"""The topic that records which gateway serves which consumer instance (`consumers.instance_registry`)."""
 _CLOSE_S_MAX: Final = 5.0
 INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 
 
 class ClusterAccess:
-    """Made once a process; `url` is how other gateways reach this one."""
+    """The gateway's own access to the cluster. `url` is the address by which other gateways reach this one."""
 
     def __init__(self, settings: GatewaySettings, *, url: str) -> None:
         tls = None
@@ -109,15 +109,15 @@ class ClusterAccess:
 
     @property
     def admin(self) -> Admin:
-        """Topics, configs, groups, access."""
+        """The client's admin: topics, configs, groups, access."""
         return self.client.admin
 
     async def topics(self) -> list[TopicDescription]:
-        """All but the cluster's internal ones and the gateways' own, by name."""
+        """Return all topics except internal ones of the cluster and of the gateways."""
         return [t for t in await self.admin.list_topics() if t.name not in INTERNAL_TOPICS]
 
     async def cluster_id(self) -> str:
-        """Of the cluster; waits for a first contact, at most 5 s."""
+        """Return the cluster's id; waits at most 5 s for a first connection."""
         if not self.client.cluster_id:
             await self.client.connect(5.0)
         return self.client.cluster_id

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: `{"error_code": N, "message": "..."}`, Confluent's codes (kafka-rest's Errors.java)."""
+"""Errors as HTTP responses: `{"error_code": N, "message": "..."}`, with the codes of Confluent's Errors.java."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ErrorBody(BaseModel):
 
 
 class RestError(Exception):
-    """Answered with `status` and the usual body."""
+    """An error that becomes a response with `status` and the usual body."""
 
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False
     ) -> None:
-        """`ends_connection`: what is left of the request is not worth reading."""
+        """`ends_connection`: the rest of the request is not worth reading, so the connection is closed."""
         super().__init__(message)
         self.ends_connection = ends_connection
         self.status = status
@@ -53,7 +53,7 @@ class RestError(Exception):
 
 
 def rest_error_of(error: errors.OdradekError) -> RestError:
-    """The answer that an error of the SDK deserves."""
+    """Return the response for an error of the SDK."""
     match error:
         case errors.UnknownTopic():
             return RestError(404, TOPIC_NOT_FOUND, str(error))
@@ -77,17 +77,17 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
 
 
 def errors_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: these statuses come with the usual body."""
+    """Return a route's `responses` for these statuses: each comes with the usual body."""
     return {status: {"model": ErrorBody} for status in statuses}
 
 
 def error_body(status: int, message: str, error_code: int | None = None) -> dict[str, Any]:
-    """The body of every error."""
+    """Return the body of an error; its code is the status unless `error_code` is given."""
     return {"error_code": status if error_code is None else error_code, "message": message}
 
 
 async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
-    """RestError and the SDK's errors.
+    """Respond to a RestError or an error of the SDK.
 
     Clients know an unknown topic by two codes. In Kafka's REST proxies it is 40403 where a topic itself is described
     and in v3, since the error is Kafka's UNKNOWN_TOPIC_OR_PARTITION there, and 40401 in v2 below a topic and wherever
@@ -108,7 +108,7 @@ async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Starlette's: unknown paths, wrong methods."""
+    """Respond to Starlette's errors: unknown paths, wrong methods."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:
@@ -118,13 +118,13 @@ async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_timeout(_request: Request, _error: Exception) -> JSONResponse:
-    """The cluster took longer than a request may."""
-    body = error_body(503, "the cluster did not answer in time", KAFKA_RETRIABLE_ERROR)
+    """Respond 503: the cluster took longer than a request may take."""
+    body = error_body(503, "the cluster did not respond in time", KAFKA_RETRIABLE_ERROR)
     return JSONResponse(body, 503, headers={"Retry-After": "1"})
 
 
 async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
-    """A body or parameter that is not of its schema: 422, the first place that is wrong is named."""
+    """Respond 422 to a body or parameter that does not fit its schema; the message names the first wrong place."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -133,5 +133,5 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
-    """The client went away while it sent: nothing was done, and nobody reads this."""
+    """Respond to a client that disconnected while it sent. Nothing was done, and the response is not read."""
     return Response(status_code=400)

@@ -1,11 +1,11 @@
 """The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and bounds on what a peer may do.
 
-A connection is closed that has not ended its TLS handshake within HANDSHAKE_S_MAX, has not sent the whole
-head of its first request within HEAD_S_MAX, or that of a later one so long after its first byte
-(slowloris), and one that read nothing of its answer for STALLED_S_MAX. A head above HEAD_BYTES_MAX is
-answered 431. When the server stops, connections at rest are closed at once, the others after their answer;
-who does not say goodbye (TLS' close_notify, which clients with a pool do not) within GOODBYE_S_MAX is not
-waited for.
+A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the whole head of its first
+request does not arrive within HEAD_S_MAX, or that of a later request within as long after its first byte
+(slowloris), or if the client reads nothing of a response for STALLED_S_MAX. The response to a head above
+HEAD_BYTES_MAX is 431. When the server stops, idle connections are closed at once, the others after their response.
+A client that does not end its TLS session (close_notify, which clients with a pool do not send) within
+GOODBYE_S_MAX is cut off.
 """
 
 from __future__ import annotations
@@ -47,28 +47,26 @@ _log = event_log(__name__)
 
 
 class _HeadTooLarge(Exception):
-    """Raised out of the parser, which ends with it."""
+    """Ends the parser: the head of a request is above HEAD_BYTES_MAX."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection. The parser bounds nothing, so what it makes of a head is counted here."""
+    """One connection. The parser has no bounds, so the bytes of a head are counted here."""
 
     def connection_made(self, transport: Any) -> None:
-        """Note who is there, and expect a request soon."""
+        """Remember the client's certificate, and start the timer for the first head."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        self._is_new = True  # nothing was received yet
-        self._head_bytes = 0  # of this message, trailers too
-        self._unparsed_bytes = 0  # since the parser made anything of them
+        self._is_new = True  # no bytes were received yet
+        self._head_bytes = 0  # of this request, with trailers
+        self._unparsed_bytes = 0  # since the parser last reported an element
         self._is_in_head = False
-        self._is_last_answer = False
+        self._is_last_response = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._expect_head()
         self.app: Any = _Introduced(self.app, certificate)
-
-    # --- the head of a request --------------------------------------------------------------------
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
@@ -78,7 +76,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_timer = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-        else:  # it stands behind a request that is at work, and may not be read before
+        else:  # an earlier request of this connection is running, and this one is read after it
             self._expect_head()
 
     def _head_ends(self) -> None:
@@ -87,27 +85,27 @@ class _Protocol(HttpToolsProtocol):
             self._head_timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
+        """Parse bytes of requests within the bounds of a head."""
         if self._is_new:
             self._is_new = False
             if self._is_foreign(data[:4]):
                 return
         self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:  # seldom: most come as a whole
+        if self._is_in_head:  # rare: most heads arrive in one piece
             self._expect_head()
         if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
 
     def _is_foreign(self, first: bytes) -> bool:
-        """Whether a client of another protocol is there; it is told so, and the connection closed."""
+        """Whether the client speaks another protocol. It gets a reason that it can show, and is disconnected."""
         protocol = recognize(first)
         if protocol is None or protocol == HTTP:
             return False
         advice = f"this is the listener HTTP of a gateway: {_ADVICE[protocol]}"
         peer = self.transport.get_extra_info("peername")
         _log.info(
-            "Closed a connection",
+            "Closed connection",
             reason=f"a {protocol} client: {advice}",
             host=str(peer[0]) if peer else "",
         )
@@ -116,18 +114,18 @@ class _Protocol(HttpToolsProtocol):
         return True
 
     def on_message_begin(self) -> None:
-        """Its first byte."""
+        """Begin counting a request's head."""
         self._head_bytes = self._unparsed_bytes = 0
         self._is_in_head = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """A part of it."""
+        """Count a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One that is there as a whole."""
+        """Count a complete header."""
         self._count(len(name) + len(value))
         super().on_header(name, value)
 
@@ -138,7 +136,7 @@ class _Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
-        """The request begins. Probes are answered however many connections there are: a restart would help nobody."""
+        """Start the request. Probes are served at any number of connections: a refused probe would cause a restart."""
         self._unparsed_bytes = 0
         self._is_in_head = False
         self._head_ends()
@@ -147,12 +145,12 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of it."""
+        """Pass a part of the body on."""
         self._unparsed_bytes = 0
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """The parser gave up."""
+        """Respond 431 to a head that is too large, 400 to other bytes that the parser refuses."""
         if self._head_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
         else:
@@ -166,58 +164,56 @@ class _Protocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
-    # --- answers ----------------------------------------------------------------------------------
-
     def pause_writing(self) -> None:
-        """More is to be read than the network takes."""
+        """Start the timer for a client that does not read its response."""
         super().pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """Most of it is read."""
-        self._stalled_no_more()
+        """Stop that timer: the client reads."""
+        self._stop_stall_timer()
         super().resume_writing()
 
     def _expect_reading(self) -> None:
         unread_bytes = self.transport.get_write_buffer_size()
-        self._stall_timer = self.loop.call_later(STALLED_S_MAX, self._look_at_reading, unread_bytes)
+        self._stall_timer = self.loop.call_later(STALLED_S_MAX, self._check_reading, unread_bytes)
 
-    def _look_at_reading(self, unread_bytes: int) -> None:
+    def _check_reading(self, unread_bytes: int) -> None:
         if self.transport.get_write_buffer_size() < unread_bytes:
             self._expect_reading()
         else:
             self.transport.abort()
 
-    def _stalled_no_more(self) -> None:
+    def _stop_stall_timer(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
 
     def shutdown(self) -> None:
-        """The server stops."""
-        self._is_last_answer = True
+        """Close the connection after the current response."""
+        self._is_last_response = True
         super().shutdown()
-        self._part()
+        self._close_soon()
 
     def on_response_complete(self) -> None:
-        """An answer is sent as a whole."""
+        """Close the connection if this was its last response."""
         super().on_response_complete()
-        if self._is_last_answer:
-            self._part()
+        if self._is_last_response:
+            self._close_soon()
 
-    def _part(self) -> None:
+    def _close_soon(self) -> None:
         if self.transport.is_closing():
             self.loop.call_later(GOODBYE_S_MAX, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is waited for any more."""
+        """Stop the timers."""
         self._head_ends()
-        self._stalled_no_more()
+        self._stop_stall_timer()
         super().connection_lost(exc)
 
 
 class _Introduced:
-    """The application, told of the connection's certificate."""
+    """The application, with the connection's certificate in each scope."""
 
     __slots__ = ("_app", "_certificate")
 
@@ -232,14 +228,14 @@ class _Introduced:
 
 
 class _Config(uvicorn.Config):
-    """With a context of our own."""
+    """uvicorn's configuration with our TLS context, which reloads renewed certificates."""
 
     def __init__(self, app: Any, *, settings: GatewaySettings, **options: Any) -> None:
         super().__init__(app, http=_Protocol, **options)
         self._settings = settings
 
     def load(self) -> None:
-        """Raises OSError, ssl.SSLError for files that cannot be used."""
+        """Load the configuration. Raises OSError or ssl.SSLError for certificate files that cannot be used."""
         super().load()
         if self._settings.http_ssl_certificate:
             certificate, key, ca = self._settings.http_tls_paths
@@ -250,7 +246,7 @@ class _Config(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """Signals are the process's, not the server's."""
+    """uvicorn's server, on a socket and with signals that belong to the process."""
 
     def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
         super().__init__(
@@ -271,7 +267,7 @@ class HttpServer(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which leaves a handshake the event loop's 60 s."""
+        """Listen like uvicorn, but with a bound on TLS handshakes; uvicorn's is the event loop's 60 s."""
         assert sockets is not None, "the process takes the port"
         config, loop = self.config, asyncio.get_running_loop()
         await self.lifespan.startup()
@@ -284,16 +280,16 @@ class HttpServer(uvicorn.Server):
         self.servers = [
             await loop.create_server(
                 new_connection,
-                sock=one,
+                sock=listening,
                 ssl=config.ssl,
                 ssl_handshake_timeout=None if config.ssl is None else HANDSHAKE_S_MAX,
                 backlog=config.backlog,
             )
-            for one in sockets
+            for listening in sockets
         ]
         self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """None: uvicorn's handlers would hide the signal from the process, which has long polls to wake."""
+        """Capture none: uvicorn's handlers would hide the signal from the process, which must end long polls."""
         yield

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """How many members a group has, and what it committed."""
+    """The number of a group's members, and its committed offsets."""
 
     members: int
     offsets: Mapping[TopicPartition, int]
@@ -56,7 +56,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one scrape found. None: could not be had in time."""
+    """The result of one scrape. None: this part could not be read in time."""
 
     brokers: list[Broker]
     topics: list[TopicDescription]
@@ -66,14 +66,14 @@ class Snapshot:
 
 
 class ClusterMetrics:
-    """One a process."""
+    """The cluster as kafka_exporter shows it, asked at each scrape."""
 
     def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
         self._asking: asyncio.Task[Snapshot] | None = None
 
     async def families(self) -> list[GaugeMetricFamily]:
-        """Of the cluster as it is now. Raises what the SDK raises when no broker answers."""
+        """Return the families of the cluster now. Raises the SDK's error when no broker responds."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="metrics of the cluster")
         return families_of(await asyncio.shield(self._asking))
@@ -99,8 +99,8 @@ class ClusterMetrics:
     async def _offsets(
         self, partitions: Iterable[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
-        found = await self._cluster.admin.list_offsets(dict.fromkeys(partitions, which))
-        return {name: at.offset for name, at in found.items()}
+        offsets = await self._cluster.admin.list_offsets(dict.fromkeys(partitions, which))
+        return {name: at.offset for name, at in offsets.items()}
 
     async def _groups(self) -> dict[str, GroupProgress]:
         admin = self._cluster.admin
@@ -115,10 +115,10 @@ class ClusterMetrics:
                 except OdradekError as error:
                     if error.retriable:
                         raise
-                    return  # it was deleted meanwhile, or may not be seen
+                    return  # deleted meanwhile, or not visible to the gateway
             progress[group] = GroupProgress(members=len(described.members), offsets=offsets)
 
-        await asyncio.gather(*(ask(one.group) for one in await admin.list_groups()))
+        await asyncio.gather(*(ask(listing.group) for listing in await admin.list_groups()))
         return progress
 
 
@@ -127,32 +127,32 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
         async with asyncio.timeout(_PART_S):
             return await asking
     except (OdradekError, TimeoutError) as error:
-        _log.warning("A part of a scrape failed", part=part, reason=repr(error))
+        _log.warning("Left out a part of a scrape", part=part, reason=repr(error))
         return None
 
 
-def families_of(found: Snapshot) -> list[GaugeMetricFamily]:
-    """As Prometheus reads it."""
+def families_of(snapshot: Snapshot) -> list[GaugeMetricFamily]:
+    """Return the snapshot as metric families."""
     brokers = GaugeMetricFamily("kafka_brokers", "Number of brokers in the cluster")
-    brokers.add_metric([], len(found.brokers))
+    brokers.add_metric([], len(snapshot.brokers))
     info = GaugeMetricFamily("kafka_broker_info", "Brokers", labels=["id", "address"])
-    for broker in found.brokers:
+    for broker in snapshot.brokers:
         info.add_metric([str(broker.broker_id), broker.kafka_endpoint or broker.grpc_endpoint], 1)
     failed = GaugeMetricFamily(
-        "odradek_gateway_scrape_failed", "1 if this part could not be had in time", labels=["part"]
+        "odradek_gateway_scrape_failed", "1 if this part could not be read in time", labels=["part"]
     )
-    failed.add_metric(["offsets"], int(found.starts is None or found.ends is None))
-    failed.add_metric(["groups"], int(found.groups is None))
-    families = [brokers, info, failed, *_topic_families(found.topics)]
+    failed.add_metric(["offsets"], int(snapshot.starts is None or snapshot.ends is None))
+    failed.add_metric(["groups"], int(snapshot.groups is None))
+    families = [brokers, info, failed, *_topic_families(snapshot.topics)]
     for name, text, offsets in (
-        ("kafka_topic_partition_current_offset", "Offset after the last record", found.ends),
-        ("kafka_topic_partition_oldest_offset", "First offset", found.starts),
+        ("kafka_topic_partition_current_offset", "Offset after the last record", snapshot.ends),
+        ("kafka_topic_partition_oldest_offset", "First offset", snapshot.starts),
     ):
         family = GaugeMetricFamily(name, text, labels=_PARTITION)
         for at, offset in (offsets or {}).items():
             family.add_metric([at.topic, str(at.partition)], offset)
         families.append(family)
-    return [*families, *_group_families(found)]
+    return [*families, *_group_families(snapshot)]
 
 
 def _topic_families(topics: list[TopicDescription]) -> list[GaugeMetricFamily]:
@@ -183,7 +183,7 @@ def _topic_families(topics: list[TopicDescription]) -> list[GaugeMetricFamily]:
     return [partitions, *families.values()]
 
 
-def _group_families(found: Snapshot) -> list[GaugeMetricFamily]:
+def _group_families(snapshot: Snapshot) -> list[GaugeMetricFamily]:
     prefix = "kafka_consumergroup"
     members = GaugeMetricFamily(f"{prefix}_members", "Members", labels=["consumergroup"])
     current = GaugeMetricFamily(
@@ -199,15 +199,15 @@ def _group_families(found: Snapshot) -> list[GaugeMetricFamily]:
             ("lag", "Lag of a topic's partitions, together"),
         )
     }
-    ends = found.ends or {}
-    for group, progress in (found.groups or {}).items():
+    ends = snapshot.ends or {}
+    for group, progress in (snapshot.groups or {}).items():
         members.add_metric([group], progress.members)
         current_of: defaultdict[str, int] = defaultdict(int)
         lag_of: defaultdict[str, int] = defaultdict(int)
         for at, offset in progress.offsets.items():
             current.add_metric([group, at.topic, str(at.partition)], offset)
             current_of[at.topic] += offset
-            if at in ends:  # else its topic is gone, or it has no leader now
+            if at in ends:  # otherwise its topic was deleted, or it has no leader now
                 behind = max(0, ends[at] - offset)
                 lag.add_metric([group, at.topic, str(at.partition)], behind)
                 lag_of[at.topic] += behind
@@ -221,20 +221,20 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 
 
 class RequestMetrics:
-    """One a process. Labels are bounded: methods and statuses, never paths."""
+    """The requests that this gateway served. Labels are bounded: methods and statuses, never paths."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "odradek_gateway_requests_total",
-            "Requests that were answered",
+            "Requests that got a response",
             ["method", "status"],
             registry=self.registry,
         )
         self._latency = Histogram(
             "odradek_gateway_request_latency_seconds",
-            "From the request's head to the end of its answer; long polls count with their wait",
+            "From the request's head to the end of its response; long polls count with their wait",
             ["method"],
             buckets=_BUCKETS_S,
             registry=self.registry,
@@ -248,11 +248,11 @@ class RequestMetrics:
             registry=self.registry,
         )
 
-    def answered(self, method: str, status: int, took_s: float) -> None:
-        """One request is over; status 0: it broke off unanswered."""
-        known = method if method in _METHODS else "other"
-        self._requests.labels(known, str(status)).inc()
-        self._latency.labels(known).observe(took_s)
+    def responded(self, method: str, status: int, took_s: float) -> None:
+        """Count a finished request; status 0: it ended without a response."""
+        label = method if method in _METHODS else "other"
+        self._requests.labels(label, str(status)).inc()
+        self._latency.labels(label).observe(took_s)
 
 
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"})
@@ -263,7 +263,7 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(BaseModel):
-    """`ok`, or what is wrong."""
+    """The state of the gateway: `ok`, or the problem."""
 
     status: str
     reason: str | None = None
@@ -271,31 +271,31 @@ class Health(BaseModel):
 
 @router.get("/livez", response_model=Health, response_model_exclude_none=True)
 async def livez() -> Health:
-    """The process turns."""
+    """Succeed while the process's event loop runs."""
     return Health(status="ok")
 
 
 @router.get("/_health", response_model=Health, response_model_exclude_none=True)
 async def health() -> Health:
-    """Karapace's name for the same."""
+    """Succeed like /livez; this is Karapace's name for it."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
 async def readyz(cluster: Cluster) -> Response:
-    """It can see the cluster, and is not about to stop."""
+    """Succeed while the gateway reaches the cluster and is not stopping."""
     if cluster.waits.is_stopping:
         return JSONResponse({"status": "stopping"}, 503)
     try:
         await cluster.client.connect(2.0)
     except errors.OdradekError as error:
-        return JSONResponse({"status": "no broker answers", "reason": str(error)}, 503)
+        return JSONResponse({"status": "no broker responds", "reason": str(error)}, 503)
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=errors_of(429, 500, 503))
 async def metrics(request: Request) -> Response:
-    """Brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
+    """Show brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
     state = request.app.state
     of_cluster = CollectorRegistry()
     families = [*await state.cluster_metrics.families(), *state.certificate_expiry.families()]
@@ -306,11 +306,11 @@ async def metrics(request: Request) -> Response:
 
 
 class _Collected(Collector):
-    """What one scrape found."""
+    """A collector of families that were already made."""
 
     def __init__(self, families: list[GaugeMetricFamily]) -> None:
         self._families = families
 
     def collect(self) -> list[GaugeMetricFamily]:
-        """All of it."""
+        """Return the families."""
         return self._families

@@ -22,7 +22,7 @@ _PARAMETER: Final = re.compile(r"\{[^}]+\}")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's description; answers of v2 stand under every media type that they may come in."""
+    """Return FastAPI's openapi.json, with responses of v2 under every media type that they may have."""
     described = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -40,7 +40,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 class AllowedMethods:
-    """What `Allow` says of a path: several routes have the same path, and each knows its own method only."""
+    """The methods of each path, for `Allow`: several routes share a path, and each knows its own method only."""
 
     def __init__(self, paths: dict[str, Any]) -> None:
         self._methods = [
@@ -49,7 +49,7 @@ class AllowedMethods:
         ]
 
     def of(self, path: str) -> Iterable[str]:
-        """Methods of the first path that matches, as routes are matched."""
+        """Return the methods of the first path that matches, as routes are matched."""
         for pattern, methods in self._methods:
             if pattern.fullmatch(path):
                 return methods
@@ -74,12 +74,12 @@ td, th { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top; 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Every path, its parameters, its body and its answers."""
+    """Show every path with its parameters, its body and its responses."""
     return HTMLResponse(page_of(request.app.openapi()), headers=_HEADERS)
 
 
 def page_of(openapi: dict[str, Any]) -> str:
-    """The whole page."""
+    """Return the docs page of an openapi.json."""
     title = escape(openapi["info"]["title"])
     sections: dict[str, list[str]] = {}
     for path, item in openapi["paths"].items():
@@ -113,14 +113,14 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
         f"<pre>{escape(json.dumps(content['schema'], indent=1))}</pre>"
         for kind, content in operation.get("requestBody", {}).get("content", {}).items()
     )
-    answers = "".join(
+    responses = "".join(
         f"<tr><td>{escape(status)}</td><td>{_shape(response)}</td></tr>"
         for status, response in operation["responses"].items()
     )
     return (
         f'<details><summary><span class="method">{escape(method.upper())}</span>'
         f"<code>{escape(path)}</code> {escape(operation.get('description', '').splitlines()[0])}"
-        f"</summary>{parameters}{bodies}<table>{answers}</table></details>"
+        f"</summary>{parameters}{bodies}<table>{responses}</table></details>"
     )
 
 

@@ -31,7 +31,7 @@ _CLOSE_S_MAX = 10.0
 
 
 class GatewayProcess:
-    """`run` is its life."""
+    """One gateway from its settings to its stop; `run` serves."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises JwksRefused."""
@@ -51,7 +51,7 @@ class GatewayProcess:
 
     @contextlib.asynccontextmanager
     async def _accesses(self, cluster: ClusterAccess) -> AsyncIterator[CallerAccesses | None]:
-        """None where callers are not asked who they are: the gateway acts as itself."""
+        """Yield the accesses by caller; None without authentication, where the gateway acts as itself."""
         if not self._settings.authentication_methods:
             yield None
             return
@@ -83,7 +83,7 @@ class GatewayProcess:
         )
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until `stop` is set; requests at work end first."""
+        """Serve until `stop` is set; running requests end first."""
         settings = self._settings
         host, port = settings.host_and_port
         listening = open_port(ListenerAddress(name="HTTP", host=host, port=port))
@@ -93,7 +93,9 @@ class GatewayProcess:
         async with ClusterAccess(settings, url=url) as cluster, self._accesses(cluster) as accesses:
             instances = Instances(
                 cluster,
-                on_failure=lambda error: stop.set("instances cannot be served", failure=error),
+                on_failure=lambda error: stop.set(
+                    "consumer instances cannot be served", failure=error
+                ),
                 accesses=accesses,
                 tls=_tls_to_others(settings),
             )
@@ -103,7 +105,7 @@ class GatewayProcess:
             stopping = asyncio.create_task(stop.wait(), name="stop")
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
             gc.collect()
-            gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
+            gc.freeze()  # objects made so far live as long as the process: the collector can skip them
             announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             cluster.waits.stop()
@@ -119,7 +121,7 @@ async def _serve(server: HttpServer, listening: socket.socket) -> None:
 
 
 def _tls_to_others(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """To the other gateways: whom to trust, and our own certificate."""
+    """Return the TLS context for requests to other gateways: their CA, and our own certificate."""
     if not settings.http_ssl_certificate:
         return None
     context = ssl.create_default_context(cafile=settings.http_ssl_ca or None)

@@ -21,11 +21,11 @@ _MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 
 
 def _principals(text: str) -> tuple[str, ...]:
-    found = tuple(filter(None, (part.strip() for part in text.split(";"))))
-    for one in found:
-        if not one.startswith("User:"):
-            raise ValueError(f"{one!r} is not User:NAME")
-    return found
+    principals = tuple(filter(None, (part.strip() for part in text.split(";"))))
+    for principal in principals:
+        if not principal.startswith("User:"):
+            raise ValueError(f"{principal!r} is not User:NAME")
+    return principals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,64 +39,66 @@ class GatewaySettings:
     )
     listen: str = setting("listen", "host:port of the HTTP listener.", default="127.0.0.1:8082")
     advertised_url: str = setting(
-        "advertised.url", "How other gateways reach this one; empty: http(s)://LISTEN.", default=""
+        "advertised.url",
+        "URL by which other gateways reach this one; empty: http(s)://LISTEN.",
+        default="",
     )
     advertised_tls_name: str = setting(
         "advertised.tls.name",
-        "Name that stands in every gateway's certificate, where advertised.url has an address that moves;"
-        " empty: its host must stand there.",
+        "Name in every gateway's certificate, for an advertised.url whose address changes;"
+        " empty: the certificate must have the URL's host.",
         default="",
     )
     http_allowed_hosts: tuple[str, ...] = setting(
         "http.allowed.hosts",
-        "Names, besides loopback's, IP addresses and the host of advertised.url, that requests may have in Host;"
-        " *: any, as always with TLS, where the certificate vouches for the name.",
+        "Names that requests may have in Host, besides loopback names, IP addresses and the host of advertised.url;"
+        " *: any. With TLS any name is allowed, since the certificate proves it.",
         default=(),
     )
     http_allowed_origins: tuple[str, ...] = setting(
         "http.allowed.origins",
-        "Sites whose web pages may send requests (https://site.example); *: any. Programs are not affected.",
+        "Sites whose web pages may send requests (https://site.example); *: any. Other programs are not affected.",
         default=(),
     )
     log_level: str = setting(
         "log.level",
-        "Least level that is logged.",
+        "Lowest level that is logged.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
     ssl_certificate: str = setting(
         "ssl.certificate.location", "Certificate shown to brokers, PEM.", default=""
     )
-    ssl_key: str = setting("ssl.key.location", "Its key, PEM.", default="")
+    ssl_key: str = setting("ssl.key.location", "Key of that certificate, PEM.", default="")
     ssl_ca: str = setting(
-        "ssl.ca.location", "Authority that brokers' certificates come from, PEM.", default=""
+        "ssl.ca.location", "CA that signs the brokers' certificates, PEM.", default=""
     )
     v2_enable: bool = setting("api.v2.enable", "Serve REST v2.", default=True)
     v3_enable: bool = setting("api.v3.enable", "Serve REST v3.", default=True)
     body_bytes_max: int = setting(
         "request.body.bytes.max",
-        "Largest body of a request, but for streamed records.",
+        "Largest body of a request, except streamed records.",
         default=64 << 20,
         unit="bytes",
         minimum=1_024,
     )
     bodies_bytes_max: int = setting(
         "request.bodies.bytes.max",
-        "Bodies of all requests at work together, but for streamed records; more are answered 429.",
+        "Bodies of all running requests together, except streamed records; beyond it requests get 429.",
         default=256 << 20,
         unit="bytes",
         minimum=1_024,
     )
     body_idle_timeout_ms: int = setting(
         "request.body.idle.timeout.ms",
-        "A body of which nothing came for so long is answered 408, but for streamed records.",
+        "A request whose body sends nothing for so long gets 408, except streamed records.",
         default=30_000,
         unit="ms",
         minimum=100,
     )
     stream_idle_timeout_ms: int = setting(
         "request.stream.idle.timeout.ms",
-        "A stream of records on which nothing came for so long is ended with 408.",
+        "A stream of records that sends nothing for so long ends with 408.",
         default=600_000,
         unit="ms",
         minimum=100,
@@ -109,18 +111,18 @@ class GatewaySettings:
         minimum=1_024,
     )
     requests_max: int = setting(
-        "requests.max", "Requests at work at once; more are answered 429.", default=2_000, minimum=1
+        "requests.max", "Requests that run at once; more get 429.", default=2_000, minimum=1
     )
     consumer_instance_timeout_ms: int = setting(
         "consumer.instance.timeout.ms",
-        "A consumer instance that nobody asks for so long is closed.",
+        "A consumer instance that gets no request for so long is closed.",
         default=300_000,
         unit="ms",
         minimum=1_000,
     )
     consumer_request_timeout_ms_max: int = setting(
         "consumer.request.timeout.ms.max",
-        "Longest that a request for records may wait for them, whatever it asks for.",
+        "Longest wait of a request for records; a longer one that it names is shortened to this.",
         default=60_000,
         unit="ms",
         minimum=0,
@@ -133,7 +135,7 @@ class GatewaySettings:
     )
     consumer_prefetch_bytes_max: int = setting(
         "consumer.prefetch.bytes.max",
-        "Records that an instance fetches ahead, from each broker, while it is read; none while it is not.",
+        "Bytes of records that an instance fetches ahead, from each broker, while a client reads it.",
         default=1 << 20,
         unit="bytes",
         minimum=1 << 20,
@@ -141,7 +143,7 @@ class GatewaySettings:
     )
     shutdown_timeout_ms: int = setting(
         "shutdown.timeout.ms",
-        "How long requests at work may take to end when the gateway stops.",
+        "How long running requests may take to end when the gateway stops.",
         default=10_000,
         unit="ms",
         minimum=0,
@@ -149,13 +151,15 @@ class GatewaySettings:
 
     http_ssl_certificate: str = setting(
         "http.ssl.certificate.location",
-        "Certificate of the HTTP port, PEM; none: no TLS.",
+        "Certificate of the HTTP port, PEM; empty: no TLS.",
         default="",
     )
-    http_ssl_key: str = setting("http.ssl.key.location", "Its key, PEM.", default="")
+    http_ssl_key: str = setting(
+        "http.ssl.key.location", "Key of that certificate, PEM.", default=""
+    )
     http_ssl_ca: str = setting(
         "http.ssl.ca.location",
-        "Authority that clients' and other gateways' certificates come from, PEM.",
+        "CA that signs the certificates of clients and other gateways, PEM.",
         default="",
     )
     http_ssl_client_auth: str = setting(
@@ -166,37 +170,41 @@ class GatewaySettings:
     )
     authentication_methods: tuple[str, ...] = setting(
         "authentication.methods",
-        "How callers say who they are: bearer, basic, mtls. None: nobody is asked, and the gateway acts"
-        " as itself.",
+        "Ways to authenticate callers: bearer, basic, mtls. None: callers are not authenticated, and the gateway"
+        " acts as itself.",
         default=(),
     )
     jwks: str = setting(
         "jwt.jwks.location", "Keys that sign bearer tokens: a JWKS file.", default=""
     )
-    jwt_issuer: str = setting(
-        "jwt.issuer", "Who must have issued a bearer token (iss).", default=""
+    jwt_issuer: str = setting("jwt.issuer", "Required issuer of a bearer token (iss).", default="")
+    jwt_audience: str = setting(
+        "jwt.audience", "Required audience of a bearer token (aud).", default=""
     )
-    jwt_audience: str = setting("jwt.audience", "Whom it must be meant for (aud).", default="")
     jwt_algorithms: tuple[str, ...] = setting(
         "jwt.algorithms",
-        f"Signatures that are taken, of {', '.join(ALGORITHMS)}.",
+        f"Accepted signatures, of {', '.join(ALGORITHMS)}.",
         default=("RS256", "ES256", "EdDSA"),
     )
     jwt_principal_claim: str = setting(
         "jwt.principal.claim", "The claim that names the user.", default="sub"
     )
     jwt_leeway_ms: int = setting(
-        "jwt.leeway.ms", "How far clocks may differ.", default=30_000, unit="ms", minimum=0
+        "jwt.leeway.ms",
+        "How far the clocks of issuer and gateway may differ.",
+        default=30_000,
+        unit="ms",
+        minimum=0,
     )
     basic_mechanism: str = setting(
         "basic.sasl.mechanism",
-        "How a name and password are proved to a broker.",
+        "SASL mechanism by which a name and password are proved to a broker.",
         default="SCRAM-SHA-512",
         choices=_MECHANISMS,
     )
     basic_cache_ms: int = setting(
         "basic.cache.ms",
-        "How long a password that was proved needs no proof: so long a deleted user may still come in.",
+        "How long a proved password is cached: a deleted user is let in for at most so long.",
         default=5_000,
         unit="ms",
         minimum=0,
@@ -205,70 +213,69 @@ class GatewaySettings:
     delegation_principals: tuple[str, ...] = setting(
         "delegation.principals",
         "Principals of the other gateways' certificates, which may pass a caller's request on, separated"
-        " by semicolons; with more than one gateway and TLS, needed.",
+        " by semicolons; needed with TLS and more than one gateway.",
         default=(),
         parse=_principals,
     )
     callers_max: int = setting(
         "callers.max",
-        "Callers that the gateway keeps streams to the brokers for; the longest idle one goes.",
+        "Callers for which the gateway keeps streams to brokers; beyond it the longest idle one is closed.",
         default=1_000,
         minimum=1,
     )
     requests_per_second_max: int = setting(
         "requests.per.second.max",
-        "Requests a second of one caller, with bursts of ten times as many; more are answered 429. 0: any"
-        " number.",
+        "Requests a second of one caller, with bursts of ten times as many; more get 429. 0: no limit.",
         default=0,
         minimum=0,
     )
     failed_logins_per_minute_max: int = setting(
         "failed.logins.per.minute.max",
-        "Failed logins a minute from one address; then it is answered 429 unheard.",
+        "Failed logins a minute of one user from one address; further logins get 429 without a check.",
         default=60,
         minimum=1,
     )
     forwarded_allow_ips: str = setting(
         "forwarded.allow.ips",
-        "Addresses of proxies whose X-Forwarded-For is believed, separated by commas.",
+        "Addresses of proxies whose X-Forwarded-For is trusted, separated by commas.",
         default="",
     )
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """Of the HTTP listener."""
+        """The host and port of the HTTP listener."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
 
     def known_hosts(self) -> tuple[str, ...]:
-        """Names by which this gateway is reached; `*`: any."""
+        """Return the names by which clients reach this gateway; `*`: any."""
         if self.http_ssl_certificate:
             return ("*",)
         own = (self.host_and_port[0], urlsplit(self.advertised_url).hostname or "")
         return (*self.http_allowed_hosts, *(name for name in own if name))
 
     def check(self, *, insecure: bool) -> None:
-        """Raise SettingsError for what single settings cannot show."""
+        """Raise SettingsError for settings that contradict each other."""
         self._check_authentication(
             shows_certificate=bool(self.ssl_ca and self.ssl_certificate and self.ssl_key)
         )
         if self.bodies_bytes_max < self.body_bytes_max:
             raise SettingsError(
-                "request.bodies.bytes.max is below request.body.bytes.max: no such body could be read"
+                "request.bodies.bytes.max is below request.body.bytes.max: the largest body could not be read"
             )
         self._refuse_open(self.host_and_port[0], insecure=insecure)
 
     def _check_authentication(self, *, shows_certificate: bool) -> None:
-        """Raise SettingsError for what single settings cannot show."""
+        """Raise SettingsError for an authentication whose other settings are missing."""
         methods = set(self.authentication_methods)
         if strange := methods - set(_METHODS):
             raise SettingsError(
-                f"authentication.methods names {', '.join(sorted(strange))}; there are"
+                f"authentication.methods names {', '.join(sorted(strange))}; allowed are"
                 f" {', '.join(_METHODS)}"
             )
         if strange := set(self.jwt_algorithms) - ALGORITHMS.keys():
             raise SettingsError(
-                f"jwt.algorithms names {', '.join(sorted(strange))}; there are {', '.join(ALGORITHMS)}"
+                f"jwt.algorithms names {', '.join(sorted(strange))}; allowed are {', '.join(ALGORITHMS)}"
             )
         if bool(self.http_ssl_certificate) != bool(self.http_ssl_key):
             raise SettingsError(

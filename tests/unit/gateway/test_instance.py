@@ -119,13 +119,13 @@ async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: 
         await client.admin.asked.wait()
         await instance.end()
         client.admin.answer.set()
-        with pytest.raises(RestError, match="just been closed"):
+        with pytest.raises(RestError, match="has just closed"):
             await beginning
     assert client.consumers == []
 
 
 async def test_only_so_many_requests_wait_for_one_instance(client: OneClient) -> None:
-    """Each has a place among all requests at work, and may last a minute."""
+    """Each waiting request takes a place among all running requests, and may last a minute."""
     instance = made_with(client)
     served = 0
 

@@ -150,7 +150,7 @@ async def test_a_caller_that_holds_its_share_leaves_room_for_others() -> None:
     alice = scope("/") | {"client": ("10.0.0.2", 1)}
     told = [shares.begin(one) for one in mallory]
     assert told[:4] == [None] * 4
-    assert told[4] == "host 10.0.0.1 holds 4 of 4 requests at work: finish or close some first"
+    assert told[4] == "host 10.0.0.1 holds 4 of 4 running requests: finish or close some first"
     assert shares.begin(alice) is None
     assert shares.take_body(mallory[0], 100) is None
     refused = shares.take_body(mallory[1], 1)

@@ -44,9 +44,9 @@ async def test_a_bug_ends_a_stream_instead_of_leaving_its_client_waiting() -> No
     async with asyncio.timeout(DEADLINE_S), ClusterAccess(GatewaySettings(), url="") as cluster:
         cluster.producer = cast("Any", Broken())
         request = request_of(b'{"value": {"data": 1}} {"value": {"data": 2}}')
-        answers = records._answers(request, cluster, NAMES, "t", 1)
-        told = [msgspec.json.decode(one) async for one in answers]
-    assert [one["error_code"] for one in told] == [500]
+        results = records._results(request, cluster, NAMES, "t", 1)
+        decoded = [msgspec.json.decode(result) async for result in results]
+    assert [result["error_code"] for result in decoded] == [500]
 
 
 class Slow(Broken):
@@ -64,10 +64,10 @@ class Slow(Broken):
 
 
 @pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "busy"])
-async def test_a_gateway_that_stops_answers_what_it_took_of_a_stream_and_ends_it(
+async def test_a_gateway_that_stops_sends_results_of_the_records_it_read_and_ends_the_stream(
     is_idle: bool,
 ) -> None:
-    """It was cut off, so its client did not know which of up to 1,000 records were written."""
+    """The stream used to be cut off, so its client did not know which of up to 1,000 records were written."""
     settings = GatewaySettings(shutdown_timeout_ms=200)
     read = asyncio.Event()
 
@@ -85,15 +85,15 @@ async def test_a_gateway_that_stops_answers_what_it_took_of_a_stream_and_ends_it
         producer = Slow()
         cluster.producer = cast("Any", producer)
 
-        async def told() -> list[Any]:
-            answers = records._answers(request, cluster, NAMES, "t", 1)
-            return [msgspec.json.decode(one) async for one in answers]
+        async def all_results() -> list[Any]:
+            results = records._results(request, cluster, NAMES, "t", 1)
+            return [msgspec.json.decode(result) async for result in results]
 
-        telling = asyncio.create_task(told())
+        reading = asyncio.create_task(all_results())
         await read.wait()
         cluster.waits.stop()
         producer.acknowledged.set()
-        assert [(one["error_code"], one["offset"]) for one in await telling] == [(200, 7)]
+        assert [(result["error_code"], result["offset"]) for result in await reading] == [(200, 7)]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_a_gateway_that_stops_answers_what_it_took_of_a_stream_and_ends_it
         ("1970-01-01T00:30:00+01:00", False),
     ],
 )
-def test_a_time_that_cannot_be_told_is_refused_before_the_record_is_written(
+def test_a_time_that_cannot_be_written_is_refused_before_the_record_is_written(
     text: str, is_taken: bool
 ) -> None:
     """The record was written and the answer failed (500), so it was sent again."""

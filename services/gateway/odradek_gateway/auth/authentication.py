@@ -1,15 +1,15 @@
-"""ASGI middleware: finds out who calls, refuses who does not say, and acts as the caller from there on.
+"""ASGI middleware that authenticates callers, refuses the others, and lets requests act as their caller.
 
-The first that fits counts, of the ways that `authentication.methods` has:
+Of the methods in `authentication.methods`, the first that applies counts:
 
   1. `odradek-on-behalf-of`, from another gateway that passes a request on: believed only of a peer
-     whose certificate stands in `delegation.principals`; anybody else is refused.
+     whose certificate is in `delegation.principals`; any other peer is refused.
   2. `Authorization: Bearer`, a signed token; `Authorization: Basic`, a name and password that a broker
-     believes. A header that is wrong is refused, whatever certificate there is.
+     accepts. A wrong header is refused, whatever the certificate.
   3. The certificate of the connection.
 
 Refusals are 401 with WWW-Authenticate, 403 or 429, in the usual error body, and lines in the audit
-log. Liveness and readiness are told to everybody.
+log. Liveness and readiness need no authentication.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 CERTIFICATE: Final = "odradek.certificate"
-"""Where the HTTP server puts the peer's certificate (DER) in a scope."""
+"""The key under which a scope holds the peer's certificate (DER); the HTTP server sets it."""
 ON_BEHALF_OF: Final = b"odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
 _METRICS: Final = "/metrics"
 _USERS_BEHIND_AN_ADDRESS: Final = 10
 _NOTHING: Final = AclFilter(principal="-", resource_name="-")
-"""Asked for to learn whether the caller may DESCRIBE the cluster, which is what metrics tell of."""
+"""A filter that matches nothing. Listing it needs DESCRIBE on the cluster, the right that metrics need."""
 _REALM: Final = 'realm="odradek"'
 _NAME_CHARACTERS_MAX: Final = 255
 _PASSWORD_CHARACTERS_MAX: Final = 1024
@@ -49,7 +49,7 @@ _audit = event_log("odradek_gateway.audit")
 
 
 class Refused(Exception):
-    """Answered with this status. `reason` is for the audit log, `message` for the caller."""
+    """A refusal with this status. `reason` is for the audit log, `message` for the caller."""
 
     def __init__(
         self, status: int, error_code: int, message: str, *, reason: str, retry_after_s: int = 0
@@ -63,7 +63,7 @@ class Refused(Exception):
 
 
 class Authentication:
-    """See above. `tokens` and `logins` are there where their method is."""
+    """The middleware. `tokens` and `logins` are None where their method is not enabled."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class Authentication:
         )
         per_minute = settings.failed_logins_per_minute_max
         self._failures = RateLimits(per_second=per_minute / 60, burst=per_minute)
-        """Failed logins by address and user: those of others behind the same proxy are not theirs."""
+        """Failed logins by address and user, so users behind one proxy do not share a limit."""
         many = per_minute * _USERS_BEHIND_AN_ADDRESS
         self._failures_of_hosts = RateLimits(per_second=many / 60, burst=many)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """See the class."""
+        """Authenticate the request and pass it on, or refuse it."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -147,9 +147,9 @@ class Authentication:
             raise Refused(403, 40301, "Forbidden", reason=f"{peer} is not in delegation.principals")
         principal = unquote(headers.get(ON_BEHALF_OF, b"").decode("latin-1"))
         if not principal.startswith("User:") or not 5 < len(principal) <= 1024:
-            raise Refused(403, 40301, "Forbidden", reason=f"{peer} passes nobody on")
-        told = headers.get(ON_BEHALF_OF_HOST, b"").decode("latin-1")
-        return Caller(principal=principal, host=told or host)
+            raise Refused(403, 40301, "Forbidden", reason=f"{peer} named no caller")
+        caller_host = headers.get(ON_BEHALF_OF_HOST, b"").decode("latin-1")
+        return Caller(principal=principal, host=caller_host or host)
 
     async def _by_header(self, header: str, host: str) -> str:
         scheme, _, rest = header.partition(" ")
@@ -165,7 +165,7 @@ class Authentication:
         raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
 
     def _by_token(self, token: str, host: str) -> str:
-        """The principal of a token. Of an address that sent too many bad ones, more bad ones are told to wait."""
+        """Return a token's principal. An address that sent too many bad tokens gets 429 for further bad ones."""
         assert self._tokens is not None
         try:
             return self._tokens.principal(token)
@@ -174,8 +174,8 @@ class Authentication:
                 raise _too_many("too many refused tokens", wait_s) from None
             raise
 
-    def _require_patience(self, host: str, user: str) -> None:
-        """Refuse a proof after too many that failed; tokens and proofs that still hold need none."""
+    def _require_few_failures(self, host: str, user: str) -> None:
+        """Refuse a password check after too many failures. Tokens and cached logins need no check."""
         wait_s = max(self._failures.wait_s(f"{host} {user}"), self._failures_of_hosts.wait_s(host))
         if wait_s:
             raise _too_many("too many failed logins", wait_s)
@@ -195,7 +195,7 @@ class Authentication:
             raise AuthenticationFailed("malformed Basic credentials")
         try:
             return await self._logins.principal(
-                user, password, before_proof=lambda: self._require_patience(host, user)
+                user, password, before_proof=lambda: self._require_few_failures(host, user)
             )
         except AuthenticationFailed:
             self._failures.take(f"{host} {user}")
@@ -204,11 +204,11 @@ class Authentication:
 
     def _bounded(self, caller: Caller) -> None:
         if self._requests is not None and (wait_s := self._requests.take(caller.principal)):
-            raise _too_many(f"{caller.principal} asks too often", wait_s)
+            raise _too_many(f"{caller.principal} sends too many requests", wait_s)
 
     def _refuse(self, refused: Refused, scope: dict[str, Any], host: str) -> JSONResponse:
         _audit.warning(
-            "Refused",
+            "Refused request",
             status=refused.status,
             reason=refused.reason,
             host=host,
@@ -234,7 +234,7 @@ def _unauthorized(reason: str) -> Refused:
 
 
 def _no_broker(error: OdradekError) -> Refused:
-    return Refused(503, 50302, "No broker answers.", reason=str(error), retry_after_s=1)
+    return Refused(503, 50302, "No broker responds.", reason=str(error), retry_after_s=1)
 
 
 def _too_many(reason: str, wait_s: int) -> Refused:

@@ -1,8 +1,8 @@
-"""A name and a password, proved to a broker by SCRAM: the gateway stores no password and no hash of one.
+"""Logins by name and password, proved to a broker by SCRAM: the gateway stores no password and no hash of one.
 
-A proof costs thousands of rounds of hashing and two messages, so one that succeeded holds for a short
-time, kept under an HMAC of name and password with a key of this process. Who asks with the same pair
-meanwhile waits for the proof that is under way; at most PROOFS_MAX are.
+A proof costs thousands of rounds of hashing and two messages, so a successful one is cached for a short
+time, under an HMAC of name and password with a key of this process. Concurrent requests with the same pair
+wait for one proof; at most PROOFS_MAX proofs run at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEY: Final = os.urandom(32)
 
 
 class BasicLogins:
-    """For the event loop. `endpoints` are brokers, any of which knows every user."""
+    """Proofs of passwords, with a cache. For the event loop alone. Any broker of `endpoints` knows every user."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class BasicLogins:
         self._mechanism = mechanism
         self._cache_s = cache_ms / 1000
         self._clock_s = clock_s
-        self._proved: OrderedDict[bytes, float] = OrderedDict()  # until when, soonest first
+        self._proved: OrderedDict[bytes, float] = OrderedDict()  # end of validity, soonest first
         self._under_way: dict[bytes, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(PROOFS_MAX)
         self._next = 0
@@ -49,11 +49,11 @@ class BasicLogins:
     async def principal(
         self, user: str, password: str, *, before_proof: Callable[[], None] = lambda: None
     ) -> str:
-        """`User:` and the name. `before_proof` is called when one begins, and may refuse it.
+        """Return `User:` and the name. `before_proof` is called before a proof starts, and may refuse it.
 
         Raises:
-            AuthenticationFailed: no broker believes it.
-            BrokersUnavailable: none answers.
+            AuthenticationFailed: the brokers refuse the password.
+            BrokersUnavailable: no broker responds.
         """
         pair = hmac.digest(_KEY, f"{len(user)}:{user}{password}".encode(), "sha256")
         now_s = self._clock_s()
@@ -72,7 +72,8 @@ class BasicLogins:
             task = asyncio.create_task(proving, name="basic login")
             self._under_way[pair] = task
             task.add_done_callback(lambda done: self._finished(pair, done))
-        await asyncio.shield(task)  # others may wait for it: who goes does not end it
+        # Other requests may wait for the proof too: one that is cancelled must not end it.
+        await asyncio.shield(task)
 
     def _finished(self, pair: bytes, done: asyncio.Task[None]) -> None:
         del self._under_way[pair]
@@ -97,7 +98,7 @@ class BasicLogins:
             raise AuthenticationFailed(str(error)) from None
         last: OdradekError | None = None
         async with self._room:
-            before_proof()  # again: of those that came at once, others have failed meanwhile
+            before_proof()  # again: other proofs of the same user may have failed while this one waited
             for _ in self._endpoints:
                 self._next = (self._next + 1) % len(self._endpoints)
                 endpoint = self._endpoints[self._next]

@@ -1,16 +1,16 @@
-"""Browsers are strangers: what a web page of another site may make a browser ask of this gateway, namely nothing.
+"""Rules against web pages of other sites, which may not make a browser send requests to this gateway.
 
 A page can make its visitor's browser send requests to any address that the browser reaches, with the visitor's
 certificate or cached password. It cannot read the responses, unless its own name is made to resolve to the
 gateway's address (DNS rebinding). Two rules stop both:
 
-- `Host` is there once and names this gateway: an IP address, a loopback name, the host of `advertised.url` or
-  `listen`, or one of `http.allowed.hosts`. With TLS any name will do, since the certificate vouches for it.
-- What a browser says of a request's origin (`Sec-Fetch-Site`, `Origin`) is this gateway itself, or one of
+- `Host` occurs once and names this gateway: an IP address, a loopback name, the host of `advertised.url` or
+  `listen`, or one of `http.allowed.hosts`. With TLS any name is accepted, since the certificate proves it.
+- The origin that a browser names (`Sec-Fetch-Site`, `Origin`) is this gateway itself, or one of
   `http.allowed.origins`. Programs send neither header and are not affected. A person who follows a link to a
-  page of the gateway is let in.
+  page of the gateway is allowed.
 
-Bodies without a Content-Type are refused where they are read: they are what a page can send unasked.
+Bodies without a Content-Type are refused where they are read: a page can send such a body without a preflight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _audit = event_log("odradek_gateway.audit")
 
 
 class BrowserRules:
-    """ASGI middleware, outside of authentication: a page must not even learn whether it would be let in."""
+    """ASGI middleware around authentication: a page must not even learn whether credentials would be accepted."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class BrowserRules:
         hosts: Iterable[str],
         origins: Iterable[str],
     ) -> None:
-        """`hosts` are names that this gateway is reached by (`*`: any); `origins` are `https://site`, `*`: any."""
+        """`hosts` are the names of this gateway (`*`: any); `origins` are like `https://site` (`*`: any)."""
         self._app = app
         self._hosts = frozenset(name.lower() for name in hosts) | _LOOPBACK_NAMES
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Refuse the request with 400, 421 or 403, or pass it on."""
+        """Pass the request on, or refuse it with 400, 421 or 403."""
         if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
             return
@@ -59,7 +59,7 @@ class BrowserRules:
         status, message = refusal
         client = scope.get("client")
         _audit.warning(
-            "Refused",
+            "Refused request",
             status=status,
             reason=message,
             host=str(client[0]) if client else "",
@@ -82,7 +82,7 @@ class BrowserRules:
             )
         if self._is_foreign(scope, host):
             return 403, (
-                "a web page of another site asked for this: if that site may, add it to"
+                "a web page of another site sent this request: to allow that site, add it to"
                 " http.allowed.origins"
             )
         return None
@@ -98,7 +98,7 @@ class BrowserRules:
         return True
 
     def _is_foreign(self, scope: dict[str, Any], host: str) -> bool:
-        """Whether a page of another origin made the browser ask."""
+        """Whether a page of another origin made the browser send the request."""
         origins = _values(scope, b"origin")
         if any(origin.lower().rstrip("/") in self._origins for origin in origins):
             return False
@@ -123,10 +123,10 @@ def _values(scope: dict[str, Any], name: bytes) -> list[str]:
 
 
 def _name_of(host: str) -> str:
-    """The name or address in a Host header, without its port and brackets."""
+    """Return the name or address in a Host header, without port and brackets."""
     return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower() if _is_plain(host) else ""
 
 
 def _is_plain(host: str) -> bool:
-    """Whether it is host:port and nothing that a URL could hide behind it."""
+    """Whether `host` is host:port, without characters that start another part of a URL."""
     return bool(host) and not set(host) & set("/\\?#@ ")

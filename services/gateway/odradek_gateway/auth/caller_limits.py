@@ -26,29 +26,29 @@ _BODY_BYTES: Final = "odradek.body_bytes"
 
 
 class RequestShares:
-    """The shares of one gateway. For the event loop."""
+    """The shares of requests and bodies by owner. For the event loop alone."""
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
-        """`body_bytes_max` of one body, which a caller may always send; `bodies_bytes_max` of all together."""
+        """`body_bytes_max` bounds one body, which a caller may always send; `bodies_bytes_max` all bodies together."""
         self.requests = Shares(total_max=requests_max, owner_max=max(1, requests_max // 2))
         self.bodies = Shares(
             total_max=bodies_bytes_max, owner_max=max(body_bytes_max, bodies_bytes_max // 4)
         )
 
     def begin(self, scope: Scope) -> str | None:
-        """Count a request. Returns why it must be refused, then it is not counted."""
+        """Count a request under its address. Returns a reason if it must be refused, and then does not count it."""
         client = scope.get("client")
         return self._take_request(scope, owner_of("", str(client[0]) if client else ""))
 
     def identified(self, scope: Scope, principal: str) -> str | None:
-        """The caller is known: the request is the principal's from now on. Returns why it must be refused."""
+        """Move the request from its address to its caller's principal. Returns a reason if it must be refused."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
         return self._take_request(scope, principal)
 
     def take_body(self, scope: Scope, size_bytes: int) -> str | None:
-        """Count bytes of the request's body. Returns why they must be refused."""
+        """Count bytes of the request's body. Returns a reason if they must be refused."""
         owner = scope[_OWNER]
         refusal = self.bodies.refusal(owner, size_bytes, "bytes of bodies")
         if refusal is None:
@@ -57,14 +57,14 @@ class RequestShares:
         return refusal
 
     def end(self, scope: Scope) -> None:
-        """The request is over. May be called for one that was refused."""
+        """Give back all that the request holds. May be called for a refused request."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
             self.bodies.give_back(owner, scope.pop(_BODY_BYTES, 0))
 
     def _take_request(self, scope: Scope, owner: str) -> str | None:
-        refusal = self.requests.refusal(owner, 1, "requests at work")
+        refusal = self.requests.refusal(owner, 1, "running requests")
         if refusal is None:
             self.requests.take(owner, 1)
             scope[_OWNER] = owner
@@ -75,7 +75,7 @@ NAMES_MAX: Final = 10_000
 
 
 class RateLimits:
-    """For the event loop."""
+    """Token buckets by name. For the event loop alone."""
 
     def __init__(
         self,
@@ -87,13 +87,15 @@ class RateLimits:
         self._per_second = per_second
         self._burst = burst
         self._clock_s = clock_s
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
+        self._buckets: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # (tokens, time of last use)
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def take(self, name: str) -> int:
-        """Take one; 0, or the seconds to wait and nothing taken."""
+        """Take a token and return 0, or take nothing and return the whole seconds to wait for one."""
         wait_s = self.wait_s(name)
         if wait_s:
             return wait_s
@@ -104,7 +106,7 @@ class RateLimits:
         return 0
 
     def wait_s(self, name: str) -> int:
-        """The seconds until there is one; takes nothing."""
+        """Return the whole seconds until there is a token; takes nothing."""
         missing = 1 - self._tokens(name, self._clock_s())
         return math.ceil(missing / self._per_second) if missing > 0 else 0
 

@@ -29,12 +29,12 @@ from odradek_gateway.settings import GatewaySettings
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
 """Served to everybody and under any load: a probe that is refused would restart a healthy gateway."""
 ACCESS: Final = "odradek.cluster"
-"""Where a request's scope has the caller's access to the cluster."""
+"""The key under which a request's scope holds the caller's access to the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """`principal` as User:alice, empty where nobody is asked; `host` is the address it came from."""
+    """Who made a request. `principal` is like User:alice, empty without authentication; `host` is its address."""
 
     principal: str = ""
     host: str = ""
@@ -45,13 +45,13 @@ _current: ContextVar[Caller] = ContextVar("odradek_http_caller", default=NOBODY)
 
 
 def current_caller() -> Caller:
-    """NOBODY where nobody is asked."""
+    """Return the caller that this task serves; NOBODY without authentication."""
     return _current.get()
 
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Within it this task serves that caller."""
+    """Make `caller` the current caller within the body."""
     before = _current.set(caller)
     try:
         yield
@@ -60,11 +60,13 @@ def serving(caller: Caller) -> Iterator[None]:
 
 
 _CLOSE_S: Final = 5.0
-_SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all that may stand in a header, but %
+_SAFE: Final = (
+    " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all characters that a header may have, except %
+)
 
 
 def on_behalf_of(caller: Caller) -> dict[str, str]:
-    """The headers by which a gateway says for whom it speaks, to a broker or to another gateway."""
+    """Return the headers by which a gateway names its caller to a broker or to another gateway."""
     return {
         "odradek-on-behalf-of": quote(caller.principal, safe=_SAFE),
         "odradek-on-behalf-of-host": caller.host,
@@ -72,7 +74,7 @@ def on_behalf_of(caller: Caller) -> dict[str, str]:
 
 
 class OnBehalfOf:
-    """A transport whose calls name a caller. Its connections are those of `shared`."""
+    """A transport whose calls name a caller. It uses the connections of `shared`."""
 
     def __init__(self, shared: GrpcTransport, caller: Caller) -> None:
         self._shared = shared
@@ -81,17 +83,17 @@ class OnBehalfOf:
     async def call(
         self, endpoint: str, method: Method[Any, Any], request: Any, *, timeout_s: float
     ) -> Any:
-        """See Transport."""
+        """Call a broker on the caller's behalf (Transport.call)."""
         return await self._shared.call(
             endpoint, method, request, timeout_s=timeout_s, metadata=self._metadata
         )
 
     def open(self, endpoint: str, method: Method[Any, Any]) -> Stream[Any, Any]:
-        """See Transport."""
+        """Open a stream on the caller's behalf (Transport.open)."""
         return self._shared.open(endpoint, method, metadata=self._metadata)
 
     async def close(self) -> None:
-        """The connections are shared; the streams end with who opened them."""
+        """Do nothing: the connections are shared, and streams end with their users."""
 
 
 class CallerAccess(ClusterAccess):
@@ -111,7 +113,7 @@ class CallerAccess(ClusterAccess):
 
 
 class CallerAccesses:
-    """One access for each caller that there is; `process` is the gateway's own."""
+    """The accesses of all current callers, by caller; `process` is the gateway's own access."""
 
     def __init__(self, process: ClusterAccess, settings: GatewaySettings) -> None:
         self._process = process
@@ -127,7 +129,7 @@ class CallerAccesses:
 
     @contextlib.asynccontextmanager
     async def lease(self, caller: Caller) -> AsyncIterator[CallerAccess]:
-        """For one request."""
+        """Keep the caller's access open for one request."""
         access = self.of(caller)
         access.requests += 1
         try:
@@ -137,7 +139,7 @@ class CallerAccesses:
             self._trim()
 
     def of(self, caller: Caller) -> CallerAccess:
-        """The access of that caller; put who keeps it beyond the request into its `users`."""
+        """Return the access of that caller. Add an object that keeps it beyond the request to its `users`."""
         access = self._known.get(caller)
         if access is None:
             access = self._known[caller] = CallerAccess(self._process, self.transport, caller)
@@ -145,7 +147,7 @@ class CallerAccesses:
         return access
 
     async def close(self) -> None:
-        """All of them, and the connections."""
+        """Close all accesses, and the connections."""
         for caller in list(self._known):
             self._drop(caller)
         if self._closing:
@@ -162,7 +164,9 @@ class CallerAccesses:
                 self._drop(caller)
 
     def _drop(self, caller: Caller) -> None:
-        task = asyncio.create_task(self._end(self._known.pop(caller)), name="caller leaves")
+        task = asyncio.create_task(
+            self._end(self._known.pop(caller)), name="close a caller's access"
+        )
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -1,7 +1,6 @@
-"""Consumer instances of REST v2: made by one gateway, served by any, kept over a gateway's death.
+"""Consumer instances of REST v2: created by one gateway, served by any, kept when a gateway dies.
 
 instance            one instance: its options, its SDK consumer, its format
-instance_registry   who serves which instance: a compacted topic that all gateways read
-supervised          tasks whose failure is told
-instances           those that this gateway serves; finds, passes on or takes over the others
+instance_registry   which gateway serves which instance: a compacted topic that all gateways read
+instances           the instances served here, requests passed on, and instances taken over
 """

@@ -23,9 +23,8 @@ from odradek_gateway.errors import (
 )
 from odradek_runtime.logs import event_log
 
-_WAITING_MAX: Final = (
-    32  # requests for one instance: they take the places of other callers' requests
-)
+_WAITING_MAX: Final = 32
+"""Requests that wait for one instance: each takes a place of another caller's request."""
 _AUTO_COMMIT_S: Final = 5.0  # as auto.commit.interval.ms of the group's members
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
@@ -62,11 +61,11 @@ INSTANCE_CONFIGS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """All that another gateway needs to go on with an instance; kept in the registry as JSON."""
+    """The state of an instance that another gateway needs to take it over; kept in the registry as JSON."""
 
     group: str
     name: str
-    principal: str = ""  # whose it is; empty: nobody was asked
+    principal: str = ""  # the owner; empty without authentication
     format: str = "binary"
     auto_offset_reset: str = "latest"
     auto_commit: bool = True
@@ -78,8 +77,8 @@ class InstanceSpec:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> InstanceSpec:
-        """From the registry; a newer gateway may have written more there than this one knows."""
-        names = {one.name for one in fields(cls)}
+        """Read the registry's JSON; fields that a newer gateway wrote are ignored."""
+        names = {spec_field.name for spec_field in fields(cls)}
         return cls(
             **{
                 **{name: value for name, value in body.items() if name in names},
@@ -90,7 +89,7 @@ class InstanceSpec:
 
 
 def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
-    """From the body of a create request; 422 for a config that is not valid. Values may be strings, as in v2."""
+    """Make the spec of a create request; 422 for an invalid config. Values may be strings, as in v2."""
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
         raise _bad(f"unknown: {', '.join(sorted(unknown))}")
@@ -134,9 +133,9 @@ def _bad(message: str) -> RestError:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
-    """Served here; one request at a time, as the API's users expect of a consumer.
+    """An instance that this gateway serves, one request at a time, as users of the API expect of a consumer.
 
-    Who has waited for its turn looks at `is_ended` first: it may have been deleted or taken over meanwhile.
+    A request that waited for its turn must check `is_ended`: the instance may have been deleted or taken over.
     """
 
     client: Client
@@ -152,21 +151,21 @@ class Instance:
 
     @property
     def reads_something(self) -> bool:
-        """It has a subscription or an assignment."""
+        """Whether it has a subscription or an assignment."""
         return bool(self.spec.topics or self.spec.pattern or self.spec.partitions)
 
     @property
     def idle_s(self) -> float:
-        """Since when nobody has used it."""
+        """Seconds since its last use."""
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Somebody begins or ends to use it."""
+        """Note that a request begins or ends to use it."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Of one request; the others wait. Raises RestError 429: too many do."""
+        """Hold the instance for one request; others wait. Raises RestError 429 if too many wait."""
         if self._requests > _WAITING_MAX:
             words = f"{_WAITING_MAX} requests wait for instance {self.spec.name}"
             raise RestError(429, 42901, words)
@@ -178,21 +177,21 @@ class Instance:
             self._requests -= 1
 
     def rest(self) -> None:
-        """Nobody reads: keep nothing that was read ahead, and fetch nothing before somebody does."""
+        """Drop the records fetched ahead, and fetch none until the next read."""
         if self._consumer is not None:
             self._consumer.pause()
             self._is_resting = True
 
     async def end(self) -> None:
-        """Leave the group for good; commits if it commits by itself."""
+        """Leave the group for good, after a commit if the instance commits automatically."""
         self.is_ended = True
         await self._leave()
 
     async def use(self, spec: InstanceSpec) -> None:
-        """Subscribe, assign, or neither, from now on.
+        """Replace the subscription or assignment.
 
         Raises:
-            RestError: 40903 when subscription and assignment are mixed.
+            RestError: 40903 if subscription and assignment are mixed.
         """
         subscribes, assigns = bool(spec.topics or spec.pattern), bool(spec.partitions)
         if (subscribes and self.spec.partitions) or (
@@ -209,10 +208,10 @@ class Instance:
         self.spec = spec
 
     async def consumer(self) -> Consumer:
-        """The SDK's consumer, made when it is first needed.
+        """Return the SDK's consumer; it is made at first use.
 
         Raises:
-            RestError: 40903 before any subscription or assignment; 50003 when it has ended.
+            RestError: 40903 before any subscription or assignment; 50003 if the instance has ended.
         """
         self._require_open()
         if self._consumer is not None:
@@ -233,7 +232,8 @@ class Instance:
         elif spec.partitions:
             names = [TopicPartition(topic, index) for topic, index in spec.partitions]
             committed = await self.client.admin.group_offsets(spec.group, names)
-            self._require_open()  # it may have been ended meanwhile: nobody would close the consumer
+            # The instance may have ended during the call, and nothing would close a new consumer.
+            self._require_open()
             consumer = self.client.consumer(
                 auto_offset_reset=reset, prefetch_bytes_max=self.prefetch_bytes_max
             )
@@ -248,7 +248,7 @@ class Instance:
         return consumer
 
     async def read_begins(self) -> Consumer:
-        """The consumer for a read; what it handed out before counts as done now, as with any auto-commit."""
+        """Return the consumer for a read. Records of earlier reads count as processed now, as with any auto-commit."""
         consumer = await self.consumer()
         if self._is_resting:
             self._is_resting = False
@@ -258,7 +258,7 @@ class Instance:
         return consumer
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
-        """Commit these, or all that was handed out."""
+        """Commit these offsets, or all records that were read."""
         consumer = await self.consumer()
         if not self.spec.partitions:
             await consumer.commit(offsets)
@@ -269,10 +269,10 @@ class Instance:
 
     def _require_open(self) -> None:
         if self.is_ended:
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, "the instance has just been closed here")
+            raise RestError(503, KAFKA_RETRIABLE_ERROR, "this gateway has just closed the instance")
 
     async def _auto_commit(self, consumer: Consumer) -> None:
-        """Of a manual assignment: the members of a group do it themselves."""
+        """Commit for a manual assignment; members of a group commit themselves."""
         if not self.spec.partitions or not self.spec.auto_commit:
             return
         self._committed_at_s = time.monotonic()
@@ -280,7 +280,7 @@ class Instance:
         try:
             await self.client.admin.alter_group_offsets(self.spec.group, offsets)
         except OdradekError as error:
-            _log.warning("Could not commit", group=self.spec.group, reason=str(error))
+            _log.warning("Failed to commit offsets", group=self.spec.group, reason=str(error))
 
     async def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None

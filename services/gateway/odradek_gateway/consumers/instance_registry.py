@@ -1,12 +1,12 @@
-"""Who serves which instance: the compacted topic `__rest_consumers`, read by every gateway from its beginning.
+"""The registry of consumer instances: the compacted topic `__rest_consumers`, which every gateway reads whole.
 
 A record's key is `group/instance`; its value has the instance's spec, the gateway that serves it, and a number that
 rises with each takeover. Two gateways may want to take over at once: the first record with a number wins, later ones
-with the same number are ignored by everyone, their writers included, since all read the same order.
+with the same number are ignored by every gateway, their writers included, since all read the same order.
 
-A gateway writes a registration of its own again while the instance is used (`update`). One that nobody has written for
-long is of a gateway that is gone, and asked for by nobody: whoever notices forgets it (`unheard_of`). Only this
-process's clock counts, from when it read the record, so clocks need not agree.
+A gateway repeats the registrations of its own instances while they are used (`update`). A registration that was not
+repeated for long belongs to an unused instance of a dead gateway, and any gateway may delete it (`unheard_of`). Its age
+counts by this process's clock from when it read the record, so clocks need not agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from odradek_runtime.logs import event_log
 def supervised(
     work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[BaseException], object]
 ) -> asyncio.Task[None]:
-    """Start it; `on_failure` gets the error that ends it, if one does. Cancelling it is not one."""
+    """Start a task that lasts as long as the process. `on_failure` gets an error that ends it, but no cancellation."""
     task = asyncio.create_task(work, name=name)
 
     def ended(done: asyncio.Task[None]) -> None:
@@ -57,11 +57,11 @@ class Registration:
     spec: InstanceSpec
     owner: str  # URL of the gateway that serves it
     number: int
-    heard_at_s: float  # when this process read it
+    heard_at_s: float  # when this process read the registration
 
 
 class InstanceRegistry:
-    """Started at the first use; `close` ends the reading."""
+    """The registrations as read so far. `start` begins to read at first use, `close` ends it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class InstanceRegistry:
         on_failure: Callable[[BaseException], object],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_failure` hears of a reading that ended by a bug: nothing goes on without it."""
+        """`on_failure` is called if reading ends by a bug, since no instance can be served without it."""
         self._client = client
         self._producer = producer
         self._url = url
@@ -85,7 +85,7 @@ class InstanceRegistry:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read what is there; waits until all of it is known."""
+        """Begin to read; waits until everything written so far is known."""
         async with self._starting:
             if self._reading is not None:
                 return
@@ -94,9 +94,9 @@ class InstanceRegistry:
             await self.catch_up()
 
     async def _make_topic(self) -> None:
-        """With the cluster's default of replicas, or one for each broker up to _REPLICAS if these are more.
+        """Create the topic with the default of replicas, or one for each broker up to _REPLICAS if that is more.
 
-        While a cluster starts there are fewer brokers than that; the topic would keep the few replicas for ever.
+        A cluster that starts may have few brokers; with as few replicas the topic would keep them for ever.
         """
         admin = self._client.admin
         try:
@@ -111,11 +111,11 @@ class InstanceRegistry:
         except TopicExists:
             pass
         except InvalidTopic as error:
-            words = f"{TOPIC} cannot be made yet: {error.message}"
+            words = f"{TOPIC} cannot be created yet: {error.message}"
             raise RestError(503, KAFKA_RETRIABLE_ERROR, words) from None
 
     async def catch_up(self) -> None:
-        """Wait until all that is written now is known here."""
+        """Wait until everything written so far is known here."""
         async with self._client.consumer() as consumer:
             ends = await consumer.end_offsets([(TOPIC, 0)])
         await self._wait_for(next(iter(ends.values())) - 1)
@@ -127,38 +127,38 @@ class InstanceRegistry:
             await asyncio.wait({self._reading})
 
     def find(self, group: str, name: str) -> Registration | None:
-        """As far as this gateway has read."""
+        """Return the registration as far as this gateway has read."""
         return self._known.get((group, name))
 
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
-        """Instances whose registration nobody has written for so long, as far as this process can tell."""
+        """Return instances whose registration was not written for so long, by this process's clock."""
         since_s = self._clock_s() - longer_than_s
-        return [one.spec for one in self._known.values() if one.heard_at_s < since_s]
+        return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
 
     async def add(self, spec: InstanceSpec) -> bool:
-        """A new instance, served here; False if there is one of the name by now."""
+        """Register a new instance as served here; False if its name is taken."""
         if self.find(spec.group, spec.name) is not None:
             return False
         return (await self._register(spec, 1)).owner == self._url
 
     async def update(self, spec: InstanceSpec) -> bool:
-        """Of an instance that is served here; False if it is not any more."""
+        """Write the spec of an instance that is served here; False if it is no longer."""
         present = self.find(spec.group, spec.name)
         if present is None or present.owner != self._url:
             return False
         return (await self._register(spec, present.number)).owner == self._url
 
     async def take_over(self, present: Registration) -> bool:
-        """Serve it here from now on; False if another gateway was faster."""
+        """Register the instance as served here; False if another gateway was faster."""
         number = present.number + (present.owner != self._url)
         return (await self._register(present.spec, number)).owner == self._url
 
     async def forget(self, group: str, name: str) -> None:
-        """The instance is no more."""
+        """Delete the registration."""
         await self._write((group, name), None)
 
     async def _register(self, spec: InstanceSpec, number: int) -> Registration:
-        """Write that this gateway serves it; what holds afterwards, which may be another's."""
+        """Write that this gateway serves the instance. Returns the registration that counts, which may be another's."""
         key = (spec.group, spec.name)
         body = {"spec": asdict(spec), "owner": self._url, "number": number}
         await self._write(key, orjson.dumps(body))
@@ -168,8 +168,10 @@ class InstanceRegistry:
         return known
 
     async def _write(self, key: tuple[str, str], value: bytes | None) -> None:
-        done = await self._producer.send_and_wait(TOPIC, value, key=orjson.dumps(key), partition=0)
-        await self._wait_for(done.offset)
+        written = await self._producer.send_and_wait(
+            TOPIC, value, key=orjson.dumps(key), partition=0
+        )
+        await self._wait_for(written.offset)
 
     async def _wait_for(self, offset: int) -> None:
         async with asyncio.timeout(_SEEN_S), self._moved:
@@ -184,13 +186,13 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
-                        # Not the last record's offset: compaction may have taken what stood behind it.
+                        # Not the last record's offset: compaction may have removed the records after it.
                         self._position = consumer.positions().get(_PARTITION, 0) - 1
                         async with self._moved:
                             self._moved.notify_all()
             except OdradekError as error:
-                _log.warning("The registry of consumer instances cannot be read", reason=str(error))
-                self._position = -1  # all is read again
+                _log.warning("Failed to read the registry of consumer instances", reason=str(error))
+                self._position = -1  # everything is read again
                 await asyncio.sleep(_READ_AGAIN_S)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
@@ -200,16 +202,16 @@ class InstanceRegistry:
                 self._known.pop((group, name), None)
                 return
             body: dict[str, Any] = orjson.loads(value)
-            told = Registration(
+            registration = Registration(
                 spec=InstanceSpec.from_json(body["spec"]),
                 owner=str(body["owner"]),
                 number=int(body["number"]),
                 heard_at_s=self._clock_s(),
             )
         except (ValueError, TypeError, KeyError) as error:
-            _log.warning("A record of the registry is damaged", reason=repr(error))
+            _log.warning("Ignored a damaged record of the registry", reason=repr(error))
             return
         present = self._known.get((group, name))
-        is_newer = present is None or told.number > present.number
-        if is_newer or (present is not None and told.owner == present.owner):
-            self._known[(group, name)] = told
+        is_newer = present is None or registration.number > present.number
+        if is_newer or (present is not None and registration.owner == present.owner):
+            self._known[(group, name)] = registration

@@ -1,9 +1,9 @@
-"""Which media types a request may have and get: the contract of v2.
+"""Media types of requests and responses: the contract of v2.
 
 The Content-Type of a produce request names its embedded format (`application/vnd.kafka.json.v2+json`);
-`application/json` and `*/*` are taken where the format has a default. Wrong Content-Type: 415. Nothing acceptable in
-Accept: 406. Where neither the request nor the response carries records, an embedded format means nothing, but many
-clients send the same headers with every request: there any format and both versions are taken (`NO_RECORDS`).
+`application/json` and `*/*` are accepted where the format has a default. Wrong Content-Type: 415. Nothing acceptable in
+Accept: 406. Where neither the request nor the response carries records, an embedded format has no meaning, but many
+clients send the same headers with every request: there any format and both versions are accepted (`NO_RECORDS`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JSON_V2: Final = "application/vnd.kafka.json.v2+json"
 PLAIN: Final = "application/json"
 LEGACY: Final = "application/vnd.kafka+json"
 V2_BODIES: Final = (V2, PLAIN, LEGACY)
-"""Of bodies without embedded records, as openapi.json lists them."""
+"""Media types of bodies without records, as openapi.json lists them."""
 NO_RECORDS: Final = (
     *V2_BODIES,
     "application/vnd.kafka.v1+json",
@@ -32,7 +32,7 @@ NO_RECORDS: Final = (
         for version in ("v1", "v2")
     ),
 )
-"""All that means plain JSON where no records are carried."""
+"""All media types that mean plain JSON where no records are carried."""
 _QUALITY: Final = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 OFFERED_V2: Final = (V2, PLAIN)
 EMBEDDED: Final = {BINARY_V2: "binary", JSON_V2: "json", PLAIN: "binary", LEGACY: "binary"}
@@ -54,10 +54,10 @@ class _Range:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str:
-    """The best of `offered`, the server's favourite first, for an Accept header.
+    """Return the best of `offered` for an Accept header; the server prefers the first.
 
     Raises:
-        RestError: 406, none of them will do.
+        RestError: 406, none is acceptable.
     """
     if not accept:
         return offered[0]
@@ -76,7 +76,7 @@ def accepted(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def accepted_without_records(accept: str | None) -> str:
-    """The media type of a response that carries no records; `V2` if the client names an embedded format only.
+    """Return the media type of a response without records; `V2` if the client only accepts an embedded format.
 
     Raises:
         RestError: 406, the header allows none of `NO_RECORDS`.
@@ -93,24 +93,24 @@ def accepted_without_records(accept: str | None) -> str:
 def headers_for_older_gateways(
     headers: Mapping[str, str], *, carries_records: bool
 ) -> dict[str, str]:
-    """The headers of a request that is passed on: the gateway that gets it may know fewer names of plain JSON.
+    """Return the headers of a request that is passed on to a gateway that may know fewer names of plain JSON.
 
-    `carries_records` is whether the response does: then Accept names a format, and stays.
+    `carries_records` says whether the response does: then Accept names a format, and stays.
     """
     passed_on = dict(headers)
     if base_type(headers.get("content-type")) in NO_RECORDS:
         passed_on["content-type"] = V2
     if not carries_records and "accept" in headers:
-        with contextlib.suppress(RestError):  # the other gateway refuses it, if it matters there
+        with contextlib.suppress(RestError):  # the other gateway refuses it where it matters
             passed_on["accept"] = accepted_without_records(headers["accept"])
     return passed_on
 
 
 def embedded_format(content_type: str | None) -> str:
-    """`binary` or `json`, of a produce request's Content-Type.
+    """Return the format that a produce request's Content-Type names: `binary` or `json`.
 
     Raises:
-        RestError: 415, or a format that this gateway does not speak yet.
+        RestError: 415, also for a format that this gateway does not support.
     """
     name = base_type(content_type)
     if name not in EMBEDDED:
@@ -123,7 +123,7 @@ def embedded_format(content_type: str | None) -> str:
 
 
 def base_type(content_type: str | None) -> str:
-    """Without parameters, in lower case."""
+    """Return the media type without parameters, in lower case."""
     return (content_type or "").partition(";")[0].strip().lower()
 
 

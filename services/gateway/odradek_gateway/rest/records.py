@@ -69,7 +69,7 @@ class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Schemas(msgspec.Struct):
-    """What a produce request may name besides its records; for the formats with schemas."""
+    """Schemas that a produce request may name; for formats that have them."""
 
     key_schema: str | None = None
     key_schema_id: int | None = None
@@ -78,69 +78,69 @@ class _Schemas(msgspec.Struct):
 
 
 class BinaryRecords(_Schemas, kw_only=True):
-    """A produce request."""
+    """A produce request of format binary."""
 
     records: Annotated[list[BinaryRecord], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
 class JsonRecords(_Schemas, kw_only=True):
-    """A produce request."""
+    """A produce request of format json."""
 
     records: Annotated[list[JsonRecord], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
 class EmbeddedFormat(Protocol):
-    """Both ways of one format."""
+    """Conversions of one format, from JSON to the log and back."""
 
     @property
     def body(self) -> JsonBody[Any]:
-        """A produce request of v2."""
+        """The body of a produce request of v2."""
 
     def outgoing(self, request: Any) -> list[OutgoingRecord]:
-        """Its records as bytes; RestError 422."""
+        """Return the records of a request as bytes. Raises RestError 422."""
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """One JSON value as it is written to the log; RestError 422 when it is not of the format."""
+        """Convert one JSON value to bytes for the log. Raises RestError 422 if it is not of the format."""
 
     def from_bytes(self, data: bytes | None) -> Any:
-        """What msgspec puts into JSON; RestError 42203 when the bytes are not of the format."""
+        """Convert bytes to a value that msgspec encodes. Raises RestError 42203 if they are not of the format."""
 
 
 class BinaryFormat:
-    """Base64."""
+    """Keys and values as base64 strings."""
 
     def __init__(self) -> None:
         self.body = JsonBody(BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True)
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
     def outgoing(self, request: BinaryRecords) -> list[OutgoingRecord]:
-        """See EmbeddedFormat."""
+        """Return the records with keys and values decoded from base64."""
         return [
             OutgoingRecord(r.key, r.value, r.partition, headers_of(r.headers), r.timestamp)
             for r in request.records
         ]
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """See EmbeddedFormat."""
+        """Decode a base64 string."""
         try:
             return self._decoder.decode(data)
         except msgspec.DecodeError as error:
             raise RestError(422, BAD_PAYLOAD, f"{where} is not base64: {error}") from None
 
     def from_bytes(self, data: bytes | None) -> str | None:
-        """See EmbeddedFormat."""
+        """Encode bytes as base64."""
         return None if data is None else base64.b64encode(data).decode()
 
 
 class JsonFormat:
-    """Any JSON value."""
+    """Keys and values as JSON, kept byte for byte."""
 
     def __init__(self) -> None:
         self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True)
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, request: JsonRecords) -> list[OutgoingRecord]:
-        """See EmbeddedFormat."""
+        """Return the records with keys and values as they were written."""
         return [
             OutgoingRecord(
                 _kept(r.key), _kept(r.value), r.partition, headers_of(r.headers), r.timestamp
@@ -149,11 +149,11 @@ class JsonFormat:
         ]
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """See EmbeddedFormat."""
+        """Return the JSON as it was written; null is no bytes."""
         return _kept(data)
 
     def from_bytes(self, data: bytes | None) -> msgspec.Raw | None:
-        """See EmbeddedFormat."""
+        """Return the bytes as JSON."""
         if data is None:
             return None
         try:
@@ -164,8 +164,8 @@ class JsonFormat:
 
 
 def headers_of(headers: list[Header] | None) -> Headers | None:
-    """As the producer takes them."""
-    return None if headers is None else [(one.name, one.value) for one in headers]
+    """Return headers in the producer's form."""
+    return None if headers is None else [(header.name, header.value) for header in headers]
 
 
 def _kept(data: msgspec.Raw) -> bytes | None:
@@ -191,7 +191,7 @@ class OutgoingRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """Why one record is not in the log: Confluent's code, and words."""
+    """The reason why one record was not written, with Confluent's code."""
 
     error_code: int
     message: str
@@ -199,7 +199,7 @@ class RecordFailure:
 
 
 async def require_partition(producer: Producer, topic: str, partition: int | None) -> int:
-    """How many partitions the topic has; 404 for a topic or partition that is not there."""
+    """Return the topic's number of partitions. Raises 404 for an unknown topic or partition."""
     count = await producer.partitions_for(topic)
     if partition is not None and not 0 <= partition < count:
         raise RestError(
@@ -213,15 +213,15 @@ async def require_partition(producer: Producer, topic: str, partition: int | Non
 async def send_all(
     producer: Producer, topic: str, records: Sequence[OutgoingRecord], partition_count: int
 ) -> list[RecordMetadata | RecordFailure]:
-    """Send and wait for every acknowledgement; one outcome a record, in order."""
-    futures = [await hand_over(producer, topic, one, partition_count) for one in records]
+    """Send all records and wait for their acknowledgements. Returns an outcome for each, in order."""
+    futures = [await hand_over(producer, topic, record, partition_count) for record in records]
     return [f if isinstance(f, RecordFailure) else await outcome(f) for f in futures]
 
 
 async def hand_over(
     producer: Producer, topic: str, record: OutgoingRecord, partition_count: int
 ) -> DeliveryFuture | RecordFailure:
-    """Give one record to the producer; waits for buffer space only."""
+    """Give one record to the producer. Waits for buffer space only, not for the acknowledgement."""
     if record.partition is not None and not 0 <= record.partition < partition_count:
         words = f"topic {topic} has partitions 0 to {partition_count - 1}, not {record.partition}"
         return RecordFailure(PARTITION_NOT_FOUND, words, 404)
@@ -239,7 +239,7 @@ async def hand_over(
 
 
 async def outcome(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
-    """Wait for one acknowledgement."""
+    """Wait for one record's acknowledgement."""
     try:
         return await future
     except errors.OdradekError as error:
@@ -247,10 +247,10 @@ async def outcome(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
 
 
 def failure_of(error: errors.OdradekError) -> RecordFailure:
-    """Confluent's code for a record that failed: retriable or not, authorization by its own."""
-    answer = rest_error_of(error)
-    if answer.status in (401, 403, 404, 413):
-        return RecordFailure(answer.error_code, answer.message, answer.status)
-    is_retriable = error.retriable or answer.error_code == KAFKA_RETRIABLE_ERROR
+    """Return the failure of a record with Confluent's code for retriable, fatal and authorization errors."""
+    response = rest_error_of(error)
+    if response.status in (401, 403, 404, 413):
+        return RecordFailure(response.error_code, response.message, response.status)
+    is_retriable = error.retriable or response.error_code == KAFKA_RETRIABLE_ERROR
     code = KAFKA_RETRIABLE_ERROR if is_retriable else KAFKA_ERROR
-    return RecordFailure(code, answer.message, answer.status)
+    return RecordFailure(code, response.message, response.status)

@@ -34,13 +34,13 @@ from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
 RATE_MIN_BYTES_S: Final = 4 << 10
-"""The least average rate of a body, once it has taken longer than the idle time-out: a byte now and then is none."""
+"""Lowest average rate of a body that takes longer than the idle timeout, against clients that trickle bytes."""
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
 
 class JsonBody(Generic[T]):
-    """What a route takes: `await BODY.read(request)`, and `openapi_extra=BODY.openapi`."""
+    """The body of a route: `await BODY.read(request)`, and `openapi_extra=BODY.openapi`."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class JsonBody(Generic[T]):
         empty: T | None = None,
         is_v2: bool = False,
     ) -> None:
-        """`empty` stands for a body of no bytes, which is refused otherwise.
+        """`empty` is the value of an empty body, which is refused otherwise.
 
-        `also_taken` are media types that openapi.json and errors do not list.
+        `also_taken` are accepted media types that openapi.json and errors do not list.
         """
         self._decoder = msgspec.json.Decoder(kind)
         self._media_types = media_types
@@ -69,7 +69,7 @@ class JsonBody(Generic[T]):
         }
 
     async def read(self, request: Request) -> T:
-        """The body of this request.
+        """Read, check and decode the request's body.
 
         Raises:
             RestError: 400, 413, 415, 422.
@@ -78,19 +78,19 @@ class JsonBody(Generic[T]):
         return self.decode(await read_body(request))
 
     def check_type(self, request: Request) -> None:
-        """Raise RestError 415 unless the body is of a type that the route takes; an empty one has none.
+        """Raise RestError 415 unless the route accepts the body's media type; an empty body needs none.
 
-        A body without a type is refused too: it is what a web page can send from a browser unasked.
+        A body without a type is refused too: a web page can make a browser send one without a preflight.
         """
         name = base_type(request.headers.get("content-type"))
         allowed = ", ".join(sorted(self._media_types))
         if not name and _has_body(request):
-            raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: name it, use {allowed}")
+            raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: none; use {allowed}")
         if name and name not in self._taken:
             raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {allowed}")
 
     def decode(self, body: bytes) -> T:
-        """Of bytes that are here already; RestError 400, 422."""
+        """Decode a body that was read already. Raises RestError 400, 422."""
         if not body or body.isspace():
             if self._empty is None:
                 status = self._missing_status
@@ -105,9 +105,9 @@ def _has_body(request: Request) -> bool:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = BAD_PAYLOAD) -> T:
-    """JSON of the decoder's type; RestError 400 for what is no JSON, 422 (`wrong_code`) for what is of another type."""
+    """Decode JSON of the decoder's type. Raises 400 unless it is JSON, 422 (`wrong_code`) for another type."""
     try:
-        body.decode()  # what is kept as it came (msgspec.Raw) is not looked at for this
+        body.decode()  # msgspec does not check UTF-8 in values that it keeps raw (msgspec.Raw)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise RestError(422, wrong_code, str(error)) from None
@@ -116,7 +116,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = 
 
 
 def cluster_of(request: Request) -> ClusterAccess:
-    """The access to the cluster as the caller, or as the gateway where nobody is asked."""
+    """Return the access to the cluster as the caller, or without authentication as the gateway."""
     cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster
@@ -125,10 +125,10 @@ def cluster_of(request: Request) -> ClusterAccess:
 async def chunks_of(
     request: Request, idle_ms_max: int, wait: Callable[[float], Wait] = asyncio.timeout
 ) -> AsyncIterator[bytes]:
-    """The body as it comes; `wait` bounds, in s, how long the next piece is waited for.
+    """Yield the body as it arrives; `wait(s)` bounds the wait for each next piece.
 
     Raises:
-        RestError: 408, nothing came for so long; who sends half a body keeps no request open for ever.
+        RestError: 408, nothing arrived for so long: half a body must not keep a request open for ever.
     """
     stream = aiter(request.stream())
     while True:
@@ -136,7 +136,7 @@ async def chunks_of(
             async with wait(idle_ms_max / 1000):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            words = f"nothing of the body came for {idle_ms_max} ms"
+            words = f"nothing of the body arrived for {idle_ms_max} ms"
             raise RestError(408, 408, words, ends_connection=True) from None
         if chunk is None:
             return
@@ -144,17 +144,17 @@ async def chunks_of(
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body.
+    """Read the whole body.
 
     Raises:
-        RestError: 413 as soon as it is too large, whatever its length field says; 429 if the caller's bodies, or
-            all of them, are; 408 if it comes too slowly.
+        RestError: 413 as soon as it is too large, whatever its length header says; 429 if the caller's bodies, or
+            all of them, are together; 408 if it arrives too slowly.
     """
     shares: RequestShares = request.app.state.shares
     settings = cluster_of(request).settings
     limit = settings.body_bytes_max
-    told = request.headers.get("content-length")
-    if told is not None and told.isdigit() and int(told) > limit:
+    length = request.headers.get("content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
         raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
@@ -165,7 +165,7 @@ async def read_body(request: Request) -> bytes:
             raise _too_large(limit)
         waited_s = time.monotonic() - began_s
         if waited_s > idle_s and size < RATE_MIN_BYTES_S * waited_s:
-            words = f"the body came too slowly: {size} bytes in {waited_s:.0f} s"
+            words = f"the body arrived too slowly: {size} bytes in {waited_s:.0f} s"
             raise RestError(408, 408, words, ends_connection=True)
         if (refusal := shares.take_body(request.scope, len(chunk))) is not None:
             words = f"{refusal} (request.bodies.bytes.max)"
@@ -180,7 +180,7 @@ def _too_large(limit: int) -> RestError:
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """msgspec's schema with what `$defs` has put where it is referred to: openapi.json keeps its own."""
+    """Return msgspec's schema with references to `$defs` resolved, since openapi.json has definitions of its own."""
     definitions = schema.pop("$defs", {})
 
     def resolved(node: Any) -> Any:
@@ -198,10 +198,10 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def while_connected(request: Request) -> AsyncIterator[None]:
-    """What is within is cancelled as soon as the client closes its connection; its body must have been read.
+    """Cancel the body of the `async with` when the client disconnects; the request's body must have been read.
 
     Raises:
-        ClientDisconnect: it did.
+        ClientDisconnect: the client disconnected.
     """
     loop = asyncio.get_running_loop()
 
@@ -212,7 +212,7 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
 
     try:
         async with asyncio.timeout(None) as within:
-            watching = asyncio.create_task(watch(), name="is the client there")
+            watching = asyncio.create_task(watch(), name="watch for a disconnect")
             try:
                 yield
             finally:
@@ -234,7 +234,7 @@ def _allowed_topic_name(name: str) -> str:
 
 def _whole_number(text: str) -> int:
     if not _whole.fullmatch(text) or abs(int(text)) > INT32_MAX:
-        raise RestError(404, 404, f"there is no partition {text!r}: partitions have numbers")
+        raise RestError(404, 404, f"there is no partition {text!r}: partitions are numbers")
     return int(text)
 
 

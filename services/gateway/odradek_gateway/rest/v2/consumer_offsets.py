@@ -1,4 +1,4 @@
-"""v2: what an instance committed, and where it goes on."""
+"""v2: the offsets that an instance commits and seeks to."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.requests import INT64_MAX, GroupName, InstanceName, JsonBody
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, PARTITIONS, NamedPartition, at_owner
 from odradek_gateway.rest.v2.shapes import CommittedOffsets
-from odradek_gateway.rest.v2.topics import answer
+from odradek_gateway.rest.v2.topics import json_response
 
 router = APIRouter(tags=["v2 consumers"])
 
 
 class NamedOffset(NamedPartition):
-    """A record's place."""
+    """The partition and offset of a record."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, lt=INT64_MAX)]
     metadata: str | None = None
@@ -39,13 +39,13 @@ class NamedTime(NamedPartition):
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets of the last records that were processed; null commits all that was handed out."""
+    """Offsets of the last records that were processed; null commits all records that were read."""
 
     offsets: Annotated[list[NamedOffset], msgspec.Meta(min_length=1)] | None = None
 
 
 class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """To offsets, to times, or both."""
+    """Offsets, times, or both, to seek to."""
 
     offsets: list[NamedOffset] = []
     timestamps: list[NamedTime] = []
@@ -66,12 +66,15 @@ async def commit(
     request: Request,
     is_async: Annotated[str, Query(alias="async")] = "false",
 ) -> Response:
-    """Those in the body, or all that was handed out when it is empty. `async` is taken, and answered when done."""
+    """Commit the offsets in the body, or with an empty body all records that were read. `async` waits too."""
     _COMMIT.check_type(request)
 
-    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
-        told = _COMMIT.decode(body).offsets
-        await found.commit(None if told is None else {one.name: one.offset + 1 for one in told})
+    async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
+        offsets = _COMMIT.decode(body).offsets
+        # A request names the last processed record, Kafka the one after it.
+        await instance.commit(
+            None if offsets is None else {at.name: at.offset + 1 for at in offsets}
+        )
         return Response(status_code=200)
 
     return await at_owner(group, instance, request, work)
@@ -84,39 +87,39 @@ async def commit(
     openapi_extra=PARTITIONS.openapi,
 )
 async def committed(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Where the group goes on in the partitions in the body (a GET with a body, as the API has it).
+    """Return committed offsets of the partitions in the body (a GET with a body, as the API has it).
 
-    A commit names the last record that was processed, this the one after it: so has Kafka's REST proxy.
+    A commit names the last processed record, this response the one after it, as Kafka's REST proxy does.
     """
     PARTITIONS.check_type(request)
 
-    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+    async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         if not body:
             raise RestError(404, PARTITION_NOT_FOUND, "name the partitions in the body")
-        names = list(dict.fromkeys(one.name for one in PARTITIONS.decode(body).partitions))
-        offsets = await found.client.admin.group_offsets(found.spec.group, names)
-        told = [
+        names = list(dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions))
+        offsets = await instance.client.admin.group_offsets(instance.spec.group, names)
+        listed = [
             {"topic": n.topic, "partition": n.partition, "offset": offsets[n], "metadata": ""}
             for n in names
             if n in offsets
         ]
-        return answer({"offsets": told}, request)
+        return json_response({"offsets": listed}, request)
 
     return await at_owner(group, instance, request, work)
 
 
 @router.post(f"{BASE}/positions", status_code=204, responses=ERRORS, openapi_extra=_SEEK.openapi)
 async def seek(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """To offsets, or to the first records at or after given times."""
+    """Seek to offsets, or to the first records at or after given times."""
     _SEEK.check_type(request)
 
-    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
+    async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         wanted = _SEEK.decode(body)
-        times = {one.name: _ms_of(one.timestamp) for one in wanted.timestamps}
-        offsets = {one.name: one.offset for one in wanted.offsets}
+        times = {at.name: _ms_of(at.timestamp) for at in wanted.timestamps}
+        offsets = {at.name: at.offset for at in wanted.offsets}
         if not times and not offsets:
             raise RestError(422, 422, "give offsets or timestamps, at least one")
-        consumer = await found.consumer()
+        consumer = await instance.consumer()
         _require_assigned(consumer, [*times, *offsets])
         for name, offset in offsets.items():
             consumer.seek(name, offset)
@@ -134,7 +137,7 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
     openapi_extra=PARTITIONS.openapi,
 )
 async def seek_to_beginning(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Of the partitions in the body."""
+    """Seek to the beginning of the partitions in the body."""
     return await _seek_all(group, instance, request, lambda c, names: c.seek_to_beginning(*names))
 
 
@@ -142,7 +145,7 @@ async def seek_to_beginning(group: GroupName, instance: InstanceName, request: R
     f"{BASE}/positions/end", status_code=204, responses=ERRORS, openapi_extra=PARTITIONS.openapi
 )
 async def seek_to_end(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Of the partitions in the body."""
+    """Seek to the end of the partitions in the body."""
     return await _seek_all(group, instance, request, lambda c, names: c.seek_to_end(*names))
 
 
@@ -154,9 +157,9 @@ async def _seek_all(
 ) -> Response:
     PARTITIONS.check_type(request)
 
-    async def work(_instances: Instances, found: Instance, body: bytes) -> Response:
-        names = [one.name for one in PARTITIONS.decode(body).partitions]
-        consumer = await found.consumer()
+    async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
+        names = [named.name for named in PARTITIONS.decode(body).partitions]
+        consumer = await instance.consumer()
         _require_assigned(consumer, names)
         move(consumer, names)
         return Response(status_code=204)
@@ -165,7 +168,7 @@ async def _seek_all(
 
 
 def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
-    """All of them, before any is moved."""
+    """Raise RestError 40903 unless all are assigned, before any is moved."""
     assigned = set(consumer.assignment())
     for name in names:
         if name not in assigned:

@@ -1,4 +1,4 @@
-"""v2: what an instance reads."""
+"""v2: the records that an instance reads."""
 
 from __future__ import annotations
 
@@ -40,52 +40,51 @@ async def read_records(
     timeout: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     max_bytes: Annotated[int, Query(ge=1, le=2**31 - 1)] = _BYTES_MAX,
 ) -> Response:
-    """What is there, or comes within `timeout` ms (the instance's, unless given).
+    """Return records, those that exist or arrive within `timeout` ms (default: the instance's).
 
-    The Accept header must allow the instance's format. A record that is not of the format is 42203 as soon as
-    it is the first one: it is read again until someone seeks beyond it, since nothing is skipped silently.
+    The Accept header must allow the instance's format. A record of another format is an error 42203 as soon as
+    it is the first one: it is read again until a client seeks beyond it, since nothing is skipped silently.
     """
 
-    async def work(_instances: Instances, found: Instance, _body: bytes) -> Response:
-        media_type = _media_type(found, request)
-        consumer = await found.read_begins()
-        wait_ms = found.spec.request_timeout_ms if timeout is None else timeout
+    async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
+        media_type = _media_type(instance, request)
+        consumer = await instance.read_begins()
+        wait_ms = instance.spec.request_timeout_ms if timeout is None else timeout
         wait_ms = min(wait_ms, cluster_of(request).settings.consumer_request_timeout_ms_max)
-        records = await _read(found, consumer, request, wait_ms, max_bytes)
-        told, rest = _formatted(records, FORMATS[found.spec.format], max_bytes)
+        records = await _read(instance, consumer, request, wait_ms, max_bytes)
+        formatted, rest = _formatted(records, FORMATS[instance.spec.format], max_bytes)
         _read_again(consumer, rest)
-        if not told and rest:
-            raise _not_of_the_format(rest[0], found.spec.format)
-        body = _encode(told)
-        if await request.is_disconnected():  # nobody gets them: they are read again
+        if not formatted and rest:
+            raise _not_of_the_format(rest[0], instance.spec.format)
+        body = _encode(formatted)
+        if await request.is_disconnected():  # the client does not get them, so they are read again
             _read_again(consumer, records)
         return Response(body, media_type=media_type)
 
     return await at_owner(group, instance, request, work, at_stop=_NO_RECORDS)
 
 
-def _media_type(found: Instance, request: Request) -> str:
-    own_type = _FORMAT_TYPES[found.spec.format]
+def _media_type(instance: Instance, request: Request) -> str:
+    own_type = _FORMAT_TYPES[instance.spec.format]
     try:
         return accepted(request.headers.get("accept"), (own_type, V2))
     except RestError:
-        accepted(
-            request.headers.get("accept"), NO_RECORDS
-        )  # 406 if it is no type of this API at all
-        words = f"the instance's format is {found.spec.format}: accept {own_type}"
+        # A type that this API does not have at all is 406 without a code of its own.
+        accepted(request.headers.get("accept"), NO_RECORDS)
+        words = f"the instance's format is {instance.spec.format}: accept {own_type}"
         raise RestError(406, FORMAT_MISMATCH, words) from None
 
 
 async def _read(
-    found: Instance, consumer: Consumer, request: Request, wait_ms: int, max_bytes: int
+    instance: Instance, consumer: Consumer, request: Request, wait_ms: int, max_bytes: int
 ) -> list[ConsumerRecord]:
-    """At least `fetch.min.bytes` of records, or what came until the time was up or the gateway stops.
+    """Read at least `fetch.min.bytes` of records, or those that arrived until the time is up or the gateway stops.
 
-    The consumer hands them out at once: what it handed out before counts as processed when it is asked again, and
-    might be committed before the client has it.
+    They are taken from the consumer in one call: records of an earlier call count as processed at the next one, and
+    might be committed before the client has them.
     """
     records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
-    min_bytes = max(1, min(found.spec.fetch_min_bytes, max_bytes))
+    min_bytes = max(1, min(instance.spec.fetch_min_bytes, max_bytes))
     if min_bytes == 1 and (records := await consumer.getmany(0, records_max)):
         return records
     try:
@@ -98,19 +97,19 @@ async def _read(
 def _formatted(
     records: Sequence[ConsumerRecord], form: EmbeddedFormat, max_bytes: int
 ) -> tuple[list[dict[str, Any]], Sequence[ConsumerRecord]]:
-    """As many as fit and are of the format, at least one if it is; and the rest."""
-    told: list[dict[str, Any]] = []
+    """Return the records that fit and are of the format, at least one if it is; and the rest."""
+    formatted: list[dict[str, Any]] = []
     binary = FORMATS["binary"]
     size = 0
     for index, record in enumerate(records):
         size += _size(record)
-        if told and size > max_bytes:
-            return told, records[index:]
+        if formatted and size > max_bytes:
+            return formatted, records[index:]
         try:
             key, value = form.from_bytes(record.key), form.from_bytes(record.value)
         except RestError:
-            return told, records[index:]
-        told.append(
+            return formatted, records[index:]
+        formatted.append(
             {
                 "topic": record.topic,
                 "key": key,
@@ -124,7 +123,7 @@ def _formatted(
                 ],
             }
         )
-    return told, ()
+    return formatted, ()
 
 
 def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
@@ -133,7 +132,7 @@ def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
     for record in records:
         firsts.setdefault((str(record.topic), record.partition), record.offset)
     for name, offset in firsts.items():
-        if name in assigned:  # else it went to another member meanwhile, which reads it
+        if name in assigned:  # otherwise another member owns it now, and reads them
             consumer.seek(name, offset)
 
 
@@ -144,7 +143,7 @@ def _not_of_the_format(record: ConsumerRecord, form: str) -> RestError:
     except RestError as error:
         where = f"{record.topic}-{record.partition} at offset {record.offset}"
         words = (
-            f"{where}: {error.message}; seek to offset {record.offset + 1} (positions) to go on behind it,"
+            f"{where}: {error.message}; seek to offset {record.offset + 1} (positions) to continue after it,"
             " or read with an instance of format binary"
         )
         return RestError(error.status, error.error_code, words)

@@ -26,7 +26,7 @@ from odradek_gateway.rest.requests import (
     while_connected,
 )
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
-from odradek_gateway.rest.v2.topics import answer
+from odradek_gateway.rest.v2.topics import json_response
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN
 
 BASE = "/consumers/{group}/instances/{instance}"
@@ -36,18 +36,18 @@ Work = Callable[[Instances, Instance, bytes], Awaitable[Response]]
 
 
 def instances_of(request: Request) -> Instances:
-    """The process's instances."""
-    found = request.app.state.instances
-    assert isinstance(found, Instances), "the application has no instances"
-    return found
+    """Return the consumer instances of this process."""
+    instances = request.app.state.instances
+    assert isinstance(instances, Instances), "the application has no instances"
+    return instances
 
 
 async def at_owner(
     group: str, name: str, request: Request, work: Work, *, at_stop: Elsewhere | None = None
 ) -> Response:
-    """Do `work` with the instance and the request's body if it is served here; else pass the request on.
+    """Call `work` with the instance and the request's body if it is served here; else pass the request on.
 
-    `at_stop` is for long polls: what one that was passed on is answered when this gateway stops.
+    `at_stop` is for long polls: the response to one that was passed on, if this gateway stops.
     """
     body = await read_body(request)
     instances = instances_of(request)
@@ -62,15 +62,16 @@ async def at_owner(
         at_stop,
     )
     for _ in range(_FINDS_MAX):
-        found = await instances.find(group, name, passed)
-        if isinstance(found, Elsewhere):
-            return Response(found.body, found.status, media_type=found.media_type)
-        async with found.turn():
-            if not found.is_ended:  # while this request waited for its turn
+        instance = await instances.find(group, name, passed)
+        if isinstance(instance, Elsewhere):
+            return Response(instance.body, instance.status, media_type=instance.media_type)
+        async with instance.turn():
+            # It may have ended while this request waited for its turn.
+            if not instance.is_ended:
                 try:
-                    return await work(instances, found, body)
+                    return await work(instances, instance, body)
                 finally:
-                    found.used()  # a poll may last longer than an instance may be idle
+                    instance.used()  # a poll may last longer than an instance may be idle
     raise in_motion()
 
 
@@ -79,26 +80,26 @@ _Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
 
 class SubscribeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Either of both."""
+    """Topics by name, or a pattern: one of both."""
 
     topics: list[_Topic] | None = None
     topic_pattern: Annotated[str, msgspec.Meta(min_length=1)] | None = None
 
 
 class NamedPartition(msgspec.Struct):
-    """A partition."""
+    """A partition that a request names."""
 
     topic: _Topic
     partition: Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 
     @property
     def name(self) -> TopicPartition:
-        """As the SDK has it."""
+        """The partition as the SDK names it."""
         return TopicPartition(self.topic, self.partition)
 
 
 class NamedPartitions(msgspec.Struct, forbid_unknown_fields=True):
-    """At least one."""
+    """The partitions that a request names, at least one."""
 
     partitions: Annotated[list[NamedPartition], msgspec.Meta(min_length=1)]
 
@@ -120,20 +121,20 @@ PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES, also_taken=NO_RECO
     openapi_extra=_INSTANCE.openapi,
 )
 async def create_instance(group: GroupName, request: Request) -> Response:
-    """Make an instance; `base_uri` is where it is asked."""
+    """Create an instance; further requests go to its `base_uri`."""
     body = await _INSTANCE.read(request)
     spec = await instances_of(request).create(spec_of_request(group, body))
     base = str(request.base_url).rstrip("/")
     path = f"consumers/{quote(group, safe='')}/instances/{quote(spec.name, safe='')}"
-    return answer({"instance_id": spec.name, "base_uri": f"{base}/{path}"}, request)
+    return json_response({"instance_id": spec.name, "base_uri": f"{base}/{path}"}, request)
 
 
 @router.delete(BASE, status_code=204, responses=ERRORS)
 async def delete_instance(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Leave the group and forget the instance."""
+    """Leave the group and delete the instance."""
 
-    async def work(instances: Instances, found: Instance, _body: bytes) -> Response:
-        await instances.remove(found)
+    async def work(instances: Instances, instance: Instance, _body: bytes) -> Response:
+        await instances.remove(instance)
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)
@@ -146,19 +147,21 @@ async def delete_instance(group: GroupName, instance: InstanceName, request: Req
     openapi_extra=_SUBSCRIPTION.openapi,
 )
 async def subscribe(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """To topics by name, or by a pattern (RE2 syntax)."""
+    """Subscribe to topics by name, or by a pattern (RE2 syntax)."""
     _SUBSCRIPTION.check_type(request)
 
-    async def work(instances: Instances, found: Instance, body: bytes) -> Response:
+    async def work(instances: Instances, instance: Instance, body: bytes) -> Response:
         wanted = _SUBSCRIPTION.decode(body)
         if bool(wanted.topics) == (wanted.topic_pattern is not None):
             words = "give either topics, at least one, or topic_pattern"
             raise RestError(409, ILLEGAL_STATE, words)
         if wanted.topic_pattern is not None:
             _require_pattern(wanted.topic_pattern)
-        spec = replace(found.spec, topics=tuple(wanted.topics or ()), pattern=wanted.topic_pattern)
-        await instances.use(found, spec)
-        await found.consumer()  # join now: the first records request then finds records
+        spec = replace(
+            instance.spec, topics=tuple(wanted.topics or ()), pattern=wanted.topic_pattern
+        )
+        await instances.use(instance, spec)
+        await instance.consumer()  # join now, so that the first request for records gets some
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)
@@ -166,23 +169,23 @@ async def subscribe(group: GroupName, instance: InstanceName, request: Request) 
 
 @router.get(f"{BASE}/subscription", response_model=Subscription, responses=ERRORS)
 async def get_subscription(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Topics by name, and the pattern."""
+    """Return the subscribed topics, and the pattern."""
 
-    async def work(_instances: Instances, found: Instance, _body: bytes) -> Response:
-        told: dict[str, Any] = {"topics": list(found.spec.topics)}
-        if found.spec.pattern is not None:
-            told["topic_pattern"] = found.spec.pattern
-        return answer(told, request)
+    async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
+        subscription: dict[str, Any] = {"topics": list(instance.spec.topics)}
+        if instance.spec.pattern is not None:
+            subscription["topic_pattern"] = instance.spec.pattern
+        return json_response(subscription, request)
 
     return await at_owner(group, instance, request, work)
 
 
 @router.delete(f"{BASE}/subscription", status_code=204, responses=ERRORS)
 async def unsubscribe(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """From all."""
+    """Unsubscribe from all topics."""
 
-    async def work(instances: Instances, found: Instance, _body: bytes) -> Response:
-        await instances.use(found, replace(found.spec, topics=(), pattern=None))
+    async def work(instances: Instances, instance: Instance, _body: bytes) -> Response:
+        await instances.use(instance, replace(instance.spec, topics=(), pattern=None))
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)
@@ -192,13 +195,13 @@ async def unsubscribe(group: GroupName, instance: InstanceName, request: Request
     f"{BASE}/assignments", status_code=204, responses=ERRORS, openapi_extra=PARTITIONS.openapi
 )
 async def assign(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Exactly these partitions, without the group's help."""
+    """Assign exactly these partitions, without the group."""
     PARTITIONS.check_type(request)
 
-    async def work(instances: Instances, found: Instance, body: bytes) -> Response:
-        names = dict.fromkeys(one.name for one in PARTITIONS.decode(body).partitions)
-        spec = replace(found.spec, partitions=tuple((n.topic, n.partition) for n in names))
-        await instances.use(found, spec)
+    async def work(instances: Instances, instance: Instance, body: bytes) -> Response:
+        names = dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions)
+        spec = replace(instance.spec, partitions=tuple((n.topic, n.partition) for n in names))
+        await instances.use(instance, spec)
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)
@@ -206,12 +209,12 @@ async def assign(group: GroupName, instance: InstanceName, request: Request) -> 
 
 @router.get(f"{BASE}/assignments", response_model=Assignments, responses=ERRORS)
 async def get_assignments(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """What it reads now; nothing before it is subscribed or assigned."""
+    """Return the partitions that the instance reads; none before it is subscribed or assigned."""
 
-    async def work(_instances: Instances, found: Instance, _body: bytes) -> Response:
-        names = (await found.consumer()).assignment() if found.reads_something else []
-        told = [{"topic": n.topic, "partition": n.partition} for n in names]
-        return answer({"partitions": told}, request)
+    async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
+        names = (await instance.consumer()).assignment() if instance.reads_something else []
+        partitions = [{"topic": n.topic, "partition": n.partition} for n in names]
+        return json_response({"partitions": partitions}, request)
 
     return await at_owner(group, instance, request, work)
 

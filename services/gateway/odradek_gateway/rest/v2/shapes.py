@@ -1,4 +1,4 @@
-"""Shapes of v2's answers, for openapi.json and its readers."""
+"""Shapes of v2's responses, for openapi.json and its readers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class TopicV2(BaseModel):
 
 
 class PartitionOffsets(BaseModel):
-    """Where a partition begins and ends."""
+    """A partition's log start offset and log end offset (exclusive)."""
 
     beginning_offset: int
     end_offset: int
 
 
 class BrokerIds(BaseModel):
-    """Brokers."""
+    """The ids of the live brokers."""
 
     brokers: list[int]
 
 
 class RecordResult(BaseModel):
-    """What became of one record."""
+    """The result of one record."""
 
     partition: int | None
     offset: int | None
@@ -54,7 +54,7 @@ class RecordResult(BaseModel):
 
 
 class ProduceResult(BaseModel):
-    """What became of all."""
+    """The results of a produce request, in the order of its records."""
 
     offsets: list[RecordResult]
     key_schema_id: int | None
@@ -62,14 +62,14 @@ class ProduceResult(BaseModel):
 
 
 class InstanceMade(BaseModel):
-    """A consumer instance, and where it is asked."""
+    """A new consumer instance, and the URL for its requests."""
 
     instance_id: str
     base_uri: str
 
 
 class Subscription(BaseModel):
-    """Topics by name; a pattern if it was made with one."""
+    """An instance's topics by name, and its pattern if it has one."""
 
     topics: list[str]
     topic_pattern: str | None = None
@@ -83,7 +83,7 @@ class AssignedPartition(BaseModel):
 
 
 class Assignments(BaseModel):
-    """What an instance reads."""
+    """The partitions that an instance reads."""
 
     partitions: list[AssignedPartition]
 
@@ -108,7 +108,7 @@ class ConsumedRecord(BaseModel):
 
 
 class CommittedOffset(BaseModel):
-    """Where the group goes on: the offset after the last record that was processed."""
+    """A committed offset: the one after the last record that was processed."""
 
     topic: str
     partition: int
@@ -117,6 +117,6 @@ class CommittedOffset(BaseModel):
 
 
 class CommittedOffsets(BaseModel):
-    """Of those partitions that were asked for and have one."""
+    """Committed offsets of the requested partitions that have one."""
 
     offsets: list[CommittedOffset]

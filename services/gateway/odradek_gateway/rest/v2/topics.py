@@ -28,28 +28,28 @@ router = APIRouter(tags=["v2"])
 _ERRORS = errors_of(401, 403, 404, 406, 422, 429, 500, 503)
 
 
-def answer(content: Any, request: Request) -> Response:
-    """JSON under the media type that the client accepts best; RestError 406."""
+def json_response(content: Any, request: Request) -> Response:
+    """Return JSON under the media type that the client prefers. Raises RestError 406."""
     media_type = accepted_without_records(request.headers.get("accept"))
     return Response(orjson.dumps(content), media_type=media_type)
 
 
 @router.get("/", response_model=dict[str, str], responses=errors_of(406, 429))
 async def root(request: Request) -> Response:
-    """Nothing, as Confluent has it: what there is stands in /openapi.json."""
-    return answer({}, request)
+    """Return an empty object, as Confluent does; /openapi.json lists the paths."""
+    return json_response({}, request)
 
 
 @router.get("/topics", response_model=list[str], responses=_ERRORS)
 async def list_topics(cluster: Cluster, request: Request) -> Response:
-    """Names of all topics."""
+    """List the names of all topics."""
     topics = await cluster.topics()
-    return answer(sorted(topic.name for topic in topics), request)
+    return json_response(sorted(topic.name for topic in topics), request)
 
 
 @router.get("/topics/{topic}", response_model=TopicV2, responses=_ERRORS)
 async def get_topic(topic: TopicName, cluster: Cluster, request: Request) -> Response:
-    """A topic with its configs and partitions."""
+    """Describe a topic with its configs and partitions."""
     described = await cluster.admin.describe_topic(topic)
     configs = await cluster.admin.describe_topic_configs(topic)
     body = {
@@ -57,24 +57,24 @@ async def get_topic(topic: TopicName, cluster: Cluster, request: Request) -> Res
         "configs": {name: config.value for name, config in sorted(configs.items())},
         "partitions": _partitions(described),
     }
-    return answer(body, request)
+    return json_response(body, request)
 
 
 @router.get("/topics/{topic}/partitions", response_model=list[PartitionV2], responses=_ERRORS)
 async def list_partitions(topic: TopicName, cluster: Cluster, request: Request) -> Response:
-    """Partitions of a topic."""
-    return answer(_partitions(await cluster.admin.describe_topic(topic)), request)
+    """List the partitions of a topic."""
+    return json_response(_partitions(await cluster.admin.describe_topic(topic)), request)
 
 
 @router.get("/topics/{topic}/partitions/{partition}", response_model=PartitionV2, responses=_ERRORS)
 async def get_partition(
     topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
 ) -> Response:
-    """One partition."""
-    found = _partitions(await cluster.admin.describe_topic(topic))
-    if not 0 <= partition < len(found):
+    """Describe one partition."""
+    partitions = _partitions(await cluster.admin.describe_topic(topic))
+    if not 0 <= partition < len(partitions):
         raise _no_partition(topic, partition)
-    return answer(found[partition], request)
+    return json_response(partitions[partition], request)
 
 
 @router.get(
@@ -85,7 +85,7 @@ async def get_partition(
 async def get_offsets(
     topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
 ) -> Response:
-    """First offset, and the one after the last."""
+    """Return the log start offset and the log end offset (exclusive) of a partition."""
     described = await cluster.admin.describe_topic(topic)
     if not 0 <= partition < len(described.partitions):
         raise _no_partition(topic, partition)
@@ -93,14 +93,14 @@ async def get_offsets(
     beginning = await cluster.admin.list_offsets({name: EARLIEST})
     end = await cluster.admin.list_offsets({name: LATEST})
     body = {"beginning_offset": beginning[name].offset, "end_offset": end[name].offset}
-    return answer(body, request)
+    return json_response(body, request)
 
 
 @router.get("/brokers", response_model=BrokerIds, responses=_ERRORS)
 async def list_brokers(cluster: Cluster, request: Request) -> Response:
-    """Ids of the live brokers."""
+    """List the ids of the live brokers."""
     brokers = await cluster.admin.list_brokers()
-    return answer({"brokers": sorted(broker.broker_id for broker in brokers)}, request)
+    return json_response({"brokers": sorted(broker.broker_id for broker in brokers)}, request)
 
 
 def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ _BODIES: dict[str, Any] = {
 
 
 class _Outcome(msgspec.Struct, gc=False):
-    """What became of one record."""
+    """The result of one record."""
 
     partition: int | None = None
     offset: int | None = None
@@ -159,7 +159,7 @@ _encode = msgspec.json.Encoder().encode
     openapi_extra=_BODIES,
 )
 async def produce_to_topic(topic: TopicName, request: Request, cluster: Cluster) -> Response:
-    """Records to the partitions that their keys, or they themselves, choose."""
+    """Produce records to the partitions that they name, or that their keys choose."""
     return await _produce(topic, None, request, cluster)
 
 
@@ -172,7 +172,7 @@ async def produce_to_topic(topic: TopicName, request: Request, cluster: Cluster)
 async def produce_to_partition(
     topic: TopicName, partition: PartitionId, request: Request, cluster: Cluster
 ) -> Response:
-    """Records to one partition."""
+    """Produce records to one partition."""
     return await _produce(topic, partition, request, cluster)
 
 
@@ -187,13 +187,13 @@ async def _produce(
     count = await require_partition(producer, topic, partition)
     if partition is not None:
         records = [record._replace(partition=partition) for record in records]
-    told: list[_Outcome] = []
+    outcomes: list[_Outcome] = []
     status = 200
     for outcome in await send_all(producer, topic, records, count):
         if isinstance(outcome, RecordFailure):
-            told.append(_Outcome(None, None, outcome.error_code, outcome.message))
+            outcomes.append(_Outcome(None, None, outcome.error_code, outcome.message))
             if outcome.status in (401, 403):
                 status = outcome.status
         else:
-            told.append(_Outcome(outcome.partition, outcome.offset))
-    return Response(_encode(_Outcomes(told)), status, media_type=media_type)
+            outcomes.append(_Outcome(outcome.partition, outcome.offset))
+    return Response(_encode(_Outcomes(outcomes)), status, media_type=media_type)

@@ -45,7 +45,7 @@ PatternTypeName = Literal["LITERAL", "PREFIXED"]
 
 
 class CreateAclRequest(msgspec.Struct):
-    """An entry to be; `principal` is like User:alice."""
+    """An entry to create; `principal` is like User:alice."""
 
     resource_type: ResourceTypeName
     resource_name: _Text
@@ -56,7 +56,7 @@ class CreateAclRequest(msgspec.Struct):
     host: _Text = "*"
 
     def acl(self) -> Acl:
-        """As the SDK has it."""
+        """Return the entry as the SDK has it."""
         return Acl(
             resource_type=ResourceType[self.resource_type],
             resource_name=self.resource_name,
@@ -69,7 +69,7 @@ class CreateAclRequest(msgspec.Struct):
 
 
 class CreateAclsRequest(msgspec.Struct):
-    """Entries to be, all or none."""
+    """Entries to create, all or none."""
 
     data: Annotated[list[CreateAclRequest], msgspec.Meta(min_length=1, max_length=_ENTRIES_MAX)]
 
@@ -94,7 +94,7 @@ async def acl_filter(
     operation: _Operations = "ANY",
     permission: _Permissions = "ANY",
 ) -> AclFilter:
-    """Which entries, by query parameters; what is left out matches everything."""
+    """Make a filter from query parameters; a missing one matches everything."""
     return AclFilter(
         principal=principal,
         resource_type=ResourceType[resource_type],
@@ -115,7 +115,7 @@ async def acl_filter_to_delete(
     resource_name: _Any = "",
     host: _Any = "",
 ) -> AclFilter:
-    """As above, but the kinds must be told, if only as ANY: a filter that was forgotten deletes nothing."""
+    """Make a filter whose kinds must be given, if only as ANY, so a forgotten filter does not delete everything."""
     return await acl_filter(
         principal, resource_type, resource_name, pattern_type, host, operation, permission
     )
@@ -127,9 +127,9 @@ FilterToDelete = Annotated[AclFilter, Depends(acl_filter_to_delete)]
 
 @router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
 async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[str, Any]:
-    """Entries, filtered."""
-    found = await cluster.admin.describe_acls(wanted)
-    return names.collection("Acl", [_acl(names, acl) for acl in found], "acls")
+    """List the entries that match."""
+    acls = await cluster.admin.describe_acls(wanted)
+    return names.collection("Acl", [_acl(names, acl) for acl in acls], "acls")
 
 
 @router.post(
@@ -140,7 +140,7 @@ async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[
     openapi_extra=_CREATE.openapi,
 )
 async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Add an entry."""
+    """Create an entry."""
     wanted = await _CREATE.read(request)
     await cluster.admin.create_acls([wanted.acl()])
     return Response(status_code=201, headers={"Location": names.url("acls")})
@@ -154,17 +154,17 @@ async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Re
     openapi_extra=_CREATE_ALL.openapi,
 )
 async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Add several entries, all or none."""
+    """Create several entries, all or none."""
     wanted = await _CREATE_ALL.read(request)
-    await cluster.admin.create_acls([one.acl() for one in wanted.data])
+    await cluster.admin.create_acls([entry.acl() for entry in wanted.data])
     return Response(status_code=201, headers={"Location": names.url("acls")})
 
 
 @router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
 async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> dict[str, Any]:
-    """Delete by filter."""
-    gone = await cluster.admin.delete_acls([wanted])
-    return names.collection("Acl", [_acl(names, acl) for acl in gone], "acls")
+    """Delete the entries that match, and return them."""
+    deleted = await cluster.admin.delete_acls([wanted])
+    return names.collection("Acl", [_acl(names, acl) for acl in deleted], "acls")
 
 
 def _acl(names: Names, acl: Acl) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _BROKERS: Final = "v3 brokers"
     "/v3/clusters", tags=[_CLUSTERS], response_model=Collection[ClusterResource], responses=ERRORS
 )
 async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
-    """The one cluster behind this gateway."""
+    """List the one cluster behind this gateway."""
     names = Names(request, await cluster.cluster_id())
     base = f"{str(request.base_url).rstrip('/')}/v3/clusters"
     described = await cluster.admin.describe_cluster()
@@ -41,7 +41,7 @@ async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
 
 @router.get(PREFIX, tags=[_CLUSTERS], response_model=ClusterResource, responses=ERRORS)
 async def get_cluster(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """The cluster."""
+    """Return the cluster."""
     described = await cluster.admin.describe_cluster()
     return _cluster(names, described.active_controller_id)
 
@@ -68,7 +68,7 @@ def _cluster(names: Names, controller_id: int) -> dict[str, Any]:
     responses=ERRORS,
 )
 async def list_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """The live brokers."""
+    """List the live brokers."""
     brokers = await cluster.admin.list_brokers()
     return names.collection("Broker", [_broker(names, b) for b in brokers], "brokers")
 
@@ -80,7 +80,7 @@ async def list_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     responses=ERRORS,
 )
 async def get_broker(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> dict[str, Any]:
-    """One broker."""
+    """Return one broker."""
     return _broker(names, await require_broker(cluster, broker_id))
 
 
@@ -93,7 +93,7 @@ async def get_broker(names: InCluster, broker_id: BrokerId, cluster: Cluster) ->
 async def list_broker_replicas(
     names: InCluster, broker_id: BrokerId, cluster: Cluster
 ) -> dict[str, Any]:
-    """The replicas that a broker keeps."""
+    """List the replicas that a broker keeps."""
     await require_broker(cluster, broker_id)
     data = [
         replica_resource(names, topic.name, p, broker_id)
@@ -105,7 +105,7 @@ async def list_broker_replicas(
 
 
 async def require_broker(cluster: ClusterAccess, broker_id: int) -> Broker:
-    """404 if there is none, or it is not live."""
+    """Return a live broker. Raises 404 if it is unknown or not live."""
     for broker in await cluster.admin.list_brokers():
         if broker.broker_id == broker_id:
             return broker

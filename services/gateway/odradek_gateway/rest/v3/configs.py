@@ -34,13 +34,13 @@ _SOURCES = {
 
 
 class UpdateConfigRequest(msgspec.Struct):
-    """A value."""
+    """The new value of a config."""
 
     value: str
 
 
 class ConfigChange(msgspec.Struct):
-    """One change; SET needs a value."""
+    """A change of one config; SET needs a value."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     value: str | None = None
@@ -61,7 +61,7 @@ _Change = Annotated[
 
 
 class AlterConfigsRequest(msgspec.Struct):
-    """Changes, all or none."""
+    """Changes to several configs, all or none."""
 
     data: Annotated[list[_Change], msgspec.Meta(min_length=1)]
     validate_only: bool = False
@@ -73,33 +73,33 @@ _ALTER: Final = JsonBody(AlterConfigsRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigOwner:
-    """What the configs of a request belong to."""
+    """The resource whose configs a request reads or changes."""
 
     cluster: ClusterAccess
     names: Names
     kind: str  # TopicConfig
     resource: ConfigResource
-    path: tuple[object, ...]  # of the list of them, below the cluster
+    path: tuple[object, ...]  # of the list of configs, below the cluster
     named: Mapping[str, object] = field(default_factory=dict)  # topic_name: ...
-    source: ConfigSource | None = None  # only those from there are its own
+    source: ConfigSource | None = None  # None: configs of every source belong to it
 
     async def configs(self) -> dict[str, ConfigValue]:
-        """Its own, by name."""
-        found = await self.cluster.admin.describe_configs(self.resource)
-        return {n: c for n, c in found.items() if self.source in (None, c.source)}
+        """Return its configs by name."""
+        configs = await self.cluster.admin.describe_configs(self.resource)
+        return {n: c for n, c in configs.items() if self.source in (None, c.source)}
 
     async def describe(self, name: str) -> dict[str, Any]:
-        """One; 404 for a config that there is not."""
+        """Return one config. Raises 404 for an unknown name."""
         return self._described(_find(await self.configs(), name))
 
     async def describe_all(self) -> list[dict[str, Any]]:
-        """Every one."""
+        """Return all configs."""
         return [self._described(config) for config in (await self.configs()).values()]
 
     async def alter(
         self, *, changed: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
     ) -> None:
-        """All or none; 404 for an unknown name, 400 for a value that is not valid."""
+        """Change and reset configs, all or none. Raises 404 for an unknown name, 400 for an invalid value."""
         reset = list(reset)
         known = await self.cluster.admin.describe_configs(self.resource)
         for name in (*changed, *reset):
@@ -132,7 +132,7 @@ def _add_routes(
     of: str,
     tag: str,
 ) -> None:
-    """List, get, set, reset, and alter several; `of` says in openapi.json whose they are."""
+    """Add the routes list, get, set, reset and alter; `of` names the owner in openapi.json."""
     in_path = Depends(owner_in_path)
 
     @router.get(
@@ -188,7 +188,7 @@ def _add_routes(
         status_code=204,
         responses=ERRORS,
         tags=[tag],
-        description=f"Let one config of {of} have its default again.",
+        description=f"Reset one config of {of} to its default.",
     )
     async def reset_config(name: ConfigName, owner: ConfigOwner = in_path) -> Response:
         await owner.alter(changed={}, reset=[name])
@@ -203,17 +203,17 @@ def _find(configs: Mapping[str, ConfigValue], name: str) -> ConfigValue:
 
 def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
     changes: dict[str, str] = {}
-    gone: list[str] = []
+    reset: list[str] = []
     for item in items:
-        if item.name in changes or item.name in gone:
+        if item.name in changes or item.name in reset:
             raise RestError(422, BAD_PAYLOAD, f"{item.name} is changed twice")
         if item.operation == "DELETE":
-            gone.append(item.name)
+            reset.append(item.name)
         elif item.value is None:
             raise RestError(422, BAD_PAYLOAD, f"{item.name}: SET needs a value")
         else:
             changes[item.name] = item.value
-    return changes, gone
+    return changes, reset
 
 
 @router.get(
@@ -223,7 +223,7 @@ def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
     tags=[_TOPICS],
 )
 async def list_configs_of_all_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """Configs of every topic."""
+    """List configs of every topic."""
     owners = [await _topic_in_path(names, topic.name, cluster) for topic in await cluster.topics()]
     described = await ask_for_each(owners, ConfigOwner.describe_all)
     data = [config for configs in described for config in configs]
@@ -257,11 +257,11 @@ _add_routes(
     tags=[_BROKERS],
 )
 async def list_configs_of_all_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """Configs of every live broker."""
+    """List configs of every live broker."""
     brokers = await cluster.admin.list_brokers()
     owners = [_of_broker(names, broker.broker_id, cluster) for broker in brokers]
-    found = await ask_for_each(owners, ConfigOwner.describe_all)
-    data = [config for configs in found for config in configs]
+    described = await ask_for_each(owners, ConfigOwner.describe_all)
+    data = [config for configs in described for config in configs]
     return names.collection("BrokerConfig", data, "brokers", "-", "configs")
 
 
@@ -304,6 +304,6 @@ _add_routes(
     "/broker-configs",
     _of_all_together,
     shape=shapes.ClusterConfigResource,
-    of="all brokers together, those that were set",
+    of="all brokers together, as far as they were set",
     tag=_BROKERS,
 )

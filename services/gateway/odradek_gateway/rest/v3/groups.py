@@ -27,7 +27,7 @@ router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
 
 
 async def group_in_path(group: GroupName, cluster: Cluster) -> GroupDescription:
-    """404 for a group that there is not."""
+    """Return the group in the path. Raises 404 if it does not exist."""
     try:
         return await cluster.admin.describe_group(group)
     except errors.OdradekError as error:
@@ -40,7 +40,7 @@ GroupInPath = Annotated[GroupDescription, Depends(group_in_path)]
 
 
 async def member_in_path(group: GroupInPath, consumer: MemberId) -> GroupMember:
-    """404 for a member that there is not."""
+    """Return the member in the path. Raises 404 if the group has none of that id."""
     for member in group.members:
         if member.member_id == consumer:
             return member
@@ -52,8 +52,8 @@ MemberInPath = Annotated[GroupMember, Depends(member_in_path)]
 
 @router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
 async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """All groups."""
-    listed = [one.group for one in await cluster.admin.list_groups()]
+    """List all groups."""
+    listed = [listing.group for listing in await cluster.admin.list_groups()]
     groups = await ask_for_each(listed, lambda group: group_in_path(group, cluster))
     data = [_group(names, group) for group in groups]
     return names.collection("ConsumerGroup", data, "consumer-groups")
@@ -61,7 +61,7 @@ async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
 
 @router.get("/consumer-groups/{group}", response_model=GroupResource, responses=ERRORS)
 async def get_group(names: InCluster, group: GroupInPath) -> dict[str, Any]:
-    """One group."""
+    """Return one group."""
     return _group(names, group)
 
 
@@ -71,7 +71,7 @@ async def get_group(names: InCluster, group: GroupInPath) -> dict[str, Any]:
     responses=ERRORS,
 )
 async def list_consumers(names: InCluster, group: GroupInPath) -> dict[str, Any]:
-    """Its members."""
+    """List the members of a group."""
     data = [_consumer(names, group.group, member) for member in group.members]
     return names.collection("Consumer", data, "consumer-groups", group.group, "consumers")
 
@@ -82,7 +82,7 @@ async def list_consumers(names: InCluster, group: GroupInPath) -> dict[str, Any]
     responses=ERRORS,
 )
 async def get_consumer(names: InCluster, group: GroupName, member: MemberInPath) -> dict[str, Any]:
-    """One member."""
+    """Return one member."""
     return _consumer(names, group, member)
 
 
@@ -94,7 +94,7 @@ async def get_consumer(names: InCluster, group: GroupName, member: MemberInPath)
 async def list_assignments(
     names: InCluster, group: GroupName, member: MemberInPath
 ) -> dict[str, Any]:
-    """What a member owns."""
+    """List the partitions that a member owns."""
     data = [_assignment(names, group, member.member_id, name) for name in member.assignment]
     path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
     return names.collection("ConsumerAssignment", data, *path)
@@ -112,7 +112,7 @@ async def get_assignment(
     topic: TopicName,
     partition: PartitionId,
 ) -> dict[str, Any]:
-    """One partition that a member owns."""
+    """Return one partition that a member owns."""
     name = TopicPartition(topic, partition)
     if name not in member.assignment:
         raise RestError(404, 404, f"member {member.member_id} of {group} does not own {name}")
@@ -174,7 +174,7 @@ def _assignment(names: Names, group: str, consumer: str, name: TopicPartition) -
     "/consumer-groups/{group}/lags", response_model=Collection[LagResource], responses=ERRORS
 )
 async def list_lags(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
-    """How far it is behind, per partition."""
+    """List a group's lag by partition."""
     data = await _lags(names, cluster, group)
     return names.collection("ConsumerLag", data, "consumer-groups", group.group, "lags")
 
@@ -191,7 +191,7 @@ async def get_lag(
     partition: PartitionId,
     cluster: Cluster,
 ) -> dict[str, Any]:
-    """How far it is behind in one partition."""
+    """Return a group's lag in one partition."""
     for lag in await _lags(names, cluster, group):
         if (lag["topic_name"], lag["partition_id"]) == (topic, partition):
             return lag
@@ -202,7 +202,7 @@ async def get_lag(
     "/consumer-groups/{group}/lag-summary", response_model=LagSummaryResource, responses=ERRORS
 )
 async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
-    """The largest lag, and the sum of all."""
+    """Return a group's largest lag, and the sum of all."""
     lags = await _lags(names, cluster, group)
     worst = max(lags, key=lambda lag: int(lag["lag"]), default=None)
     path = ("consumer-groups", group.group, "lag-summary")
@@ -225,13 +225,14 @@ async def _lags(
     names: Names, cluster: ClusterAccess, group: GroupDescription
 ) -> list[dict[str, Any]]:
     offsets = await cluster.admin.group_offsets(group.group)
-    there_is = {
-        TopicPartition(topic.name, one.partition)
+    # A group may have committed for a topic that was deleted since.
+    existing = {
+        TopicPartition(topic.name, partition.partition)
         for topic in await cluster.admin.list_topics(include_internal=True)
-        for one in topic.partitions
-    }  # a group may have committed for a topic that was deleted since
+        for partition in topic.partitions
+    }
     owners = {name: member for member in group.members for name in member.assignment}
-    partitions = sorted(offsets.keys() & there_is)
+    partitions = sorted(offsets.keys() & existing)
     if not partitions:
         return []
     ends = await cluster.admin.list_offsets(dict.fromkeys(partitions, LATEST))

@@ -1,4 +1,4 @@
-"""v3: partitions, their offsets, replicas, and moves."""
+"""v3: partitions, their offsets, replicas, and reassignments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix=PREFIX, tags=["v3 partitions"])
 async def partition_in_path(
     topic: TopicName, partition: PartitionId, cluster: Cluster
 ) -> Partition:
-    """404 for one that there is not."""
+    """Return the partition in the path. Raises 404 if it does not exist."""
     described = await cluster.admin.describe_topic(topic)
     if not 0 <= partition < len(described.partitions):
         raise RestError(404, 404, f"topic {topic} has no partition {partition}")
@@ -37,19 +37,17 @@ async def partition_in_path(
 InPath = Annotated[Partition, Depends(partition_in_path)]
 
 
-# --- moves: before the routes whose paths would match `-` -------------------------------------------
-
-
+# Reassignments come first: the paths of single partitions would match `-`.
 @router.get(
     "/topics/-/partitions/-/reassignment",
     response_model=Collection[ReassignmentResource],
     responses=ERRORS,
 )
 async def list_all_reassignments(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """Every move that is under way."""
+    """List all reassignments in progress."""
     topics = await cluster.admin.list_topics(include_internal=True)
     path = ("topics", "-", "partitions", "-", "reassignment")
-    return names.collection("Reassignment", _moves(names, topics), *path)
+    return names.collection("Reassignment", _reassignments(names, topics), *path)
 
 
 @router.get(
@@ -60,10 +58,10 @@ async def list_all_reassignments(names: InCluster, cluster: Cluster) -> dict[str
 async def list_reassignments(
     names: InCluster, topic: TopicName, cluster: Cluster
 ) -> dict[str, Any]:
-    """Moves of a topic's partitions that are under way."""
+    """List reassignments in progress of a topic's partitions."""
     described = await cluster.admin.describe_topic(topic)
     path = ("topics", topic, "partitions", "-", "reassignment")
-    return names.collection("Reassignment", _moves(names, [described]), *path)
+    return names.collection("Reassignment", _reassignments(names, [described]), *path)
 
 
 @router.get(
@@ -72,20 +70,17 @@ async def list_reassignments(
     responses=ERRORS,
 )
 async def get_reassignment(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
-    """The move of one partition; 404 when it does not move."""
-    if not _moves_now(partition):
-        raise RestError(404, 404, f"{topic}-{partition.partition} is not being moved")
+    """Return the reassignment of one partition; 404 if there is none."""
+    if not _is_reassigned(partition):
+        raise RestError(404, 404, f"{topic}-{partition.partition} is not being reassigned")
     return _reassignment(names, topic, partition)
-
-
-# --- partitions ---------------------------------------------------------------------------------------
 
 
 @router.get(
     "/topics/{topic}/partitions", response_model=Collection[PartitionResource], responses=ERRORS
 )
 async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) -> dict[str, Any]:
-    """Partitions of a topic."""
+    """List the partitions of a topic."""
     described = await cluster.admin.describe_topic(topic)
     data = [_partition(names, topic, p) for p in described.partitions]
     return names.collection("Partition", data, "topics", topic, "partitions")
@@ -95,7 +90,7 @@ async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) 
     "/topics/{topic}/partitions/{partition}", response_model=PartitionResource, responses=ERRORS
 )
 async def get_partition(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
-    """One partition."""
+    """Return one partition."""
     return _partition(names, topic, partition)
 
 
@@ -107,7 +102,7 @@ async def get_partition(names: InCluster, topic: TopicName, partition: InPath) -
 async def get_offset(
     names: InCluster, topic: TopicName, partition: InPath, cluster: Cluster
 ) -> dict[str, Any]:
-    """Its first offset, and the one after the last."""
+    """Return the partition's log start offset and log end offset (exclusive)."""
     name = TopicPartition(topic, partition.partition)
     earliest = await cluster.admin.list_offsets({name: EARLIEST})
     latest = await cluster.admin.list_offsets({name: LATEST})
@@ -129,7 +124,7 @@ async def get_offset(
     responses=ERRORS,
 )
 async def list_replicas(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
-    """Replicas of a partition."""
+    """List the replicas of a partition."""
     data = [replica_resource(names, topic, partition, broker) for broker in partition.replicas]
     path = ("topics", topic, "partitions", partition.partition, "replicas")
     return names.collection("Replica", data, *path)
@@ -143,23 +138,23 @@ async def list_replicas(names: InCluster, topic: TopicName, partition: InPath) -
 async def get_replica(
     names: InCluster, topic: TopicName, partition: InPath, broker_id: BrokerId
 ) -> dict[str, Any]:
-    """One replica."""
+    """Return one replica."""
     if broker_id not in partition.replicas:
         words = f"broker {broker_id} has no replica of {topic}-{partition.partition}"
         raise RestError(404, 404, words)
     return replica_resource(names, topic, partition, broker_id)
 
 
-def _moves_now(partition: Partition) -> bool:
+def _is_reassigned(partition: Partition) -> bool:
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
-def _moves(names: Names, topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
+def _reassignments(names: Names, topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
     return [
         _reassignment(names, topic.name, partition)
         for topic in topics
         for partition in topic.partitions
-        if _moves_now(partition)
+        if _is_reassigned(partition)
     ]
 
 
@@ -198,7 +193,7 @@ def _partition(names: Names, topic: str, partition: Partition) -> dict[str, Any]
 
 
 def replica_resource(names: Names, topic: str, partition: Partition, broker: int) -> dict[str, Any]:
-    """One replica of a partition."""
+    """Return a replica as a v3 resource."""
     path = ("topics", topic, "partitions", partition.partition, "replicas", broker)
     return {
         "kind": "KafkaReplica",

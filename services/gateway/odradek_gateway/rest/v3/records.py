@@ -1,7 +1,7 @@
 """v3: records, many on one request: concatenated JSON objects in, one JSON object a record out, in order.
 
-The answers stream while the request still does. At most `_IN_FLIGHT_MAX` records wait for their acknowledgements; then
-the request is read no further until the oldest is answered, so a fast client is slowed by TCP.
+Results stream while the request is still read. At most `_IN_FLIGHT_MAX` records wait for their acknowledgements; then
+the request is not read until the oldest has its result, so TCP slows a fast client down.
 
 `JsonObjects` cuts a body of concatenated JSON objects into single ones by braces and strings alone; each is parsed
 afterwards by a real parser.
@@ -51,20 +51,20 @@ _BLANK = b" \t\r\n"
 
 
 class JsonObjects:
-    """Feed bytes, get whole objects; an object above `bytes_max` is refused with 413."""
+    """Splits bytes into complete JSON objects; an object above `bytes_max` is refused with 413."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
-        self._position = 0  # looked at so far
+        self._position = 0  # scanned up to here
         self._depth = 0
         self._in_string = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Whole objects that these bytes complete.
+        """Yield the objects that these bytes complete.
 
         Raises:
-            RestError: 400 for bytes that begin no object, 413 for one that is too large.
+            RestError: 400 for bytes that do not begin an object, 413 for one that is too large.
         """
         self._buffer += data
         start = 0
@@ -88,12 +88,12 @@ class JsonObjects:
             raise RestError(413, 413, f"a record is larger than {self._bytes_max} bytes")
 
     def close(self) -> None:
-        """The stream ended; 400 if it did so within an object."""
+        """End the stream. Raises RestError 400 if it ended within an object."""
         if self._depth or self._buffer.strip():
             raise RestError(400, 400, "the stream of records ends within a record")
 
     def _scan(self) -> int | None:
-        """Go on to the end of the present object; None if it is not there yet."""
+        """Scan on for the end of the current object; None if it has not arrived."""
         buffer, position = self._buffer, self._position
         while True:
             match = (_INSIDE if self._in_string else _OUTSIDE).search(buffer, position)
@@ -124,9 +124,8 @@ class JsonObjects:
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
-_TIMESTAMP_MS_MAX: Final = (
-    253_402_300_799_999  # the last of the year 9999, which a zone may lead beyond
-)
+# The last of the year 9999. A time zone may lead beyond it.
+_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
 _log = event_log(__name__)
@@ -150,13 +149,13 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchEntry(ProducedRecord, kw_only=True):
-    """A record of a batch, named by its client."""
+    """A record of a batch, with an id that the client chose."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Each entry for itself."""
+    """Records with ids; each is written, or fails, by itself."""
 
     entries: Annotated[list[BatchEntry], msgspec.Meta(min_length=1, max_length=_BATCH_MAX)]
 
@@ -179,7 +178,7 @@ _text_decoder = msgspec.json.Decoder(str | None)
 
 
 class _Sent(NamedTuple):
-    """A record on its way, or why it is not."""
+    """A record that was sent, or the reason why it was not."""
 
     outcome: DeliveryFuture | RecordFailure
     record: OutgoingRecord | None = None
@@ -187,10 +186,13 @@ class _Sent(NamedTuple):
 
 
 class _DuplexResponse(StreamingResponse):
-    """Answers while the request is still read: the base class would wait for a disconnect by reading from it."""
+    """A response that streams while the request is still read.
+
+    The base class would read from the request itself, to wait for a disconnect.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only send."""
+        """Send without reading from the request."""
         await self.stream_response(send)
 
 
@@ -203,40 +205,40 @@ class _DuplexResponse(StreamingResponse):
 async def produce(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> StreamingResponse:
-    """An answer for every record, in order; errors of single records stand in the stream as `error_code`."""
+    """Produce records, and stream a result for each in order; a failed record has an `error_code` in the stream."""
     _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
-    answers = _answers(request, cluster, names, topic, count)
-    first = await anext(answers, None)  # if one bad record is all that came: an HTTP error
+    results = _results(request, cluster, names, topic, count)
+    first = await anext(results, None)  # raises, as an HTTP error, if the only record is bad
     if first is None:
         raise RestError(400, 400, "the body is empty; records are expected")
-    return _DuplexResponse(_chain(first, answers), media_type=PLAIN)
+    return _DuplexResponse(_chain(first, results), media_type=PLAIN)
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for answer in rest:
-        yield answer
+    async for result in rest:
+        yield result
 
 
-async def _answers(
+async def _results(
     request: Request, cluster: ClusterAccess, names: Names, topic: str, partition_count: int
 ) -> AsyncIterator[bytes]:
     waiting: asyncio.Queue[_Sent | None] = asyncio.Queue(_IN_FLIGHT_MAX)
     reading = asyncio.create_task(_read_records(request, cluster, topic, partition_count, waiting))
-    answered = 0
+    yielded = 0
     try:
         while (item := await waiting.get()) is not None:
-            told = await _told(item)
-            if isinstance(told, RecordFailure):
+            result = await _acknowledged(item)
+            if isinstance(result, RecordFailure):
                 await asyncio.sleep(0)
-                is_alone = reading.done() and waiting.qsize() == 1  # nothing but the end follows
-                if answered == 0 and is_alone and told.status in (400, 408, 413, 422):
-                    raise RestError(told.status, told.error_code, told.message)
-                body: dict[str, Any] = {"error_code": told.error_code, "message": told.message}
+                is_alone = reading.done() and waiting.qsize() == 1  # only the end follows
+                if yielded == 0 and is_alone and result.status in (400, 408, 413, 422):
+                    raise RestError(result.status, result.error_code, result.message)
+                body: dict[str, Any] = {"error_code": result.error_code, "message": result.message}
             else:
-                body = _result(names, item, told)
-            answered += 1
+                body = _result(names, item, result)
+            yielded += 1
             yield orjson.dumps(body) + b"\r\n"
     finally:
         reading.cancel()
@@ -261,14 +263,14 @@ async def _read_records(
                 )
         objects.close()
     except RestError as error:
-        # What follows cannot be told apart any more, so the stream ends here: at a stop without an error,
-        # since all that it took is answered, and the client sends the rest to another gateway.
+        # The rest cannot be split into records, so the stream ends here. At a stop of the gateway it ends without
+        # an error: every record that was read has a result, and the client sends the rest to another gateway.
         if error.status != 408 or not cluster.waits.is_stopping:
             await waiting.put(_refused(error))
     except ClientDisconnect:
-        pass  # nobody is there to be answered
-    except Exception as error:  # a bug: who waits for the answers shall not do so for ever
-        _log.error("A stream of records failed", exc=error)
+        pass  # the client is gone
+    except Exception as error:  # a bug: the reader of the results must not wait for ever
+        _log.error("Failed to read a stream of records", exc=error)
         await waiting.put(_refused(RestError(500, 500, "internal error: see the gateway's log")))
     await waiting.put(None)
 
@@ -292,10 +294,10 @@ def _refused(error: RestError) -> _Sent:
     return _Sent(RecordFailure(error.error_code, error.message, error.status))
 
 
-async def _told(sent: _Sent) -> RecordMetadata | RecordFailure:
-    """Waits for the acknowledgement."""
-    known = sent.outcome
-    return known if isinstance(known, RecordFailure) else await outcome(known)
+async def _acknowledged(sent: _Sent) -> RecordMetadata | RecordFailure:
+    """Wait for the acknowledgement."""
+    pending = sent.outcome
+    return pending if isinstance(pending, RecordFailure) else await outcome(pending)
 
 
 @router.post(
@@ -308,7 +310,7 @@ async def _told(sent: _Sent) -> RecordMetadata | RecordFailure:
 async def produce_batch(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> JSONResponse:
-    """At most 10 records, each named by an `id`; successes and failures apart (207)."""
+    """Produce at most 10 records, each with an `id`; successes and failures are listed apart (207)."""
     entries = (await _RAW_BATCH.read(request)).entries
     ids = [decoded(_name_decoder, bytes(entry)).id for entry in entries]
     if len(set(ids)) < len(ids):
@@ -317,26 +319,28 @@ async def produce_batch(
     sent = [await _send(cluster, topic, _entry_decoder, bytes(entry), count) for entry in entries]
     successes, failures = [], []
     for name, item in zip(ids, sent, strict=True):
-        told = await _told(item)
-        if isinstance(told, RecordFailure):
-            failures.append({"id": name, "error_code": told.error_code, "message": told.message})
+        result = await _acknowledged(item)
+        if isinstance(result, RecordFailure):
+            failure = {"error_code": result.error_code, "message": result.message}
+            failures.append({"id": name, **failure})
         else:
-            successes.append({"id": name, **_result(names, item, told)})
+            successes.append({"id": name, **_result(names, item, result)})
     return JSONResponse({"successes": successes, "failures": failures}, 207)
 
 
-def _result(names: Names, sent: _Sent, told: RecordMetadata) -> dict[str, Any]:
-    """Where the record is, its time there, and how large its key and value became."""
+def _result(names: Names, sent: _Sent, metadata: RecordMetadata) -> dict[str, Any]:
+    """Return the record's offset and timestamp, and the sizes of its key and value."""
     record, data = sent.record, sent.data
-    assert record is not None, "what was refused has no place"
-    assert data is not None, "what was refused has no place"
-    timestamp_ms = record.timestamp_ms if told.log_append_time_ms < 0 else told.log_append_time_ms
+    assert record is not None, "a refused record has no offset"
+    assert data is not None, "a refused record has no offset"
+    append_time_ms = metadata.log_append_time_ms
+    timestamp_ms = record.timestamp_ms if append_time_ms < 0 else append_time_ms
     body = {
         "error_code": 200,
         "cluster_id": names.cluster_id,
-        "topic_name": told.topic,
-        "partition_id": told.partition,
-        "offset": told.offset,
+        "topic_name": metadata.topic,
+        "partition_id": metadata.partition,
+        "offset": metadata.offset,
         "timestamp": _iso(timestamp_ms or 0),
     }
     for name, part, encoded in (
@@ -376,7 +380,7 @@ def _bytes_of(given: RecordData | None, where: str) -> bytes | None:
 
 
 def _ms_of(moment: datetime.datetime | None) -> int:
-    """Now, unless the client says when: so the answer can tell."""
+    """Return the timestamp in ms: the client's, or the present time, so the result can show it."""
     if moment is None:
         return time.time_ns() // 1_000_000
     if moment.tzinfo is None:

@@ -18,7 +18,7 @@ ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500,
 
 
 class Names:
-    """URLs and resource names below one cluster, as the client reached us."""
+    """URLs and resource names below one cluster, at the address that the client used."""
 
     def __init__(self, request: Request, cluster_id: str) -> None:
         self._base = f"{str(request.base_url).rstrip('/')}/v3/clusters/{cluster_id}"
@@ -26,22 +26,22 @@ class Names:
         self.cluster_id = cluster_id
 
     def url(self, *parts: object) -> str:
-        """Of a resource."""
+        """Return the URL of a resource."""
         return "/".join([self._base, *(quote(str(part), safe=":") for part in parts)])
 
     def metadata(self, *parts: object) -> dict[str, str]:
-        """`self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
+        """Return `self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
         pairs = [f"/{_singular(str(parts[i]))}={parts[i + 1]}" for i in range(0, len(parts) - 1, 2)]
         return {"self": self.url(*parts), "resource_name": self._crn + "".join(pairs)}
 
     def link(self, *parts: object) -> dict[str, str]:
-        """A related resource."""
+        """Return a link to a related resource."""
         return {"related": self.url(*parts)}
 
     def collection(
         self, kind: str, data: Sequence[dict[str, Any]], *parts: object
     ) -> dict[str, Any]:
-        """A list of resources; never paged, so `next` is null."""
+        """Return a list of resources; it is never paged, so `next` is null."""
         return {
             "kind": f"Kafka{kind}List",
             "metadata": {"self": self.url(*parts), "next": None},
@@ -50,10 +50,10 @@ class Names:
 
 
 async def names_of(request: Request, cluster_id: str) -> Names:
-    """For routes: 404 if the cluster in the path is another one."""
-    known = await cluster_of(request).cluster_id()
-    if cluster_id != known:
-        raise RestError(404, 404, f"there is no cluster {cluster_id} here; this is {known}")
+    """Return the names for a route. Raises 404 if its path names another cluster."""
+    own = await cluster_of(request).cluster_id()
+    if cluster_id != own:
+        raise RestError(404, 404, f"there is no cluster {cluster_id} here; this is {own}")
     return Names(request, cluster_id)
 
 
@@ -75,10 +75,10 @@ R = TypeVar("R")
 
 
 async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers in the items' order, without those of items that were deleted meanwhile (404)."""
+    """Ask for each item, some at a time. Results keep the order, without items deleted meanwhile (404)."""
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: T) -> list[R]:
+    async def ask_one(item: T) -> list[R]:
         async with room:
             try:
                 return [await ask(item)]
@@ -89,4 +89,4 @@ async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> 
                     raise
                 return []
 
-    return [answer for found in await asyncio.gather(*map(one, items)) for answer in found]
+    return [result for results in await asyncio.gather(*map(ask_one, items)) for result in results]

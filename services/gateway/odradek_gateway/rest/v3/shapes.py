@@ -1,4 +1,4 @@
-"""Shapes of v3's answers, for openapi.json and its readers: Confluent's resources."""
+"""Shapes of v3's responses, for openapi.json and its readers: Confluent's resources."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class Metadata(BaseModel):
-    """Where a resource is, and its name over all systems."""
+    """A resource's URL, and its globally unique name."""
 
     self: str
     resource_name: str | None = None
 
 
 class ListMetadata(BaseModel):
-    """Lists are whole: `next` is null."""
+    """A list's URL. Lists are never paged, so `next` is null."""
 
     self: str
     next: str | None
 
 
 class Link(BaseModel):
-    """To a related resource."""
+    """A link to a related resource."""
 
     related: str
 
 
 class Resource(BaseModel):
-    """Any resource."""
+    """The fields of every resource."""
 
     kind: str
     metadata: Metadata
@@ -58,7 +58,7 @@ class ClusterResource(Resource):
 
 
 class InCluster(Resource):
-    """Anything below a cluster."""
+    """The fields of every resource below a cluster."""
 
     cluster_id: str
 
@@ -75,7 +75,7 @@ class BrokerResource(InCluster):
 
 
 class ConfigSynonym(BaseModel):
-    """Where else a value could come from."""
+    """Another source of the value."""
 
     name: str
     value: str | None
@@ -83,7 +83,7 @@ class ConfigSynonym(BaseModel):
 
 
 class ConfigResource(InCluster):
-    """A config of anything; `value` is null where it is secret."""
+    """A config of any resource; `value` is null if it is secret."""
 
     name: str
     value: str | None
@@ -95,19 +95,19 @@ class ConfigResource(InCluster):
 
 
 class TopicConfigResource(ConfigResource):
-    """Of a topic."""
+    """A config of one topic."""
 
     topic_name: str
 
 
 class BrokerConfigResource(ConfigResource):
-    """Of a broker."""
+    """A config of one broker."""
 
     broker_id: int
 
 
 class ClusterConfigResource(ConfigResource):
-    """Of all brokers together."""
+    """A config of all brokers together."""
 
     config_type: str
 
@@ -136,7 +136,7 @@ class PartitionResource(InCluster):
 
 
 class PartitionOffsetResource(InCluster):
-    """Where a partition begins and ends (`latest_offset` is the one after the last)."""
+    """A partition's log start offset and log end offset (`latest_offset`, exclusive)."""
 
     topic_name: str
     partition_id: int
@@ -156,7 +156,7 @@ class ReplicaResource(InCluster):
 
 
 class ReassignmentResource(InCluster):
-    """A move that is under way."""
+    """A reassignment in progress."""
 
     topic_name: str
     partition_id: int
@@ -200,7 +200,7 @@ class ConsumerAssignmentResource(InCluster):
 
 
 class LagResource(InCluster):
-    """How far a group is behind in one partition."""
+    """A group's lag in one partition."""
 
     consumer_group_id: str
     topic_name: str
@@ -214,7 +214,7 @@ class LagResource(InCluster):
 
 
 class LagSummaryResource(InCluster):
-    """The largest lag of a group, and the sum of all."""
+    """A group's largest lag in a partition, and the sum of all."""
 
     consumer_group_id: str
     max_lag_consumer_id: str
@@ -239,14 +239,14 @@ class AclResource(InCluster):
 
 
 class RecordPart(BaseModel):
-    """A key or a value as it was written; `size` in bytes."""
+    """A written key or value; `size` in bytes."""
 
     type: str
     size: int
 
 
 class RecordResult(BaseModel):
-    """What became of one record: where it is (error_code 200), or why it is not in the log."""
+    """The result of one record: its partition and offset (error_code 200), or the reason why it was not written."""
 
     error_code: int
     message: str | None = None
@@ -260,13 +260,13 @@ class RecordResult(BaseModel):
 
 
 class BatchSuccess(RecordResult):
-    """Of the entry of that id."""
+    """The result of a written entry, by its id."""
 
     id: str
 
 
 class BatchFailure(BaseModel):
-    """Of the entry of that id."""
+    """The error of an entry that was not written, by its id."""
 
     id: str
     error_code: int
@@ -274,7 +274,7 @@ class BatchFailure(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """What became of a batch."""
+    """The results of a batch."""
 
     successes: list[BatchSuccess]
     failures: list[BatchFailure]

@@ -21,21 +21,21 @@ _BrokerId = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 
 
 class NamedValue(msgspec.Struct):
-    """A config to be set."""
+    """A config and its value."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     value: str | None = None
 
 
 class ReplicasAssignment(msgspec.Struct):
-    """Where a partition is to be, the preferred leader first."""
+    """The replicas of a partition, the preferred leader first."""
 
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
     broker_ids: Annotated[list[_BrokerId], msgspec.Meta(min_length=1)]
 
 
 class CreateTopicRequest(msgspec.Struct):
-    """A topic to be; -1 is the cluster's default. With assignments, leave both numbers out."""
+    """A topic to create; -1 is the cluster's default. With assignments, leave both numbers out."""
 
     topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
     partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
@@ -46,7 +46,7 @@ class CreateTopicRequest(msgspec.Struct):
 
 
 class UpdatePartitionsRequest(msgspec.Struct):
-    """More partitions."""
+    """The new number of partitions, more than the topic has."""
 
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
@@ -57,7 +57,7 @@ _UPDATE = JsonBody(UpdatePartitionsRequest)
 
 @router.get("/topics", response_model=Collection[TopicResource], responses=ERRORS)
 async def list_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
-    """All topics."""
+    """List all topics."""
     topics = await cluster.topics()
     return names.collection("Topic", [_topic(names, topic) for topic in topics], "topics")
 
@@ -95,7 +95,7 @@ async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> 
 
 @router.get("/topics/{topic}", response_model=TopicResource, responses=ERRORS)
 async def get_topic(names: InCluster, topic: TopicName, cluster: Cluster) -> dict[str, Any]:
-    """One topic."""
+    """Describe one topic."""
     return _topic(names, await cluster.admin.describe_topic(topic))
 
 
@@ -122,7 +122,7 @@ async def delete_topic(_names: InCluster, topic: TopicName, cluster: Cluster) ->
 
 
 def _assignments(given: list[ReplicasAssignment]) -> list[list[int]]:
-    by_partition = {one.partition_id: one.broker_ids for one in given}
+    by_partition = {replicas.partition_id: replicas.broker_ids for replicas in given}
     if len(by_partition) < len(given) or sorted(by_partition) != list(range(len(given))):
         raise RestError(
             422, BAD_PAYLOAD, "replicas_assignments must name partitions 0, 1, ... once"
