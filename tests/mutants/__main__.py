@@ -59,6 +59,7 @@ def main() -> int:
         outcomes[outcome] += 1
         if outcome == "survived":
             survivors.append(mutant)
+            print(mutant, flush=True)  # a run may be ended before its end
         took_s = time.monotonic() - began_s
         print(f"{number:4} {outcome:16} {took_s:5.1f} s  {mutant.path}:{mutant.line}", flush=True)
     killed = sum(outcomes.values()) - len(survivors)

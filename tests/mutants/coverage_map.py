@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FILE_TIMEOUT_S = 120
+FILE_TIMEOUT_S = 600
 _CACHE = Path(".mutants")
 
 

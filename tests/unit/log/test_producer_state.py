@@ -212,3 +212,12 @@ def test_a_flipped_bit_in_a_snapshot_is_refused() -> None:
         damaged = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(CorruptSnapshot):
             decode_snapshot(damaged)
+
+
+def test_unknown_content_behind_the_producers_is_refused() -> None:
+    """Its size may be right and its checksum, too: a later format."""
+    data = encode_snapshot(after(0, 2, 4).entries())
+    body = data[6:].replace(b"ODRK", b"LATE")
+    assert body != data[6:]
+    with pytest.raises(CorruptSnapshot):
+        decode_snapshot(data[:2] + struct.pack(">I", crc32c(body)) + body)

@@ -39,6 +39,25 @@ def test_the_newest_snapshot_comes_back_and_older_files_are_gone() -> None:
     assert len(disk.names()) == 1
 
 
+def test_what_a_killed_life_left_is_removed_at_the_next_start() -> None:
+    disk = new_disk()
+    SnapshotStore(disk).write(10, 1, b"older" * 100)
+    (older,) = disk.names()
+    content = disk.open(older).read(1 << 20, 0)
+    store = SnapshotStore(disk)
+    store.write(20, 2, b"newest" * 100)
+    (newest,) = disk.names()
+    store.begin_receiving(identify(30, b"half" * 100))
+    store.receive(0, b"half")
+    file = disk.open(older, create=True)
+    file.write(content, 0)
+    file.close()
+    assert len(disk.names()) == 3
+    again = SnapshotStore(disk)
+    assert disk.names() == [newest]
+    assert again.read_current() == b"newest" * 100
+
+
 def test_a_stale_snapshot_received_whole_replaces_nothing() -> None:
     disk = new_disk()
     store = SnapshotStore(disk)

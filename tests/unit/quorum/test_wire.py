@@ -127,3 +127,25 @@ def test_two_voters_speak_the_highest_version_that_both_know(
 def test_a_pickle_is_no_message() -> None:
     with pytest.raises(WireError):
         decode(pickle.dumps({"type": "append_entries"}))
+
+
+class _Collected(peer_link.FrameProtocol):
+    """Keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(frame_bytes_max=1 << 20, tls=False)
+        self.messages: list[Message] = []
+
+    def received(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64, 10_000])
+async def test_messages_arrive_whole_however_their_bytes_are_cut(piece_bytes: int) -> None:
+    sent: list[Message] = [{"type": wire.PING, "nonce": number} for number in range(20)]
+    data = b"".join(map(encode, sent))
+    protocol = _Collected()
+    for start in range(0, len(data), piece_bytes):
+        protocol.data_received(data[start : start + piece_bytes])
+    assert protocol.messages == sent
+    assert protocol.refusal is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from odradek_broker.replication.disk.disk_pool import DiskPool
 
 
@@ -23,3 +25,10 @@ async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> N
     pool.close()
     assert told == [1]
     assert pool.pending == 0
+
+
+async def test_a_closed_pool_takes_no_more_work() -> None:
+    pool = DiskPool(threads_max=1)
+    pool.close()
+    with pytest.raises(RuntimeError):
+        pool.run(lambda: None, lambda: None)

@@ -211,3 +211,22 @@ async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: st
             ErrorCode.UNKNOWN_TOPIC_ID if ends == "topic" else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
         assert (await delete).error is refused
+
+
+async def test_the_bytes_of_a_fetch_are_counted_over_its_partitions() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+
+        async def read(bytes_max: int) -> list[int]:
+            outcomes = await partitions.fetch(
+                [WANT, WANT, WANT],
+                bytes_min=0,
+                bytes_max=bytes_max,
+                wait_ms_max=0,
+                read_committed=False,
+            )
+            return [outcome.size_bytes for outcome in outcomes]
+
+        first, second, third = await read(1 << 20)
+        assert first == second == third > 0
+        assert await read(first) == [first, 0, 0]
+        assert await read(2 * first) == [first, first, 0]
