@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.records.attributes import Compression
+from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb

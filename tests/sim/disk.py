@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
+from odradek_broker.log.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition.log_positions import LogAtOpen
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode

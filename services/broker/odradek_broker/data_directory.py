@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
+from collections.abc import Sequence
 from typing import Final
 
+from odradek_broker.kafka.services import LocalLog
+from odradek_broker.log.directory.strays import Strays
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.replication.disk.disk_pool import Pool
+from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_runtime.lifecycle import ProcessRefused, bounded
@@ -84,3 +89,45 @@ async def close_data_directory(
         _log.error("Could not stop cleanly", reason=str(failure))
     else:
         _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)
+
+
+class DirectoryInventory:
+    """Implements LogInventory over the broker's partitions and its data directory."""
+
+    def __init__(self, table: PartitionTable, path: str) -> None:
+        self.path = path
+        self._table = table
+
+    def local_logs(self) -> Sequence[LocalLog]:
+        """The logs, in no order."""
+        return [
+            LocalLog(
+                topic_id=host.partition.topic_id,
+                partition=host.partition.partition,
+                size_bytes=host.log.size_bytes,
+            )
+            for host in self._table.by_id.values()
+        ]
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """(total, usable) of the volume; -1 when unknown."""
+        try:
+            stats = os.statvfs(self.path)
+        except OSError:
+            return -1, -1
+        return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+
+    @property
+    def offline_reason(self) -> str:
+        """Why the directory is offline until the broker restarts; "" while it is not."""
+        return self._table.offline_reason
+
+    @property
+    def full_reason(self) -> str:
+        """Why nothing can be written for now; "" while writes are taken."""
+        return self._table.full_reason
+
+    @property
+    def strays(self) -> Strays:
+        """The logs in it that the metadata does not claim."""
+        return self._table.strays.kept

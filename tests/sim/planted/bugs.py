@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import follower, leader, replica
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import IsrChangeAnswered

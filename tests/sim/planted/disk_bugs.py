@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from odradek_broker.log import recovery
-from odradek_broker.log.directory import checkpoint_job
+from odradek_broker.log.directory import checkpoints
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_broker.log.storage import DirectoryHealth, File, StorageFailed
@@ -43,7 +43,7 @@ def _durable_to_its_end_when_opened(stack: ExitStack) -> None:
 
 
 def _old_recovery_point_written_during_a_cut(stack: ExitStack) -> None:
-    replace_in(stack, checkpoint_job, "_recovery_point", lambda log: log.recovery_point)
+    replace_in(stack, checkpoints, "_recovery_point", lambda log: log.recovery_point)
 
 
 def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:

@@ -12,8 +12,7 @@ from typing import Any, cast
 import pytest
 
 from odradek_broker.kafka.response_line import ResponseWriter
-from odradek_broker.log.file_slice import FileSlice
-from odradek_broker.log.storage import DiskStorage
+from odradek_broker.log.storage import DiskStorage, FileSlice
 
 CONTENT = Random(11).randbytes(6 << 20)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.records.batch_header import Compression, iter_headers
 from odradek_protocol.records.batch_reader import decode_batch

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
-from odradek_broker.log.cleaning import compaction
+from odradek_broker.log import compaction
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import (
@@ -299,7 +299,7 @@ def test_any_history_keeps_the_last_value_of_each_key(
         put(broker, *pairs)
     fill(broker)
     end = broker.log.log_end_offset
-    epoch_end = broker.log.epoch_end(broker.log.last_epoch)
+    epoch_end = broker.log.epochs.end_of(broker.log.epochs.latest, broker.log.log_end_offset)
     compact(broker, now_ms=1000)
     if restart == "stop":
         broker.stop_and_start()
@@ -310,7 +310,9 @@ def test_any_history_keeps_the_last_value_of_each_key(
         broker.lose_power_and_start()
     assert {key: (o, value) for o, key, value in shown(broker)} == last
     assert broker.log.log_end_offset == end
-    assert broker.log.epoch_end(broker.log.last_epoch) == epoch_end
+    assert (
+        broker.log.epochs.end_of(broker.log.epochs.latest, broker.log.log_end_offset) == epoch_end
+    )
     bases = [segment.base_offset for segment in broker.log._segments.all]
     ends = [segment.end_offset for segment in broker.log._segments.all]
     assert bases[1:] == ends[:-1], "segments must touch each other"

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_protocol.records.batch_reader import decode_batch

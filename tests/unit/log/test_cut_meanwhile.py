@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
@@ -101,7 +101,7 @@ def test_what_was_compacted_before_a_cut_does_not_come_back(
         broker.lose_power_and_start()
     assert broker.log.log_end_offset == end + 3
     assert broker.read_all().endswith(new)
-    assert broker.log.epoch_at(Offset(end)) == 7
+    assert broker.log.epochs.at(Offset(end)) == 7
 
 
 class CutAt:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_broker.log.error_classes import ErrorClass, error_class
-from odradek_broker.log.storage import StorageFailed, StorageRefused
+from odradek_broker.log.storage import ErrorClass, StorageFailed, StorageRefused, error_class
 from tests.unit.log.material import memory_broker
 from tests.unit.log.test_storage_faults import CONFIG, History, reopen
 from tests.worlds.memory_storage import MemoryStorage

@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.storage import DiskStorage
+from odradek_broker.log.storage import DiskStorage, FileSlice
 from odradek_protocol.identity import Offset
 from tests.unit.log.material import PATH, Broker, batch
 from tests.worlds.memory_storage import MemoryStorage

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.log.index.offset_index import CorruptIndex, OffsetIndex
-from odradek_broker.log.index.time_index import TimeIndex
-from odradek_broker.log.index.transaction_index import (
+from odradek_broker.log.segments.indexes import (
     AbortedTransaction,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
     decode_transactions,
     encode_transactions,
 )

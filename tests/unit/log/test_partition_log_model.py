@@ -221,11 +221,11 @@ class LogModel(RuleBasedStateMachine):
         log = self.broker.log
         for first, second in pairwise(visible):
             if second.epoch != first.epoch:
-                epoch, end_offset = log.epoch_end(LeaderEpoch(first.epoch))
+                epoch, end_offset = log.epochs.end_of(LeaderEpoch(first.epoch), log.log_end_offset)
                 assert epoch == first.epoch
                 assert first.end_offset <= end_offset <= second.base_offset
         for stored in visible:
-            assert log.epoch_at(Offset(stored.end_offset - 1)) == stored.epoch
+            assert log.epochs.at(Offset(stored.end_offset - 1)) == stored.epoch
 
     @invariant()
     def times_lead_to_the_first_such_record(self) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.log import log_directory, log_jobs, partition_log, recovery, storage
-from odradek_broker.log.cleaning import compaction
-from odradek_broker.log.cleaning.compaction import CompactJob
-from odradek_broker.log.error_classes import ErrorClass
+from odradek_broker.log import compaction, log_directory, log_jobs, partition_log, recovery, storage
+from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.segments import swap
 from odradek_broker.log.segments.batch_walk import walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import DirectoryHealth, Storage, StorageFailed
+from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.control import ControlType
 from tests.sim.planted.bug import Bug

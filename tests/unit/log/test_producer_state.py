@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.log.index.transaction_index import AbortedTransaction
-from odradek_broker.log.producers import producer_state
-from odradek_broker.log.producers.producer_snapshot import (
+from odradek_broker.log import producer_state
+from odradek_broker.log.producer_state import (
     CorruptSnapshot,
+    ProducerStates,
+    StoredBatch,
     decode_snapshot,
     encode_snapshot,
 )
-from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
+from odradek_broker.log.segments.indexes import AbortedTransaction
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.hashes import crc32c

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.log_reads import SLICES_MAX, OffsetOutOfRange, ReadResult
-from odradek_broker.log.segments.recent_appends import RecentAppends, Tail
+from odradek_broker.log.log_reads import (
+    SLICES_MAX,
+    OffsetOutOfRange,
+    ReadResult,
+    RecentAppends,
+    Tail,
+)
 from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import iter_headers

@@ -236,7 +236,7 @@ def test_a_cut_removes_the_segments_behind_it_and_is_told() -> None:
     broker.append(3, leader_epoch=5)
     broker.kill_and_start()
     assert broker.report.power_loss == (US,), "until a registration told of it"
-    assert broker.log.last_epoch == 5, "what replaced the lost bytes was not synced: read it"
+    assert broker.log.epochs.latest == 5, "what replaced the lost bytes was not synced: read it"
     broker.checkpoint()
     broker.kill_and_start()
     assert broker.report.power_loss == ()
@@ -321,7 +321,7 @@ def test_an_unclean_restart_forgets_epochs_in_which_nothing_was_written() -> Non
     broker.append(2, leader_epoch=3)
     broker.log.assign_epoch(LeaderEpoch(8))
     broker.checkpoint()
-    assert broker.log.last_epoch == 8
+    assert broker.log.epochs.latest == 8
     broker.kill_and_start()
     assert broker.log.epochs.entries() == [(3, 0)]
 

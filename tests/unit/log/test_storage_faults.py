@@ -230,7 +230,7 @@ def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: 
             log = reopen(broker)
         assert broker.read_all() == before, number
         assert log.log_end_offset == 3
-        assert log.last_epoch == 1
+        assert log.epochs.latest == 1
         log.append(b"".join(batches), now_ms=0)
         broker.sync(full=True)
         broker.kill_and_start()

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from odradek_broker.log.cleaning.compaction import CompactJob
+from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_reads import ReadResult
 from odradek_broker.log.storage import DiskFile, DiskStorage

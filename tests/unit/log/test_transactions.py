@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from odradek_broker.log.index.transaction_index import AbortedTransaction
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.segments.indexes import AbortedTransaction
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.control import ControlType
 from tests.unit.log.compacted_logs import (

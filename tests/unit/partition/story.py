@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import Append, Effect
 from odradek_broker.partition.events import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import AnswerProduce, Effect, ProposeIsr
 from odradek_broker.partition.events import BrokerView, FollowerSession, PartitionChanged

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.log.producers.producer_state import ProducerStates, StoredBatch
+from odradek_broker.log.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
     AnswerProduce,

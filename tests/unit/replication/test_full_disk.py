@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek_broker.log.log_values import LoadedLog
 from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from odradek_broker.data_directory import close_data_directory
-from odradek_broker.log.directory.checkpoint_job import CheckpointJob
+from odradek_broker.log.directory.checkpoints import CheckpointJob
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.replication.disk import upkeep

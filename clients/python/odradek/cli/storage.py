@@ -20,6 +20,7 @@ from odradek.cli.output import (
 )
 from odradek.extras import what_is_missing
 
+_STORAGE_COMMANDS = "odradek_broker.log.directory.commands"
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
 app = typer.Typer(help="Format and repair data directories.", no_args_is_help=True)
 
@@ -87,7 +88,7 @@ def strays(
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
     chosen = ["all"] if remove_all else remove or []
-    lines = _run("odradek_broker.log.directory.stray_command", str(data_dir), *chosen)
+    lines = _run(_STORAGE_COMMANDS, "strays", str(data_dir), *chosen)
     rows = [json.loads(line) for line in lines.splitlines()]
     print_rows(
         [
@@ -131,7 +132,7 @@ def adopt_metadata(
         fail(missing)
     if not re.fullmatch(r"none|[0-9a-f]{32}", incarnation):
         fail(f"--incarnation {incarnation}: 32 hexadecimal digits, or none", status=EXIT_USAGE)
-    _run("odradek_broker.log.directory.adopt_command", str(data_dir), incarnation)
+    _run(_STORAGE_COMMANDS, "adopt", str(data_dir), incarnation)
     print_facts({"data_dir": data_dir, "incarnation": incarnation}, output)
 
 

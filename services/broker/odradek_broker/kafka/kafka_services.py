@@ -5,8 +5,8 @@ from __future__ import annotations
 from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.broker import Broker
+from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.kafka.services import Services
-from odradek_broker.log.directory.inventory import DirectoryInventory
 from odradek_runtime.budget.client_budget import ClientBudget
 
 

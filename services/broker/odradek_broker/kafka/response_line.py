@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import AnyRequest
-from odradek_broker.log.file_slice import FileSlice
+from odradek_broker.log.storage import FileSlice
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.frames import RequestHeader, response_head
 from odradek_protocol.primitives import ByteBuffer

@@ -5,7 +5,7 @@
     clean | running | failed                         directory/restart_markers.py
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
-    <topic id>-<partition>.<random>-delete/          deleted, to be removed; directory/departures.py
+    <topic id>-<partition>.<random>-delete/          deleted, to be removed; directory/strays.py
     <topic id>-<partition>.<random>-stray/           nobody claims it: kept for a person; directory/strays.py
 
 The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
@@ -23,30 +23,30 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.leader_epochs import LeaderEpochs
-from odradek_broker.log.directory.checkpoint_job import CheckpointJob, Checkpoints
-from odradek_broker.log.directory.checkpoints import uuid_text
-from odradek_broker.log.directory.departures import Departures
-from odradek_broker.log.directory.flushes import FLUSH_TOTAL_BYTES_MAX, due_flushes
-from odradek_broker.log.directory.loading import DirectoryLoad, FoundPartition, LoadReport
-from odradek_broker.log.directory.meta_properties import MetaProperties
+from odradek_broker.log.directory.checkpoints import CheckpointJob, Checkpoints
+from odradek_broker.log.directory.loading import (
+    DirectoryLoad,
+    FoundPartition,
+    LoadReport,
+    StrayReturn,
+)
 from odradek_broker.log.directory.opening import (
     DirectoryRefused,
+    MetaProperties,
     adopt_metadata,
     checked_meta,
     format_directory,
     sync_name,
     take_lock,
 )
-from odradek_broker.log.directory.partition_files import STRAY_SUFFIX, create_metadata
+from odradek_broker.log.directory.partition_files import STRAY_SUFFIX, create_metadata, uuid_text
 from odradek_broker.log.directory.restart_markers import RestartClass, RestartMarkers
-from odradek_broker.log.directory.stray_return import StrayReturn
-from odradek_broker.log.directory.strays import STRAY_FILE, Stray, Strays, departed_name
+from odradek_broker.log.directory.strays import STRAY_FILE, Departures, Stray, Strays, departed_name
 from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.log_values import LoadedLog
+from odradek_broker.log.log_reads import RECENT_BYTES_MAX, RecentAppends
 from odradek_broker.log.partition_log import PartitionLog
-from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.log.recovery import Recovery
-from odradek_broker.log.segments.recent_appends import RECENT_BYTES_MAX, RecentAppends
+from odradek_broker.log.producer_state import ProducerStates
+from odradek_broker.log.recovery import LoadedLog, Recovery
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
     DirectoryHealth,
@@ -464,7 +464,7 @@ class LogDirectory:
                 self._storage.remove(path)
 
     def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
-        """Logs that want a full sync, the neediest first; see directory/flushes.py."""
+        """Logs that want a full sync, the neediest first; see `due_flushes`."""
         return due_flushes(
             self._logs.values(), now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max
         )
@@ -513,3 +513,34 @@ class LogDirectory:
         self._markers.fail()
         if self.on_failure is not None:
             self.on_failure(failure)
+
+
+FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
+FLUSH_AGE_MS_MAX: Final = 60_000
+FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
+FLUSHES_AT_ONCE_MAX: Final = 64
+
+
+def due_flushes(
+    logs: Iterable[PartitionLog], *, now_ms: int, total_bytes_max: int
+) -> list[PartitionLog]:
+    """By unsynced bytes or age: the neediest first, FLUSHES_AT_ONCE_MAX at most.
+
+    Begin the sync of each (`begin_sync(full=True)`) when its turn comes: a sync under way holds up
+    those of its log's fsync producers.
+    """
+    candidates = [
+        (log.unsynced_bytes, number, log)
+        for number, log in enumerate(logs)
+        if log.recovery_point < log.stored_end_offset
+    ]
+    total_bytes = sum(unsynced_bytes for unsynced_bytes, _, _ in candidates)
+    due: list[PartitionLog] = []
+    for unsynced_bytes, _, log in sorted(candidates, reverse=True):
+        since_ms = log.unsynced_since_ms
+        is_old = since_ms is not None and now_ms - since_ms >= FLUSH_AGE_MS_MAX
+        is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= total_bytes_max
+        if (is_old or is_big) and len(due) < FLUSHES_AT_ONCE_MAX:
+            due.append(log)
+            total_bytes -= unsynced_bytes
+    return due

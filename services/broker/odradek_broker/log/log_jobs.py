@@ -23,12 +23,10 @@ from odradek_broker.log.directory.partition_files import (
     write_epochs,
     write_snapshot,
 )
-from odradek_broker.log.error_classes import DamagedContent, ErrorClass, error_class
-from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
-from odradek_broker.log.producers.replay import replay
+from odradek_broker.log.producer_state import ProducerEntry, ProducerStates, replay
 from odradek_broker.log.segments.segment import Segment, Suffix, file_name
 from odradek_broker.log.segments.swap import undo_swaps
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import DamagedContent, ErrorClass, File, Storage, error_class
 from odradek_protocol.identity import NO_OFFSET, Offset, ProducerId
 from odradek_protocol.records.errors import CorruptBatch
 
@@ -211,6 +209,14 @@ class ResetJob(StorageJob):
     segments: list[Segment]
     lower_checkpoints: Callable[[Offset], None]
     active: Segment | None = None
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    snapshots: list[Offset] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the log ends after the reset, as a TruncateJob says it."""
+        return self.start_offset
 
     def _work(self) -> None:
         undo_swaps(self.storage, self.directory)

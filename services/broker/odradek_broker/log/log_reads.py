@@ -7,19 +7,103 @@ its own file: the segment may be closed, cut or deleted meanwhile, and then it f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
 
-from odradek_broker.log.error_classes import DamagedContent
-from odradek_broker.log.file_slice import FileSlice
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
-from odradek_broker.log.segments.recent_appends import Tail
 from odradek_broker.log.segments.segment import Segment, Suffix
-from odradek_broker.log.storage import DirectoryHealth, File, Storage
+from odradek_broker.log.storage import (
+    DamagedContent,
+    DirectoryHealth,
+    File,
+    FileSlice,
+    LogDamaged,
+    Storage,
+)
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.batch_header import ATTRIBUTES_AT, HEADER_BYTES
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
+
+RECENT_BYTES_MAX: Final = 8 << 20
+PINNED_RATIO_MAX: Final = 32
+
+
+class RecentAppend:
+    """One append's bytes; `data` is None once it is dropped."""
+
+    __slots__ = ("base_offset", "data", "end_offset", "tail")
+
+    def __init__(
+        self, base_offset: Offset, end_offset: Offset, data: bytes | memoryview, tail: Tail
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.data: bytes | memoryview | None = data
+        self.tail = tail
+
+
+Tail: TypeAlias = dict[Offset, RecentAppend]
+"""A partition's kept appends by base offset, oldest first; each begins where the last one ends."""
+
+
+class RecentAppends:
+    """The last few MiB that were appended to a directory's partitions, kept for readers of the tail.
+
+    Followers and most consumers want what was just written; handing them the very buffer costs no
+    system call and no copy. All partitions of a directory share one bound: the oldest append goes
+    first, of whatever partition.
+
+    A view keeps the whole message alive that it lies in, and the rest of that message may have been
+    refused. So a small piece of a large message is copied: what is kept alive is at most 32 times the
+    bound.
+    """
+
+    __slots__ = ("_bytes_max", "_forgotten", "_queue", "size_bytes")
+
+    def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._queue: deque[RecentAppend] = deque()
+        self._forgotten = 0  # entries of the queue without data, at most
+        self.size_bytes = 0
+
+    def keep(
+        self, tail: Tail, base_offset: Offset, end_offset: Offset, data: bytes | memoryview
+    ) -> None:
+        """Keep an append at the end of `tail`; older ones, of any tail, make room."""
+        if len(data) > self._bytes_max:
+            self.forget(tail)  # a gap would break the chain
+            return
+        if isinstance(data, memoryview):
+            whole = data.obj
+            assert isinstance(whole, bytes | bytearray), type(whole)
+            if len(whole) > PINNED_RATIO_MAX * len(data):
+                data = bytes(data)
+        append = RecentAppend(base_offset, end_offset, data, tail)
+        tail[base_offset] = append
+        self._queue.append(append)
+        self.size_bytes += len(data)
+        while self.size_bytes > self._bytes_max:
+            oldest = self._queue.popleft()
+            if oldest.data is not None:
+                self.size_bytes -= len(oldest.data)
+                oldest.data = None
+                del oldest.tail[oldest.base_offset]
+
+    def forget(self, tail: Tail) -> None:
+        """Drop all of one tail: its log was cut, or an append was not kept."""
+        for append in tail.values():
+            assert append.data is not None, append.base_offset
+            self.size_bytes -= len(append.data)
+            append.data = None
+        self._forgotten += len(tail)
+        tail.clear()
+        if 2 * self._forgotten > len(self._queue):  # each costs one look, however long one waits
+            self._queue = deque(append for append in self._queue if append.data is not None)
+            self._forgotten = 0
+
 
 SLICES_MAX: Final = 128
 FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below, a read is cheaper than a descriptor
@@ -238,6 +322,23 @@ def _last_batch_before(
         if last is not None:
             return last, end - start
     raise CorruptBatch(f"the file ends inside the batch at position {start}")
+
+
+def end_before_damage(
+    directory: Path, damage: tuple[int, int], start_offset: Offset, end_offset: Offset
+) -> Offset:
+    """Return where a read of a log has to end that holds a damaged batch, the offsets `damage`.
+
+    Raises LogDamaged if the read would begin in that batch.
+    """
+    first, after = damage
+    if first <= start_offset < after:
+        raise LogDamaged(
+            f"{directory}: the batch with the offsets {first} to {after - 1} is damaged, and no"
+            f" other replica in sync has it; records from offset {after} on can be read",
+            damage,
+        )
+    return min(end_offset, Offset(first)) if start_offset < first else end_offset
 
 
 def read_tail(

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from odradek_broker.log.error_classes import DamagedContent
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import DirectoryHealth, File, Storage
+from odradek_broker.log.storage import DamagedContent, DirectoryHealth, File, Storage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import check_crc, read_header
 from odradek_protocol.records.batch_reader import open_batch

@@ -7,7 +7,7 @@
 The owner (the partition's host, on the event loop) calls everything; nothing here takes a lock.
 Appends are one write(2) into the page cache. What may wait for the disk comes in two halves:
 `begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
-`finish(job)` applies the result on the loop. What readers ask is in readable_log.py.
+`finish(job)` applies the result on the loop.
 
 Invariants: a batch is noted in memory only after its bytes were written. Each segment begins where
 the one before ends, also where compaction left gaps between batches, so that a hole left by a power
@@ -22,24 +22,37 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from odradek_broker.leader_epochs import LeaderEpochs
-from odradek_broker.log.cleaning.compaction import CompactJob
-from odradek_broker.log.cleaning.compaction_due import begin_compaction
-from odradek_broker.log.cleaning.retention import expired_segments
+from odradek_broker.log.compaction import CompactJob, begin_compaction
 from odradek_broker.log.directory.partition_files import write_damage_mark, write_log_start
-from odradek_broker.log.error_classes import ErrorClass, error_class
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_jobs import ResetJob, StorageJob, SyncJob, TruncateJob
-from odradek_broker.log.log_values import AppendInfo, LoadedLog
-from odradek_broker.log.producers.producer_state import PRODUCER_IDLE_MS_MAX, ProducerStates
-from odradek_broker.log.producers.replay import fold_batch, part
-from odradek_broker.log.readable_log import ReadableLog
+from odradek_broker.log.log_reads import (
+    OffsetOutOfRange,
+    ReadPlan,
+    ReadResult,
+    RecentAppends,
+    Tail,
+    end_before_damage,
+    read_tail,
+)
+from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
+from odradek_broker.log.producer_state import PRODUCER_IDLE_MS_MAX, fold_batch, part
+from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.segments.batch_walk import Header, headers_of
-from odradek_broker.log.segments.recent_appends import RecentAppends
+from odradek_broker.log.segments.indexes import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment
-from odradek_broker.log.storage import DirectoryHealth, Storage, StorageRefused
+from odradek_broker.log.segments.segment_list import SegmentList, expired_segments
+from odradek_broker.log.storage import (
+    DirectoryHealth,
+    ErrorClass,
+    Storage,
+    StorageRefused,
+    error_class,
+)
+from odradek_broker.log.sync_progress import SyncProgress
 from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
@@ -51,19 +64,45 @@ from odradek_protocol.identity import (
 from odradek_protocol.records.batch_header import ByteBuffer
 
 
-class PartitionLog(ReadableLog):
+class AppendInfo(NamedTuple):
+    """What one append did; `end_offset` is the log end offset after it."""
+
+    base_offset: Offset
+    end_offset: Offset
+    max_timestamp_ms: int
+    size_bytes: int
+
+
+class PartitionLog:
     """One partition's log; set `config` and `is_trusted`, and read the rest."""
 
     __slots__ = (
         "_generation",
+        "_health",
         "_is_cutting",
         "_jobs_lock",
         "_lower_checkpoints",
+        "_progress",
+        "_recent",
+        "_segments",
+        "_storage",
+        "_tail",
         "cleaned_offset",
         "config",
         "cut_limits",
+        "damage",
+        "directory",
+        "epochs",
+        "high_watermark",
+        "id",
         "is_intact",
         "is_trusted",
+        "log_end_offset",
+        "log_start_offset",
+        "partition",
+        "producers",
+        "topic",
+        "topic_id",
     )
 
     def __init__(
@@ -82,17 +121,23 @@ class PartitionLog(ReadableLog):
         is_new: bool,
         cleaned_offset: Offset = Offset(0),
     ) -> None:
-        super().__init__(
-            storage=storage,
-            health=health,
-            recent=recent,
-            directory=directory,
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            loaded=loaded,
-            is_new=is_new,
-        )
+        self._storage = storage
+        self._health = health
+        self._recent = recent
+        self._tail: Tail = {}
+        self.damage: tuple[int, int] | None = None  # offsets of a batch that nobody may be given
+        self._segments = SegmentList(loaded.segments)
+        self._progress = SyncProgress(self._segments, loaded, is_new=is_new)
+        self.directory = directory
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.id = TopicIdPartition(topic_id, partition)
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = Offset(self._segments.active.end_offset)
+        self.high_watermark = loaded.high_watermark
         self._lower_checkpoints = lower_checkpoints
         self._jobs_lock = threading.Lock()  # one job of this log at a time
         self._generation = 0  # rises with each cut: jobs begun before are stale
@@ -104,8 +149,6 @@ class PartitionLog(ReadableLog):
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
         self.is_intact = True  # false: a cut was refused half-way; the log must be opened anew
         self.is_trusted = True  # false: a bug was met; the files alone tell the next start
-
-    # --- writing --------------------------------------------------------------------------------
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
         """Write whole, stamped, validated batches at the end; synchronous write(2), no sync.
@@ -196,8 +239,6 @@ class PartitionLog(ReadableLog):
         if epoch > self.epochs.latest:
             self.epochs.enter(epoch, self.log_end_offset)
 
-    # --- durability -----------------------------------------------------------------------------
-
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
         """A job that makes all bytes up to the present log end durable.
 
@@ -264,10 +305,8 @@ class PartitionLog(ReadableLog):
                 self._progress.synced(job)
         elif not job.is_current():
             return  # the partition was deleted meanwhile
-        elif isinstance(job, TruncateJob):
-            self._truncated(job)
-        elif isinstance(job, ResetJob):
-            self._was_reset(job)
+        elif isinstance(job, TruncateJob | ResetJob):
+            self._was_cut(job)
 
     def sync_at_close(self) -> bool:
         """Sync in full here, also while a sync is under way that nobody will finish any more.
@@ -292,8 +331,6 @@ class PartitionLog(ReadableLog):
             "lock": self._jobs_lock,
             "is_current": lambda: self._generation == generation,
         }
-
-    # --- cutting --------------------------------------------------------------------------------
 
     def begin_truncate(self, offset: Offset) -> StorageJob:
         """Cut everything at and above `offset`, epochs and producer state too, synced (R4).
@@ -342,36 +379,22 @@ class PartitionLog(ReadableLog):
         job.run()
         self.finish(job)
 
-    def _truncated(self, job: TruncateJob) -> None:
+    def _was_cut(self, job: TruncateJob | ResetJob) -> None:
         assert job.active is not None, self.id
+        is_reset = isinstance(job, ResetJob)
         kept = [s for s in self._segments.all if s.base_offset < job.active.base_offset]
-        self._segments.replace_all([*kept, job.active])
-        self._install(job.end_offset, job.epochs, job.producers, job.snapshots)
-        self.log_start_offset = min(self.log_start_offset, job.end_offset)
-        self.high_watermark = min(self.high_watermark, job.end_offset)
-        self.cleaned_offset = min(self.cleaned_offset, job.end_offset)
-
-    def _was_reset(self, job: ResetJob) -> None:
-        assert job.active is not None, self.id
-        self._segments.replace_all([job.active])
-        self._install(job.start_offset, LeaderEpochs(), ProducerStates(), [])
-        self._progress.restarted(job.start_offset)
-        self.log_start_offset = self.high_watermark = self.cleaned_offset = job.start_offset
-
-    def _install(
-        self,
-        end_offset: Offset,
-        epochs: LeaderEpochs,
-        producers: ProducerStates,
-        snapshot_offsets: list[Offset],
-    ) -> None:
+        self._segments.replace_all([job.active] if is_reset else [*kept, job.active])
         self._recent.forget(self._tail)
-        self.epochs = epochs
-        self.producers = producers
-        self.log_end_offset = end_offset
-        self._progress.cut(end_offset, epochs, snapshot_offsets)
-
-    # --- offsets --------------------------------------------------------------------------------
+        self.epochs, self.producers = job.epochs, job.producers
+        self.log_end_offset = end_offset = job.end_offset
+        self._progress.cut(end_offset, job.epochs, job.snapshots)
+        if is_reset:
+            self._progress.restarted(end_offset)
+            self.log_start_offset = self.high_watermark = self.cleaned_offset = end_offset
+            return
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.high_watermark = min(self.high_watermark, end_offset)
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def set_high_watermark(self, offset: Offset) -> None:
         """Told by the replica whenever it moves; bounds retention and the last stable offset."""
@@ -398,8 +421,6 @@ class PartitionLog(ReadableLog):
             self.high_watermark = max(self.high_watermark, offset)
             self.epochs.truncate_from_start(offset)
         return is_higher
-
-    # --- space ----------------------------------------------------------------------------------
 
     def apply_retention(
         self, *, now_ms: int, producer_idle_ms_max: int = PRODUCER_IDLE_MS_MAX
@@ -472,8 +493,6 @@ class PartitionLog(ReadableLog):
         """Let the next start verify every batch and cut the log at the first wrong one (waits). Raises OSError."""
         write_damage_mark(self._storage, self.directory, reason)
 
-    # --- leaving --------------------------------------------------------------------------------
-
     def retire_all(self) -> None:
         """The partition was deleted: nothing is written for it any more."""
         self._generation += 1
@@ -485,3 +504,97 @@ class PartitionLog(ReadableLog):
         """Give back all descriptors; no use afterwards."""
         self._segments.close()
         self._recent.forget(self._tail)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def durable_end_offset(self) -> Offset:
+        """All below it is durable."""
+        return self._progress.durable_end
+
+    @property
+    def recovery_point(self) -> Offset:
+        """A restart scans nothing below it."""
+        return self._progress.recovery_point
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """At most so many bytes would be scanned if the process died now."""
+        return self._progress.unsynced_bytes
+
+    @property
+    def unsynced_since_ms(self) -> int | None:
+        """When the oldest append was made that no full sync has taken; None: none is left."""
+        return self._progress.since_ms
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The first offset of the oldest transaction that is open, or was closed by a marker not
+        below the high watermark yet; without one, the high watermark. Never below the log start."""
+        first = self.producers.first_unstable_offset(self.high_watermark)
+        if first is None or first >= self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log_start_offset)
+
+    @property
+    def stored_end_offset(self) -> Offset:
+        """Where the last batch ends, as a restart sees it; a cut inside a gap that compaction had
+        left puts the log end offset past it."""
+        return Offset(self._segments.active.end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments, without indexes."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments.all)
+
+    def plan_read(
+        self, start_offset: Offset, *, bytes_max: int, end_offset: Offset, verify: bool = False
+    ) -> ReadPlan:
+        """Plan to read whole batches from the one that holds `start_offset`, at least one.
+
+        No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
+        run at once. With `verify` what a file gives is read in the pool and its CRCs are checked: a
+        wrong one takes the directory offline (R11). Raises OffsetOutOfRange.
+        """
+        if not self.log_start_offset <= start_offset <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"offset {start_offset} of {self} is not in"
+                f" [{self.log_start_offset}, {self.log_end_offset}]"
+            )
+        end_offset = min(end_offset, self.log_end_offset)
+        if self.damage is not None:
+            end_offset = end_before_damage(self.directory, self.damage, start_offset, end_offset)
+        result = read_tail(self._tail, start_offset, bytes_max, end_offset)
+        segments: list[Segment] = []
+        if result is None and start_offset >= end_offset:
+            result = ReadResult((), start_offset, start_offset, 0)
+        elif result is None:
+            segments = self._segments.since(start_offset)
+            self._segments.use(segments[0], may_drop=self._progress.may_drop)
+        wanted = (segments, start_offset, bytes_max, end_offset, verify, result)
+        return ReadPlan(self._storage, self._health, *wanted)
+
+    def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
+        """Plan and run here, cold or not."""
+        return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after it, with its own time (pool: waits). Raises StorageFailed."""
+        return find_timestamp(
+            self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
+        )
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
+        return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
+
+    def aborted_transactions(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap [start_offset, end_offset), in the order of markers."""
+        return self._segments.aborted_transactions(start_offset, end_offset)

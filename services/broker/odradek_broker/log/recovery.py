@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
@@ -28,13 +29,9 @@ from odradek_broker.log.directory.partition_files import (
     read_newest_snapshot,
     snapshot_offsets,
 )
-from odradek_broker.log.error_classes import ErrorClass, error_class
-from odradek_broker.log.index.offset_index import CorruptIndex
-from odradek_broker.log.index.transaction_index import AbortedTransaction
-from odradek_broker.log.log_values import LoadedLog
-from odradek_broker.log.producers.producer_state import ProducerStates
-from odradek_broker.log.producers.replay import replay
+from odradek_broker.log.producer_state import ProducerStates, replay
 from odradek_broker.log.segments.batch_walk import Header, walk_headers, walk_verified
+from odradek_broker.log.segments.indexes import AbortedTransaction, CorruptIndex
 from odradek_broker.log.segments.segment import (
     INDEX_INTERVAL_BYTES,
     INDEX_SUFFIXES,
@@ -43,10 +40,23 @@ from odradek_broker.log.segments.segment import (
     file_name,
 )
 from odradek_broker.log.segments.swap import complete_swaps
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import ErrorClass, File, Storage, error_class
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from odradek_protocol.records.errors import CorruptBatch
+
+
+class LoadedLog(NamedTuple):
+    """What opening a partition's directory found: how a `PartitionLog` begins."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    snapshot_offsets: list[Offset]
+    log_start_offset: Offset
+    high_watermark: Offset
+    recovery_point: Offset
+    recovery_position: int  # in the last segment
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,19 +1,28 @@
-"""The seam between the log and the disk: every byte the log reads or writes passes through here.
+"""The seam between the log and the disk: every byte that the log reads or writes passes through here.
 
-`DiskStorage` is the operating system. Tests put a storage in its place that fails a chosen call,
-writes short, or keeps everything in memory and forgets what was not synced when the power goes.
+`DiskStorage` is the operating system. Tests replace it by a storage that fails a chosen call, writes
+short, or keeps everything in memory and forgets what was not synced when the power goes.
 
-Errors: all methods raise plain `OSError`, which error_classes.py sorts. The log turns the first one of the
-disk's into `StorageFailed`, and from then on nothing more is acknowledged from that directory in
-this process's life (R11): after a failed fdatasync the kernel may have dropped the
-dirty pages and marked them clean, so a second one that succeeds proves nothing. That is why any error of a sync
-becomes EIO here.
+All methods raise plain `OSError`. `error_class` says what such an error means:
 
-A full disk is no failed one. Where a write finds no room nothing that was written before is in doubt:
-it becomes `StorageFull`, whoever wrote undoes what reached the file, and the directory takes nothing more
-until there is room again (`DirectoryHealth.has_room_again`). Where this process or the one call is at fault
-(no descriptor is left, a name is too long) it becomes `StorageRefused`: whoever wrote undoes it likewise, and
-nobody else is concerned.
+    DISK      the device or the file system is broken    the data directory goes offline
+    FULL      there is no room                           the directory is read-only until there is
+    PROCESS   this call, or this process, is at fault    the call is refused; nothing else changes
+    CONTENT   the bytes are not those that were written  the partition is damaged, and no other one
+
+A data directory that goes offline ends every replica in it, so only an error of the disk may do that.
+Running out of descriptors or memory passes when others give theirs back, and a name that is too long
+concerns the one file of that name. An error without a number, or of a sync, counts as the disk's:
+nobody knows what is left of the bytes. After a failed fdatasync the kernel may have dropped the dirty
+pages and marked them clean, so a second one that succeeds proves nothing. That is why any error of a
+sync becomes EIO here.
+
+The log turns the first DISK error into `StorageFailed`, and from then on it acknowledges nothing more
+from that directory in this process's life (R11). A full disk has not failed: where a write finds no
+room, nothing that was written before is in doubt. The error becomes `StorageFull`, the caller undoes
+what reached the file, and the directory takes nothing more until there is room again
+(`DirectoryHealth.has_room_again`). A PROCESS error becomes `StorageRefused`: the caller undoes what
+reached the file, and no other partition is concerned.
 """
 
 from __future__ import annotations
@@ -24,12 +33,68 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from odradek_broker.log.error_classes import DamagedContent, ErrorClass, error_class
 from odradek_protocol.records.batch_header import ByteBuffer
 from odradek_runtime.open_files import DescriptorReserve, has_room_for_partitions
+
+
+class ErrorClass(Enum):
+    """Whose fault an OSError is."""
+
+    DISK = "disk"
+    FULL = "full"
+    PROCESS = "process"
+    CONTENT = "content"
+
+
+class DamagedContent(OSError):
+    """A file has no batches where batches were written, or others. `offsets`: of the batch, where it is known."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(errno.EBADMSG, str(error))
+        self.offsets: tuple[int, int] | None = getattr(error, "offsets", None)
+
+
+# EFBIG: files may not grow further (`ulimit -f`), so another broker is to lead as with a full disk.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+OF_THE_DISK: Final = frozenset(
+    {
+        errno.EIO,
+        errno.EROFS,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.EUCLEAN,  # the file system's own structures are damaged
+        errno.EBADMSG,
+        errno.ENOMEDIUM,
+        errno.EMEDIUMTYPE,
+        errno.EREMOTEIO,
+        errno.ESTALE,  # a network file system lost the file
+        errno.ETIMEDOUT,
+        errno.ENOLINK,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ENOKEY,  # an encrypted directory was locked
+        errno.EKEYEXPIRED,
+        errno.EKEYREVOKED,
+    }
+)
+
+
+def error_class(error: OSError) -> ErrorClass:
+    """Classify one error."""
+    if isinstance(error, DamagedContent):
+        return ErrorClass.CONTENT
+    if error.errno in NO_ROOM:
+        return ErrorClass.FULL
+    if error.errno is None or error.errno in OF_THE_DISK:
+        return ErrorClass.DISK
+    return ErrorClass.PROCESS
+
 
 T = TypeVar("T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
@@ -417,3 +482,51 @@ class DirectoryHealth:
         if isinstance(error, DamagedContent):
             return LogDamaged(text, error.offsets)
         return StorageRefused(text)
+
+
+class FileSlice:
+    """Batches that stay in their file until they are sent: the kernel copies them from the page cache.
+
+    The holder sends or reads a slice once, while the partition is still led in the epoch in which the
+    slice was made: below the high watermark a leader's files do not change, but a truncation after a
+    lost leadership may change them. The slice has a descriptor of its own, which it closes when it is
+    dropped. Its `len` is its size in bytes.
+    """
+
+    __slots__ = ("_file", "_position", "_size_bytes")
+
+    def __init__(self, file: File, position: int, size_bytes: int) -> None:
+        self._file = file.duplicate()
+        self._position = position
+        self._size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __del__(self) -> None:
+        self._file.close()
+
+    def send(self, socket_fd: int) -> int:
+        """Give the socket as much as it takes without waiting; how many bytes that was.
+
+        Raises OSError: the socket is broken, or the file ends before the slice does.
+        """
+        sent = 0
+        while sent < self._size_bytes:
+            try:
+                count = self._file.send_to(
+                    socket_fd, self._position + sent, self._size_bytes - sent
+                )
+            except BlockingIOError:
+                break
+            if not count:
+                raise OSError(errno.EIO, "the file ends inside a slice of it")
+            sent += count
+        return sent
+
+    def read(self, start: int = 0) -> bytes:
+        """What follows the first `start` bytes. Raises OSError if the file ends before that."""
+        data = self._file.pread(self._size_bytes - start, self._position + start)
+        if len(data) != self._size_bytes - start:
+            raise OSError(errno.EIO, "the file ends inside a slice of it")
+        return data

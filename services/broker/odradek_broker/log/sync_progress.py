@@ -13,7 +13,8 @@ from __future__ import annotations
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import encode_epochs
 from odradek_broker.log.log_jobs import Snapshot, SyncJob
-from odradek_broker.log.producers.producer_state import ProducerStates
+from odradek_broker.log.producer_state import ProducerStates
+from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.segments.segment_list import SegmentList
 from odradek_protocol.identity import Offset
@@ -43,24 +44,15 @@ class SyncProgress:
         "since_ms",
     )
 
-    def __init__(
-        self,
-        segments: SegmentList,
-        epochs: LeaderEpochs,
-        *,
-        recovery_point: Offset,
-        recovery_position: int,
-        snapshot_offsets: list[Offset],
-        is_new: bool,
-    ) -> None:
+    def __init__(self, segments: SegmentList, loaded: LoadedLog, *, is_new: bool) -> None:
         self._segments = segments
-        self.durable_end = self.recovery_point = recovery_point
-        self._mark = (segments.active, recovery_position)  # where the last full sync ended
-        self._snapshot_offsets = snapshot_offsets
+        self.durable_end = self.recovery_point = recovery_point = loaded.recovery_point
+        self._mark = (segments.active, loaded.recovery_position)  # where the last full sync ended
+        self._snapshot_offsets = loaded.snapshot_offsets
         self._roll_snapshots: list[Snapshot] = []
         self._unsynced = [s for s in segments.all[:-1] if s.end_offset > recovery_point]
         self._unindexed = list(self._unsynced)
-        self._epochs_written = -1 if epochs.changes else 0
+        self._epochs_written = -1 if loaded.epochs.changes else 0
         self.is_new = is_new  # the partition's directory itself may not be durable
         self.directory_changes = 1  # counts segments begun; at an opening nobody knows
         self._directory_synced = 0

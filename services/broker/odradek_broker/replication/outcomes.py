@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from odradek_broker.log.file_slice import FileSlice
+from odradek_broker.log.storage import FileSlice
 from odradek_protocol.identity import (
     NO_BROKER,
     NO_LEADER_EPOCH,

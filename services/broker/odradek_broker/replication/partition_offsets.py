@@ -52,7 +52,7 @@ class PartitionOffsets:
             if not self._may_answer(host, host.replica.leader_epoch):
                 return _NOT_LEADER
             start = log.log_start_offset
-            return OffsetOutcome(ErrorCode.NONE, start, -1, log.epoch_at(start))
+            return OffsetOutcome(ErrorCode.NONE, start, -1, log.epochs.at(start))
         if bound.error_code is not ErrorCode.NONE:
             return OffsetOutcome(bound.error_code)
         if timestamp_ms == OFFSET_LATEST:
@@ -90,7 +90,7 @@ class PartitionOffsets:
             return _NOT_LEADER
         if leader_epoch > own:
             return OffsetOutcome(ErrorCode.NONE)
-        epoch, end = host.log.epoch_end(leader_epoch)
+        epoch, end = host.log.epochs.end_of(leader_epoch, host.log.log_end_offset)
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
     async def delete_before(

@@ -155,7 +155,9 @@ def _divergence(
 ) -> tuple[LeaderEpoch, Offset] | None:
     """Where the reader's lineage leaves ours (KIP-595); None when it does not."""
     # An epoch that no leader had yet diverges where the latest one ends.
-    epoch, end = host.log.epoch_end(min(last_fetched_epoch, host.log.last_epoch))
+    epoch, end = host.log.epochs.end_of(
+        min(last_fetched_epoch, host.log.epochs.latest), host.log.log_end_offset
+    )
     if epoch < 0 or end < 0:
         return None
     return (epoch, end) if epoch < last_fetched_epoch or end < offset else None

@@ -7,7 +7,7 @@ import grpc.aio
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.broker import Broker
 from odradek_broker.broker_configs import describe_broker
-from odradek_broker.log.directory.inventory import DirectoryInventory
+from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.servicers import (
     admin_servicer,

@@ -1,1 +1,1 @@
-"""What lies in a data directory beside the partitions: identity, lock, markers, checkpoints."""
+"""Files of a data directory that belong to no segment, and directories that are not live; used by `LogDirectory`."""

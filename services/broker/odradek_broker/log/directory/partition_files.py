@@ -2,7 +2,7 @@
 
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
                     leader-epoch-checkpoint     Kafka's text of the log's LeaderEpochs
-                    <offset>.snapshot           (producers/producer_snapshot.py)
+                    <offset>.snapshot           the producers (producer_state.py)
                     damaged                     a read met wrong bytes: the next start verifies all of it
                     log-start-offset            "<offset> <CRC32C of its digits>": for a life that is killed
                                                 before the next checkpoint of all log starts
@@ -11,17 +11,18 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Final
 
 from odradek_broker.leader_epochs import LeaderEpochs
-from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
-from odradek_broker.log.producers.producer_snapshot import (
+from odradek_broker.log.producer_state import (
     CorruptSnapshot,
+    ProducerEntry,
+    ProducerStates,
     decode_snapshot,
     encode_snapshot,
 )
-from odradek_broker.log.producers.producer_state import ProducerEntry, ProducerStates
 from odradek_broker.log.segments.segment import Suffix, file_name
 from odradek_broker.log.storage import Storage, replace_file, write_all
 from odradek_protocol.identity import (
@@ -40,6 +41,19 @@ EPOCHS: Final = "leader-epoch-checkpoint"
 LOG_START: Final = "log-start-offset"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
+
+
+def uuid_text(value: bytes) -> str:
+    """16 bytes as Kafka writes them: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def parse_uuid(text: str) -> bytes:
+    """The reverse; ValueError for anything else."""
+    value = base64.urlsafe_b64decode(text + "==")
+    if len(value) != 16:
+        raise ValueError(f"{text!r} is no UUID in base64")
+    return value
 
 
 def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:

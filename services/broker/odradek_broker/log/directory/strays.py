@@ -1,21 +1,29 @@
-"""Logs that nobody claims: kept aside, told to people, and brought back when their partition is.
-
-A log is stray when the metadata does not know its partition here and no record that this process saw took it away:
-the topic may have been deleted while the broker was down, or the metadata may be the wrong one. Only a person
-can tell, so nothing is erased.
+"""Directories of partitions that are no longer live: deleted ones, and logs that nobody claims.
 
     <topic>-<partition>/                                live
+    <topic id, hex>-<partition>.<random>-delete/        deleted: a pool thread removes it later
     <topic id, hex>-<partition>.<random>-stray/         put aside; `stray.json` says what it was, and when
-    <topic>-<partition>/ with stray.json                brought back; the file goes with the next checkpoint
+    <topic>-<partition>/ with stray.json                brought back; the next checkpoint removes the file
 
-What a stray vouches for when it comes back is what `stray.json` says, and only if it was synced since: a power loss
-before that may have taken any of it, so such a stray is told as lost at each registration, as is one without
+The new names have no topic in them: a topic's name may be as long as a file's name may be, and a topic
+of that name may be created again.
+
+Removing is never urgent, so none of its errors fails the data directory: a directory that cannot be
+renamed is removed under its old name, and one that cannot be removed stays on the list. The rename
+raises an error that only the disk can be blamed for, because the live logs lie on that disk too.
+
+A log is stray when the metadata does not know its partition here and no record that this process saw
+took it away: the topic may have been deleted while the broker was down, or the metadata may be the
+wrong one. Only a person can tell, so nothing is erased. The offsets that a stray vouches for when it
+comes back are those in `stray.json`, and only if it was synced since: a power loss before that may
+have taken any of it. Such a stray is reported as lost at each registration, and so is one without
 that file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import secrets
 from collections.abc import Iterator
@@ -23,15 +31,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from odradek_broker.log.directory.checkpoints import parse_uuid, uuid_text
 from odradek_broker.log.directory.partition_files import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
     parse_directory_name,
+    parse_uuid,
     read_metadata,
+    uuid_text,
 )
-from odradek_broker.log.error_classes import ErrorClass, error_class
-from odradek_broker.log.storage import Storage, write_all
+from odradek_broker.log.storage import ErrorClass, Storage, error_class, write_all
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
@@ -231,3 +239,62 @@ def _partition(name: str) -> int:
 
 def _size_bytes(storage: Storage, path: Path) -> int:
     return sum(storage.size_bytes(path / n) for n in storage.names(path) if n.endswith(".log"))
+
+
+class Departures:
+    """The directories of one data directory that wait to be removed. Used on the loop, except `remove`."""
+
+    __slots__ = ("_path", "_storage", "_under_old_name", "_waiting")
+
+    def __init__(self, storage: Storage, path: Path) -> None:
+        self._storage = storage
+        self._path = path
+        self._waiting: list[Path] = []
+        self._under_old_name: dict[Path, TopicIdPartition] = {}
+
+    def delete(self, path: Path, partition: TopicIdPartition) -> None:
+        """Rename a live directory away, to be removed. Raises OSError if the disk fails."""
+        target = self._path / departed_name(partition, DELETE_SUFFIX)
+        try:
+            self._storage.rename(path, target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error_class(error) is ErrorClass.DISK:
+                raise
+            self._under_old_name[path] = partition
+            target = path
+        self._waiting.append(target)
+
+    def add(self, path: Path) -> None:
+        """A directory that another life deleted."""
+        self._waiting.append(path)
+
+    def make_way(self, path: Path) -> None:
+        """See that no directory has this name, so that a live one may be made. Raises OSError."""
+        if not self._storage.exists(path):
+            self._under_old_name.pop(path, None)
+            return
+        partition = self._under_old_name.pop(path, None)
+        if partition is not None:
+            with contextlib.suppress(ValueError):  # it is being removed at this moment
+                self._waiting.remove(path)
+                self.delete(path, partition)
+        if self._storage.exists(path):
+            if partition is not None:
+                self._under_old_name[path] = partition
+            raise FileExistsError(errno.EEXIST, "a directory of another topic has the name")
+
+    def take(self) -> list[Path]:
+        """All that are to be removed: `remove` each of them, in the pool."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def remove(self, path: Path) -> None:
+        """Remove one of `take` (waits; may take long). Raises OSError: it is on the list again."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.remove_tree(path)
+        except OSError:
+            self._waiting.append(path)
+            raise

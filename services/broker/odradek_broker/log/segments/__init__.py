@@ -1,1 +1,1 @@
-"""Segments: files of batches with their indexes, walks over them, and the tail kept in memory."""
+"""A segment and its indexes, walks over its batches, the segments of a log, and the swap of compacted ones."""

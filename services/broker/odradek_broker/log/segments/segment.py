@@ -25,21 +25,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from odradek_broker.log.index.offset_index import (
-    ENTRY_BYTES,
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
+from odradek_broker.log.segments.indexes import (
+    OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
+    TIME_ENTRY_BYTES,
+    AbortedTransaction,
     CorruptIndex,
     OffsetIndex,
-)
-from odradek_broker.log.index.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from odradek_broker.log.index.time_index import TimeIndex
-from odradek_broker.log.index.transaction_index import (
-    AbortedTransaction,
+    TimeIndex,
     decode_transactions,
     encode_transactions,
 )
-from odradek_broker.log.log_config import LogConfig
-from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.storage import File, Storage, write_all
 from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
 from odradek_protocol.records.errors import CorruptBatch
@@ -236,7 +234,7 @@ class Segment:
             self.size_bytes + pending_bytes + header.size_bytes <= config.segment_bytes
             and not 0 <= first_ms < header.max_timestamp_ms - config.roll_ms
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and (len(self._offsets) + 1) * ENTRY_BYTES <= config.segment_index_bytes
+            and (len(self._offsets) + 1) * OFFSET_ENTRY_BYTES <= config.segment_index_bytes
             and (len(self._times) + 2) * TIME_ENTRY_BYTES <= config.segment_index_bytes
         )
 
@@ -352,8 +350,8 @@ class Segment:
             return False
         offsets_written, times_written = self._indexes_written
         data = offsets.to_bytes(offsets_written)
-        self._write_tail(Suffix.INDEX, offsets_written * ENTRY_BYTES, data, sync=sync)
-        offsets_written += len(data) // ENTRY_BYTES
+        self._write_tail(Suffix.INDEX, offsets_written * OFFSET_ENTRY_BYTES, data, sync=sync)
+        offsets_written += len(data) // OFFSET_ENTRY_BYTES
         data = times.to_bytes(times_written)
         self._write_tail(Suffix.TIME_INDEX, times_written * TIME_ENTRY_BYTES, data, sync=sync)
         times_written += len(data) // TIME_ENTRY_BYTES

@@ -6,7 +6,7 @@
     room again    logs that were left half-way through a cut are opened anew, replicas that could not be made
                   are made, followers attach again, and the controller hears that too
 
-A write that is refused for another reason than the disk (no descriptor is left: log/error_classes.py) concerns
+A write that is refused for another reason than the disk (no descriptor is left: log/storage.py) concerns
 its replica alone, and the controller does not hear of it. What such a write broke, or did not let begin, is
 tried again after a pause that doubles while refusals go on.
 

@@ -11,7 +11,7 @@ import grpc.aio
 
 from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
-from odradek_broker.log.directory.inventory import DirectoryInventory
+from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc.callers import answers_in_turns, in_turns
 from odradek_broker.settings import REPLICATION

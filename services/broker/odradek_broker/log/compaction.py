@@ -31,19 +31,20 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, Protocol
 
-from odradek_broker.log.error_classes import NO_ROOM, DamagedContent
-from odradek_broker.log.index.transaction_index import AbortedTransaction
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.log.segments.batch_walk import Header, walk_headers
+from odradek_broker.log.segments.indexes import AbortedTransaction
 from odradek_broker.log.segments.segment import INDEX_INTERVAL_BYTES, Segment, Suffix
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_broker.log.storage import File, Storage
+from odradek_broker.log.storage import NO_ROOM, DamagedContent, File, Storage
 from odradek_protocol.identity import NO_OFFSET, Offset
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
@@ -424,3 +425,80 @@ def _write(segment: Segment, pending: list[tuple[bytes, Header]]) -> None:
     for _, header in pending:
         segment.note(header, INDEX_INTERVAL_BYTES)
     pending.clear()
+
+
+class CompactedLog(Protocol):
+    """What a pass has to know of the log that it compacts."""
+
+    @property
+    def config(self) -> LogConfig: ...
+
+    @property
+    def producers(self) -> ProducerStates: ...
+
+    @property
+    def cleaned_offset(self) -> Offset: ...
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+
+    @property
+    def last_stable_offset(self) -> Offset: ...
+
+    @property
+    def recovery_point(self) -> Offset: ...
+
+    def aborted_transactions(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]: ...
+
+
+def begin_compaction(
+    log: CompactedLog, basics: dict[str, Any], segments: Sequence[Segment], *, now_ms: int
+) -> CompactJob | None:
+    """A pass over `log`, or None if it is not compacted, or not dirty enough yet; `basics` are what
+    all its jobs have. Raises OSError."""
+    config = log.config
+    if not config.cleanup_compact:
+        return None
+    covered = _covered(log, segments, now_ms=now_ms)
+    dirty = [s for s in covered if s.end_offset > log.cleaned_offset]
+    if not dirty:
+        return None
+    dirty_bytes = sum(s.size_bytes for s in dirty)
+    ratio = dirty_bytes / max(sum(s.size_bytes for s in covered), 1)
+    late_ms = now_ms - config.max_compaction_lag_ms
+    is_late = any(0 <= s.first_timestamp_ms < late_ms for s in dirty)
+    if ratio < config.min_cleanable_dirty_ratio and not is_late:
+        return None
+    last_batches = frozenset(
+        entry.batches[-1].last_offset for entry in log.producers.entries().values() if entry.batches
+    )
+    end_offset = Offset(covered[-1].end_offset)
+    return CompactJob(
+        **basics,
+        segments=covered,
+        dirty_offset=max(log.cleaned_offset, log.log_start_offset),
+        aborted=log.aborted_transactions(Offset(covered[0].base_offset), end_offset),
+        last_batches=last_batches,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+    )
+
+
+def _covered(log: CompactedLog, segments: Sequence[Segment], *, now_ms: int) -> list[Segment]:
+    """The closed segments below the limit: durable, below the last stable offset, and not too young.
+
+    A transaction whose marker is not below the high watermark counts as open: a cut may take the marker,
+    and another one may say the opposite.
+    """
+    limit = min(log.last_stable_offset, log.recovery_point)
+    young_ms = now_ms - log.config.min_compaction_lag_ms
+    covered: list[Segment] = []
+    for segment in segments[:-1]:
+        is_young = log.config.min_compaction_lag_ms > 0 and segment.newest_ms() > young_ms
+        if segment.end_offset > limit or is_young:
+            break
+        covered.append(segment)
+    return covered

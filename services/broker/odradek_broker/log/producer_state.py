@@ -23,16 +23,43 @@ a copy of the dictionary is a consistent snapshot that a thread may write out.
 
 Invariant: ongoing transactions stand in the order of their first offsets, because they enter as
 the log grows; the first one is the first undecided offset.
+
+A snapshot `<offset>.snapshot` holds the producers as they were when that was the log end offset:
+
+    int16   version, 1
+    uint32  CRC32C of everything that follows
+    int32   number of producers, and for each:
+            int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
+            int64 timestamp, int32 coordinator epoch, int64 first offset of its transaction or -1
+
+Kafka's format keeps one batch of each producer. A client whose request is repeated after a restart
+may send an older one of its five again, and Kafka can only answer that with an error. So the other
+batches follow at the end, where Kafka's reader does not look (its CRC covers them all the same):
+
+    4 bytes "ODRK", int32 number of batches, and for each:
+            int64 id, int32 base sequence, int32 last sequence, int64 base offset,
+            int64 last offset, int64 timestamp
+
+Source: Kafka's ProducerSnapshot.json and ProducerStateManager.java.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
-from odradek_broker.log.index.transaction_index import AbortedTransaction
+from odradek_broker.log.segments.batch_walk import Header, walk_headers
+from odradek_broker.log.segments.indexes import AbortedTransaction
+from odradek_broker.log.segments.segment import Segment, Suffix
+from odradek_broker.log.storage import Storage
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_header import ByteBuffer
+from odradek_protocol.records.control import ControlType, read_control
+from odradek_protocol.records.hashes import crc32c
 
 BATCHES_MAX: Final = 5
 PRODUCERS_MAX: Final = 10_000
@@ -240,3 +267,162 @@ class ProducerStates:
         ]
         states._ongoing = {producer_id: Offset(first) for first, producer_id in sorted(open_ones)}
         return states
+
+
+_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_PRODUCER: Final = struct.Struct(">qhiqiqiq")
+_OLDER_HEAD: Final = struct.Struct(">4si")
+_OLDER: Final = struct.Struct(">qiiqqq")
+_OLDER_MAGIC: Final = b"ODRK"
+_VERSION: Final = 1
+
+
+class CorruptSnapshot(ValueError):
+    """These bytes are no snapshot; take an older one, or replay from the log's start."""
+
+
+def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
+    """The file's bytes. The dictionary must not change meanwhile."""
+    parts = [_COUNT.pack(len(entries))]
+    older: list[bytes] = []
+    for producer_id, entry in entries.items():
+        last_sequence, last_offset, delta = -1, -1, 0
+        if entry.batches:
+            last = entry.batches[-1]
+            last_sequence, last_offset = last.last_sequence, last.last_offset
+            delta = last.last_offset - last.base_offset
+        parts.append(
+            _PRODUCER.pack(
+                producer_id,
+                entry.epoch,
+                last_sequence,
+                last_offset,
+                delta,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+        )
+        older += [_OLDER.pack(producer_id, *batch) for batch in entry.batches[:-1]]
+    if older:
+        parts.append(_OLDER_HEAD.pack(_OLDER_MAGIC, len(older)))
+        parts += older
+    body = b"".join(parts)
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> dict[ProducerId, ProducerEntry]:
+    """Read a file; raises CorruptSnapshot for anything but a whole one."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+    version, crc = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshot(f"version {version} is unknown")
+    if crc32c(data[_HEAD.size :]) != crc:
+        raise CorruptSnapshot("the CRC is not that of the bytes")
+    (count,) = _COUNT.unpack_from(data, _HEAD.size)
+    position = _HEAD.size + _COUNT.size
+    end = position + count * _PRODUCER.size
+    if count < 0 or end > len(data):
+        raise CorruptSnapshot(f"{count} producers do not fit into {len(data)} bytes")
+    older = _decode_older(data, end)
+    entries: dict[ProducerId, ProducerEntry] = {}
+    for fields in _PRODUCER.iter_unpack(data[position:end]):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator, first = (
+            fields
+        )
+        batches: tuple[StoredBatch, ...] = ()
+        if last_offset >= 0:
+            base_sequence = (last_sequence - delta) % SEQUENCE_MODULUS
+            base_offset = Offset(last_offset - delta)
+            last = StoredBatch(
+                base_sequence, last_sequence, base_offset, Offset(last_offset), timestamp_ms
+            )
+            batches = (*older.get(producer_id, ())[1 - BATCHES_MAX :], last)
+        entries[ProducerId(producer_id)] = ProducerEntry(
+            ProducerEpoch(epoch), batches, coordinator, first, timestamp_ms
+        )
+    return entries
+
+
+def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ...]]:
+    if position == len(data):
+        return {}
+    if len(data) - position < _OLDER_HEAD.size:
+        raise CorruptSnapshot(f"{len(data) - position} bytes follow the producers")
+    magic, count = _OLDER_HEAD.unpack_from(data, position)
+    start = position + _OLDER_HEAD.size
+    if magic != _OLDER_MAGIC or len(data) - start != count * _OLDER.size:
+        raise CorruptSnapshot("what follows the producers is not ours")
+    older: dict[int, tuple[StoredBatch, ...]] = {}
+    for producer_id, *batch in _OLDER.iter_unpack(data[start:]):
+        older[producer_id] = (*older.get(producer_id, ()), StoredBatch(*batch))
+    return older
+
+
+def fold_batch(
+    states: ProducerStates, header: Header, batch: Callable[[], ByteBuffer]
+) -> AbortedTransaction | None:
+    """Note a batch that has a producer id; `batch` gives its bytes, asked for markers only.
+
+    Returns what belongs into the transaction index, if it is the marker of an abort.
+    """
+    producer_id = ProducerId(header.producer_id)
+    epoch = ProducerEpoch(header.producer_epoch)
+    if not header.is_control:
+        first = header.base_sequence
+        last = (first + header.last_offset_delta) % SEQUENCE_MODULUS if first >= 0 else first
+        stored = StoredBatch(
+            first,
+            last,
+            Offset(header.base_offset),
+            Offset(header.last_offset),
+            header.max_timestamp_ms,
+        )
+        states.note_batch(producer_id, epoch, stored, is_transactional=header.is_transactional)
+        return None
+    if header.record_count == 0:  # compaction took the marker when nothing needed it any more
+        return None
+    control = read_control(batch(), check_crc=False)
+    if control.type not in (ControlType.COMMIT, ControlType.ABORT):
+        return None
+    return states.note_marker(
+        producer_id,
+        epoch,
+        coordinator_epoch=control.coordinator_epoch,
+        is_abort=control.type is ControlType.ABORT,
+        offset=Offset(header.last_offset),
+        timestamp_ms=header.max_timestamp_ms,
+    )
+
+
+def part(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
+    """One batch of a buffer of many."""
+    return data[start:end]
+
+
+def replay(
+    storage: Storage,
+    segments: Iterable[Segment],
+    states: ProducerStates,
+    *,
+    from_offset: Offset,
+    on_aborted: Callable[[Segment, AbortedTransaction], None] | None = None,
+) -> None:
+    """Fold all batches at or past `from_offset`, header by header (waits)."""
+    for segment in segments:
+        if segment.end_offset <= from_offset or segment.size_bytes == 0:
+            continue
+        file = storage.open(segment.path(Suffix.LOG))
+        try:
+            start, _ = segment.locate(file, from_offset, segment.size_bytes)
+            for position, header in walk_headers(file, start, segment.size_bytes):
+                if header.producer_id < 0 or header.base_offset < from_offset:
+                    continue
+                read = partial(file.pread, header.size_bytes, position)
+                aborted = fold_batch(states, header, read)
+                if aborted is not None and on_aborted is not None:
+                    on_aborted(segment, aborted)
+        finally:
+            file.close()

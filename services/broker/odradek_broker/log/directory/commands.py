@@ -1,0 +1,81 @@
+"""What `odradek storage strays` and `odradek storage adopt` run, as a process of their own.
+
+    ... strays DIR [NAME...]     list the strays as lines of JSON, or remove the named ones
+    ... adopt DIR INCARNATION    let the directory follow that metadata log; `none`: any
+
+Exit status 1 means that the command failed; one line on stderr says why. The broker may run while strays are
+listed or removed: a stray is renamed before it is removed, so it is either brought back or removed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from odradek_broker.log.directory.opening import (
+    META_PROPERTIES,
+    DirectoryRefused,
+    adopt_metadata,
+    parse_incarnation,
+    take_lock,
+)
+from odradek_broker.log.directory.strays import read_strays, removed_stray
+from odradek_broker.log.storage import DiskStorage
+
+ALL = "all"
+
+
+def strays(path: Path, chosen: set[str]) -> None:
+    """Print each stray, or remove the chosen ones and print those; ALL chooses every stray."""
+    storage = DiskStorage()
+    if not storage.exists(path / META_PROPERTIES):
+        raise DirectoryRefused(f"{path} is not the data directory of a broker")
+    kept = list(read_strays(storage, path))
+    unknown = chosen - {stray.name for stray in kept} - {ALL}
+    if unknown:
+        raise DirectoryRefused(f"{path} has no stray called {min(unknown)}")
+    for stray in kept:
+        if chosen and ALL not in chosen and stray.name not in chosen:
+            continue
+        if chosen:
+            renamed = removed_stray(storage, path, stray)
+            # If it is missing, the broker has just brought the stray back.
+            if storage.exists(renamed):
+                storage.remove_tree(renamed)
+        print(json.dumps(asdict(stray)))
+
+
+def adopt(path: Path, incarnation: str) -> None:
+    """Let the directory's logs belong to another metadata log; it must not be in use."""
+    storage = DiskStorage()
+    incarnation_id = None if incarnation == "none" else parse_incarnation(incarnation)
+    if not storage.exists(path):
+        raise DirectoryRefused(f"{path} does not exist")
+    lock = take_lock(storage, path)
+    try:
+        adopt_metadata(storage, path, incarnation_id)
+    finally:
+        lock.close()
+
+
+def main() -> int:
+    """Run the command that the arguments name."""
+    command, path = sys.argv[1], Path(sys.argv[2])
+    try:
+        if command == "strays":
+            strays(path, set(sys.argv[3:]))
+        else:
+            adopt(path, sys.argv[3])
+    except OSError as error:
+        print(f"odradek: {path}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except (DirectoryRefused, ValueError) as error:
+        print(f"odradek: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The sparse indexes beside each segment, in Kafka's formats."""

@@ -1,1 +1,0 @@
-"""What a partition remembers of each idempotent or transactional producer."""

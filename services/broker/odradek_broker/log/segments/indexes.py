@@ -1,0 +1,238 @@
+"""The three indexes of a segment, in Kafka's formats: by offset, by time, and of aborted transactions.
+
+`.index` says where batches lie in the segment's file. It is sparse.
+
+    each entry   int32   last offset of a batch, relative to the segment's base offset
+                 int32   position of that batch's first byte in the `.log` file
+
+Both numbers rise strictly. A look-up finds the last entry at or below the wanted offset; the reader
+walks the batch headers from there.
+
+`.timeindex` says when the records of a segment were made. It is sparse, too.
+
+    each entry   int64   the greatest timestamp so far in the segment, ms since the epoch
+                 int32   last offset of the first batch that has it, relative to the base offset
+
+Both numbers rise strictly, so a look-up of a time finds where records of that time or later may
+begin. The last entry of a closed segment is its greatest timestamp: retention reads nothing else.
+
+These two files may lag behind (entries go to them with a full sync, not with the append) and may be
+lost: they can always be built again from the segment.
+
+`.txnindex` lists the aborted transactions of a segment in the order of their markers.
+
+    each entry   int16   version, 0
+                 int64   producer id
+                 int64   first offset of the transaction
+                 int64   last offset: its abort marker, which lies in this segment
+                 int64   last stable offset when the marker was written
+
+Readers of committed data get the entries that overlap what they read; the last stable offset of an
+entry tells when later entries cannot overlap any more.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from odradek_protocol.identity import Offset, ProducerId
+
+OFFSET_ENTRY_BYTES: Final = 8
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+_MUST_SWAP: Final = sys.byteorder == "little"
+
+
+class CorruptIndex(ValueError):
+    """These bytes are no index of this segment; make it again."""
+
+
+class OffsetIndex:
+    """The entries of one segment, in memory. Offsets given and returned are relative.
+
+    One thread appends while others may look up: the position is there before its offset is.
+    """
+
+    __slots__ = ("_offsets", "_positions")
+
+    def __init__(self) -> None:
+        self._offsets = array("I")
+        self._positions = array("I")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> OffsetIndex:
+        """Read a file. Entries at or past the end of the log are left out; an entry that cannot
+        be one raises CorruptIndex."""
+        if len(data) % OFFSET_ENTRY_BYTES:
+            raise CorruptIndex(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_BYTES}")
+        words = array("I")
+        words.frombytes(data)
+        if _MUST_SWAP:
+            words.byteswap()
+        index = cls()
+        index._offsets = words[0::2]
+        index._positions = words[1::2]
+        index._require_rising()
+        index.cut_positions(log_size_bytes)
+        return index
+
+    def _require_rising(self) -> None:
+        for column in (self._offsets, self._positions):
+            values = column.tolist()
+            if any(a >= b for a, b in pairwise(values)):
+                raise CorruptIndex("the entries do not rise")
+            if values and values[-1] > RELATIVE_OFFSET_MAX:
+                raise CorruptIndex(f"entry {values[-1]} is out of range")
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The entries from number `first` on, as they stand in the file."""
+        count = len(self._offsets)
+        words = array("I", bytes(OFFSET_ENTRY_BYTES * (count - first)))
+        words[0::2] = self._offsets[first:count]
+        words[1::2] = self._positions[first:count]
+        if _MUST_SWAP:
+            words.byteswap()
+        return words.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(relative last offset, position) of one entry; negative numbers count from the end."""
+        return self._offsets[number], self._positions[number]
+
+    def positions(self) -> list[int]:
+        """The positions of all entries, rising."""
+        return self._positions.tolist()
+
+    def append(self, relative_offset: int, position: int) -> None:
+        """Both greater than those of the last entry."""
+        assert not self._offsets or (
+            relative_offset > self._offsets[-1] and position > self._positions[-1]
+        ), (relative_offset, position, self._offsets[-1], self._positions[-1])
+        self._positions.append(position)
+        self._offsets.append(relative_offset)
+
+    def floor_of_offset(self, relative_offset: int) -> int:
+        """Position to walk from to find the batch that holds the offset; 0 if no entry helps."""
+        number = bisect_right(self._offsets, relative_offset)
+        return self._positions[number - 1] if number else 0
+
+    def floor_of_position(self, position: int) -> int:
+        """The last known start of a batch at or below `position`; 0 if no entry helps."""
+        number = bisect_right(self._positions, position)
+        return self._positions[number - 1] if number else 0
+
+    def cut_positions(self, size_bytes: int) -> None:
+        """Forget batches that begin at or past `size_bytes`."""
+        count = bisect_left(self._positions, size_bytes)
+        del self._offsets[count:]
+        del self._positions[count:]
+
+
+_TIME_ENTRY: Final = struct.Struct(">qi")
+TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
+
+
+class TimeIndex:
+    """The entries of one segment, in memory; offsets are relative to its base offset."""
+
+    __slots__ = ("_offsets", "_timestamps_ms")
+
+    def __init__(self) -> None:
+        self._timestamps_ms = array("q")
+        self._offsets = array("i")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TimeIndex:
+        """Read a file; raises CorruptIndex for what no segment's index can hold."""
+        if len(data) % TIME_ENTRY_BYTES:
+            raise CorruptIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_BYTES}")
+        index = cls()
+        before_ms, before = -1, -1
+        for timestamp_ms, relative_offset in _TIME_ENTRY.iter_unpack(data):
+            if timestamp_ms <= before_ms or not before < relative_offset <= RELATIVE_OFFSET_MAX:
+                raise CorruptIndex(f"entry {timestamp_ms}, {relative_offset} does not rise")
+            index._timestamps_ms.append(timestamp_ms)
+            index._offsets.append(relative_offset)
+            before_ms, before = timestamp_ms, relative_offset
+        return index
+
+    def to_bytes(self, first: int = 0) -> bytes:
+        """The entries from number `first` on, as they stand in the file."""
+        count = len(self._timestamps_ms)
+        pairs = zip(self._timestamps_ms[first:count], self._offsets[first:count], strict=True)
+        return b"".join(_TIME_ENTRY.pack(*pair) for pair in pairs)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(timestamp, relative offset) of one entry; negative numbers count from the end."""
+        return self._timestamps_ms[number], self._offsets[number]
+
+    def append(self, timestamp_ms: int, relative_offset: int) -> None:
+        """Enter a new greatest timestamp; one that is not greater is left out, as Kafka does."""
+        if self._offsets and (
+            timestamp_ms <= self._timestamps_ms[-1] or relative_offset <= self._offsets[-1]
+        ):
+            return
+        if timestamp_ms < 0:  # producers may leave timestamps out (-1)
+            return
+        self._offsets.append(relative_offset)
+        self._timestamps_ms.append(timestamp_ms)
+
+    def floor_of_timestamp(self, timestamp_ms: int) -> int:
+        """A relative offset such that every record before it is older than `timestamp_ms`."""
+        number = bisect_left(self._timestamps_ms, timestamp_ms)
+        return self._offsets[number - 1] if number else 0
+
+    def cut_offsets(self, relative_offset: int) -> None:
+        """Forget entries of batches that end at or past `relative_offset`."""
+        count = bisect_right(self._offsets, relative_offset - 1)
+        del self._timestamps_ms[count:]
+        del self._offsets[count:]
+
+
+_TRANSACTION_ENTRY: Final = struct.Struct(">hqqqq")
+_TRANSACTION_ENTRY_BYTES: Final = _TRANSACTION_ENTRY.size
+_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A transaction that read_committed readers skip: its offsets, the last one inclusive."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: Offset
+
+
+def decode_transactions(data: bytes, *, base_offset: int) -> list[AbortedTransaction]:
+    """Read a file; raises CorruptIndex for what cannot be one of this segment."""
+    if len(data) % _TRANSACTION_ENTRY_BYTES:
+        raise CorruptIndex(f"{len(data)} bytes are no multiple of {_TRANSACTION_ENTRY_BYTES}")
+    entries: list[AbortedTransaction] = []
+    before = base_offset - 1
+    for version, producer_id, first, last, stable in _TRANSACTION_ENTRY.iter_unpack(data):
+        if version != _VERSION or producer_id < 0 or not 0 <= first <= last or last <= before:
+            raise CorruptIndex(f"entry {version}, {producer_id}, {first}, {last} is out of order")
+        before = last
+        entries.append(AbortedTransaction(ProducerId(producer_id), first, last, stable))
+    return entries
+
+
+def encode_transactions(entries: list[AbortedTransaction]) -> bytes:
+    """The entries as they stand in the file."""
+    return b"".join(
+        _TRANSACTION_ENTRY.pack(
+            _VERSION, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset
+        )
+        for e in entries
+    )
