@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
@@ -36,28 +36,31 @@ _SHARE_OF_DEADLINE: Final = 0.8
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
 
-def _read(method: str) -> Any:
-    """Make the RPC of that name: the active controller responds to it."""
+def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
+    """Add each RPC of the service that the class does not define: the active controller responds to it.
 
+    A response with a metadata_offset is true of an image from that offset on, so this broker waits for it.
+    What a caller needs for an RPC is in `access/rights.py`; an RPC without a rule there is refused.
+    """
+    for rpc in pb.DESCRIPTOR.services_by_name["AdminService"].methods:
+        if rpc.name not in vars(servicer):
+            is_waited_for = "metadata_offset" in rpc.output_type.fields_by_name
+            setattr(servicer, rpc.name, _forwarded(rpc.name, is_waited_for=is_waited_for))
+    return servicer
+
+
+def _forwarded(method: str, *, is_waited_for: bool) -> Any:
     async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
-        return await self._forward(method, request, context)
+        send = self._change if is_waited_for else self._forward
+        return await send(method, request, context)
 
     forward.__name__ = method
     return forward
 
 
-def _changed(method: str) -> Any:
-    """Make the RPC of that name: the active controller changes metadata, and this broker waits to read it."""
-
-    async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
-        return await self._change(method, request, context)
-
-    forward.__name__ = method
-    return forward
-
-
-class AdminServicer(pb_grpc.AdminServiceServicer):
-    """One method per RPC; most only forward."""
+@_forwards_the_rest
+class AdminServicer:
+    """The RPCs that a broker serves itself; all others of the service are forwarded to the active controller."""
 
     def __init__(
         self,
@@ -99,24 +102,6 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
         )
         return pb.DescribeMetadataQuorumResponse(quorum=quorum)
-
-    CreateTopics = _changed("CreateTopics")
-    DeleteTopics = _changed("DeleteTopics")
-    CreatePartitions = _changed("CreatePartitions")
-    AlterConfigs = _changed("AlterConfigs")
-    ElectLeaders = _changed("ElectLeaders")
-    AlterPartitionReassignments = _changed("AlterPartitionReassignments")
-    CreateAcls = _changed("CreateAcls")
-    DeleteAcls = _changed("DeleteAcls")
-    DescribeAcls = _read("DescribeAcls")
-    AlterScramUsers = _changed("AlterScramUsers")
-    DescribeScramUsers = _read("DescribeScramUsers")
-    AlterQuotas = _changed("AlterQuotas")
-    DescribeQuotas = _read("DescribeQuotas")
-    UnregisterBroker = _changed("UnregisterBroker")
-    DescribeCluster = _read("DescribeCluster")
-    UpdateFeatures = _changed("UpdateFeatures")
-    DescribeFeatures = _read("DescribeFeatures")
 
     # --- configs ---------------------------------------------------------------------------------
 
@@ -317,5 +302,7 @@ def _result(
 
 def add_to(server: grpc.aio.Server, servicer: AdminServicer) -> str:
     """Register the servicer; returns the service's full name."""
-    pb_grpc.add_AdminServiceServicer_to_server(servicer, server)
+    # The decorator adds what the generated base class declares.
+    complete = cast(pb_grpc.AdminServiceServicer, servicer)
+    pb_grpc.add_AdminServiceServicer_to_server(complete, server)
     return "odradek.v1.AdminService"
