@@ -209,7 +209,7 @@ class BrokerProcess:
             why_not_live=lambda: self._broker.table.offline_reason,
             why_not_ready=self._why_not_ready,
         )
-        await self._probes.tell()
+        await self._probes.report()
         if settings.health_port >= 0:
             self._ports["HEALTH"] = await health.open_for_probes(
                 settings.metrics_host, settings.health_port
@@ -253,7 +253,7 @@ class BrokerProcess:
         self._may_serve_kafka.set()
         await self._serves_kafka.wait()
         self._is_ready = True
-        await self._probes.tell()
+        await self._probes.report()
         gc.collect()
         gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
         for told in unused_settings(self._settings, self._broker.feed.image):
@@ -290,7 +290,7 @@ class BrokerProcess:
         """Hand the leaderships over; whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
-        await self._probes.tell()
+        await self._probes.report()
         return await self._broker.leave()
 
     async def _close(self, is_clean: bool) -> None:

@@ -114,7 +114,7 @@ class QuorumProcess:
                 _log.info("Stopping", reason=stop.reason)
             finally:
                 self._is_serving = False
-                await probes.tell()
+                await probes.report()
                 await bounded(
                     quorum.transfer_leadership(_TRANSFER_TIMEOUT_S),
                     _STOP_TIMEOUT_S,

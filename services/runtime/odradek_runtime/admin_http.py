@@ -1,4 +1,4 @@
-"""`/metrics`, `/livez` and `/readyz` of a process: a little HTTP, no framework in the broker."""
+"""`/metrics`, `/livez` and `/readyz` of a process, by a minimal HTTP server without a framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from odradek_runtime.listeners import ListenerAddress, open_port
 
 Check = Callable[[], str]
-"""A named condition: an empty string when it holds, otherwise what is wrong."""
+"""A named condition: an empty string if it holds, otherwise the problem."""
 
 _HEAD_BYTES_MAX: Final = 8 << 10
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -35,7 +35,7 @@ class AdminHttp:
         self._connections = 0
 
     async def start(self, listener: ListenerAddress) -> int:
-        """Listen; returns the port. Raises ListenRefused."""
+        """Listen, and return the port. Raises ListenRefused."""
         self._server = await asyncio.start_server(
             self._serve, sock=open_port(listener), limit=_HEAD_BYTES_MAX
         )
@@ -43,7 +43,7 @@ class AdminHttp:
         return port
 
     async def stop(self) -> None:
-        """Close the port; connections end by themselves within seconds."""
+        """Close the port. Open connections end by themselves within seconds."""
         if self._server is not None:
             self._server.close()
 
@@ -54,7 +54,7 @@ class AdminHttp:
                 return
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, content_type, body = self._answer(head)
+                status, content_type, body = self._response(head)
                 writer.write(
                     b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
                     b"Connection: close\r\n\r\n"
@@ -63,12 +63,12 @@ class AdminHttp:
                 writer.write(body)
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # a probe that went away, or that is none
+            pass  # the client disconnected, or does not speak HTTP
         finally:
             self._connections -= 1
             writer.close()
 
-    def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    def _response(self, head: bytes) -> tuple[str, str, bytes]:
         parts = head.split(b"\r\n", 1)[0].split(b" ")
         if len(parts) != 3:
             return "400 Bad Request", _TEXT, b"bad request\n"
@@ -81,12 +81,12 @@ class AdminHttp:
         checks = {"/livez": self._liveness, "/readyz": self._readiness}.get(path)
         if checks is None:
             return "404 Not Found", _TEXT, b"try /metrics, /livez or /readyz\n"
-        told = {name: check() for name, check in checks.items()}
-        is_good = not any(told.values())
+        problems = {name: check() for name, check in checks.items()}
+        is_good = not any(problems.values())
         lines = [
-            f"{'ok' if not wrong else 'FAILED'} {name} {wrong}".rstrip()
-            for name, wrong in told.items()
-            if "verbose" in query or wrong
+            f"{'ok' if not problem else 'FAILED'} {name} {problem}".rstrip()
+            for name, problem in problems.items()
+            if "verbose" in query or problem
         ]
         lines.append("ok" if is_good else "failed")
         status = "200 OK" if is_good else "503 Service Unavailable"

@@ -14,17 +14,17 @@ _BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_ms() -> int:
-    """Ms since the Unix epoch: timestamps of records, ages. May jump."""
+    """Return ms since the Unix epoch, for timestamps of records and ages. May jump."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """For deadlines and intervals within one process life."""
+    """Return ms for deadlines and intervals within the lifetime of one process."""
     return time.monotonic_ns() // 1_000_000
 
 
 def boottime_ms() -> int:
-    """For leases: goes on while the machine is suspended."""
+    """Return ms for leases: this clock continues while the machine is suspended."""
     return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
 

@@ -1,9 +1,9 @@
-"""Which cluster, and which life of its metadata, a call between two of its processes belongs to.
+"""The cluster, and the incarnation of its metadata, that a call between two of its processes belongs to.
 
-Callers of the controllers send it in the headers of each call. A controller refuses calls that are
-meant for another cluster, for another metadata log, or for a quorum with other voters: nothing that
-it could answer would be true for the caller. What a caller does not know it does not send, and what
-is not sent is not judged, as with programs that knew no such headers.
+Callers of the controllers send both in the headers of each call. A controller refuses calls that are
+meant for another cluster, for another metadata log, or for a quorum with other voters: no response of
+it would be true for the caller. A caller does not send what it does not know, and a missing header is
+not checked; older programs send none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 class ClusterIdentity:
-    """What one process knows of its cluster; `metadata_incarnation_id` is learnt later."""
+    """The identity of a process's cluster as far as the process knows it; `metadata_incarnation_id` is learnt later."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ClusterIdentity:
         self.metadata_incarnation_id = metadata_incarnation_id
 
     def headers(self) -> Headers:
-        """What a call carries."""
+        """Return the headers of a call."""
         headers = []
         if self.cluster_id:
             headers.append((_CLUSTER, self.cluster_id.encode()))
@@ -55,9 +55,9 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Why a call is not meant for this controller, with the way out; empty: it is.
+    """Return why a call is not meant for this controller, with the way out; empty if it is.
 
-    Whether it is one of another log, a controller without an incarnation cannot say (`must_wait`).
+    A controller without an incarnation cannot tell whether the caller follows another log (`must_wait`).
     """
     sent = dict(headers)
     cluster = sent.get(_CLUSTER)
@@ -72,7 +72,7 @@ def why_stranger(
         return (
             f"the caller follows the metadata log {metadata.hex()}, this controller has"
             f" {metadata_incarnation_id.hex()}: the controllers lost their data directories and"
-            " began anew, or belong to another cluster. Restore their data directories, or correct"
+            " started from nothing, or belong to another cluster. Restore their data directories, or correct"
             " controller.rpc.endpoints"
         )
     named = _ids(sent.get(_CONTROLLERS))

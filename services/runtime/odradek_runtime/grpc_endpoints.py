@@ -24,19 +24,19 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
-CLIENT_MESSAGE_BYTES_MAX: Final = 33 << 20  # a batch of 32 MiB, and what is around it
-_PROBE_BYTES_MAX: Final = 4096  # anybody may ask how a process is: the name of a service
+CLIENT_MESSAGE_BYTES_MAX: Final = 33 << 20  # a batch of 32 MiB, and the message around it
+_PROBE_BYTES_MAX: Final = 4096  # a probe sends the name of a service; any client may send one
 Options = list[tuple[str, Any]]
 
 SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", 10_000),  # of one connection
-    ("grpc.server_handshake_timeout_ms", 5_000),  # its default of two minutes suits a slow attacker
+    ("grpc.server_handshake_timeout_ms", 5_000),  # the default of two minutes helps a slow attacker
     ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # its default of a minute would win otherwise
+    ("grpc.http2.ping_timeout_ms", 1000),  # the default of a minute would override keepalive
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
@@ -49,24 +49,24 @@ SERVER_OPTIONS: Final[Options] = [
 CLIENT_SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", 1000),  # of one connection: a gateway's carries many consumers
-    # What a call that is not read may make the server keep: one request of a producer, as the SDK
-    # sends it by default. A message that is read takes what it needs.
+    # The bytes that the server buffers for a call that it does not read: one request of a producer, as the
+    # SDK sends it by default. A message that is read takes as much as it needs.
     ("grpc.http2.lookahead_bytes", 1 << 20),
 ]
-"""Where clients come in, who are not to be trusted with as much as the cluster's processes."""
+"""Options of listeners for clients, which get narrower bounds than the cluster's own processes."""
 
 INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # its default of a minute would win otherwise
+    ("grpc.http2.ping_timeout_ms", 1000),  # the default of a minute would override keepalive
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # how long an attempt may take, not the pause
+    ("grpc.min_reconnect_backoff_ms", 2000),  # the length of an attempt, not of the pause
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A pod that comes back has another address, and gRPC would ask for it only every 30 s.
+    # A restarted pod has another address, and gRPC would resolve it again only every 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -76,10 +76,10 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
 
 
 def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.aio.Channel:
-    """An asyncio channel to a process of the cluster, with its own connection.
+    """Return an asyncio channel to a process of the cluster, with its own connection.
 
-    `peer` is who must be there, as its certificate names it: `broker-3`, `controller-1`. Addresses
-    move, identities do not: the host is not compared with the certificate.
+    `peer` is the required identity in its certificate: `broker-3`, `controller-1`. Addresses change and
+    identities do not, so the host is not compared with the certificate.
     """
     target = host_port(host, port)
     if tls is None:
@@ -90,7 +90,7 @@ def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -
 
 
 def internal_sync_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.Channel:
-    """The same for a thread of its own (heartbeats)."""
+    """Like `internal_channel`, but synchronous, for a thread of its own (heartbeats)."""
     target = host_port(host, port)
     if tls is None:
         return grpc.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
@@ -110,9 +110,9 @@ def new_server(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     connections: Options | None = None,
 ) -> grpc.aio.Server:
-    """A server with our options, on no port yet; `message_bytes_max` is of what it receives.
+    """Return a server with our options, on no port yet; `message_bytes_max` bounds received messages.
 
-    `connections` are the bounds that `connection_bounds` makes.
+    `connections` are options of `connection_bounds`.
     """
     options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": message_bytes_max}
     options |= dict(connections or ())
@@ -124,7 +124,7 @@ def new_server(
 
 
 def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
-    """Options of a server: connections beyond so many are closed at once, those without a call after so long."""
+    """Return options that close connections beyond `connections_max` at once, and idle ones after `idle_ms_max`."""
     return [
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.max_connection_idle_ms", idle_ms_max),
@@ -134,7 +134,7 @@ def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
 def new_client_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor], connections: Options | None = None
 ) -> grpc.aio.Server:
-    """A server for clients, on no port yet."""
+    """Return a server for clients, on no port yet."""
     options = dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS) | dict(connections or ())
     return grpc.aio.server(
         options=list(options.items()),
@@ -145,9 +145,9 @@ def new_client_server(
 def bind(
     server: grpc.aio.Server, listener: ListenerAddress, tls: TlsFiles | None, *, mutual: bool
 ) -> int:
-    """Bind the server before its start; returns the port. Raises ListenRefused."""
-    # gRPC reports a taken port as a bare RuntimeError after logging its own lines: ask the
-    # operating system first, whose answer names the reason.
+    """Bind the server before its start, and return the port. Raises ListenRefused."""
+    # gRPC reports a taken port as a bare RuntimeError after logging its own lines. So the port is first
+    # opened by the operating system, whose error names the reason.
     open_port(listener).close()
     try:
         if tls is None:
@@ -164,7 +164,7 @@ def bind(
 
 
 class Health:
-    """The standard gRPC health service of servers: `startup`, `readiness`, `liveness` and ""."""
+    """The standard gRPC health service, with the services `startup`, `readiness`, `liveness` and ""."""
 
     def __init__(self, *servers: grpc.aio.Server) -> None:
         from grpc_health.v1 import health, health_pb2_grpc
@@ -175,9 +175,9 @@ class Health:
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def open_for_probes(self, host: str, port: int) -> int:
-        """Serve it on a port of its own too, without TLS, for Kubernetes' probes, which know none; the port.
+        """Serve health on a port of its own too, without TLS, which Kubernetes' probes do not support.
 
-        Nothing but the health service is there. Raises ListenRefused.
+        The port has no other service. Returns it. Raises ListenRefused.
         """
         from grpc_health.v1 import health_pb2_grpc
 
@@ -191,12 +191,12 @@ class Health:
         return bound
 
     async def close(self) -> None:
-        """Stop answering probes on their own port."""
+        """Stop serving probes on their own port."""
         if self._probes is not None:
             await self._probes.stop(0)
 
     async def set(self, *, is_live: bool, is_ready: bool, is_started: bool | None = None) -> None:
-        """Tell what probes are told; who is ready has started, unless `is_started` says so before."""
+        """Set the state that probes see. A ready process has started; `is_started` may say so before."""
         from grpc_health.v1 import health_pb2
 
         serving = health_pb2.HealthCheckResponse.SERVING
@@ -217,7 +217,7 @@ def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> 
     reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)
 
 
-REPLACED_GRACE_S: Final = 10.0  # longer than any unary call; a stream begins again
+REPLACED_GRACE_S: Final = 10.0  # longer than any unary call; streams reconnect
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,12 @@ class _Opened:
 
 
 class InternalChannels:
-    """Opened at first use; lives on one event loop."""
+    """Channels to other processes of the cluster, one for each peer, that survive new addresses and certificates.
+
+    A gRPC channel shows the certificate that it was made with as long as it exists, however often it reconnects:
+    once that has expired, no peer accepts it. So a channel is replaced when the files have changed, and calls
+    in progress on the old one have REPLACED_GRACE_S to end. For one event loop.
+    """
 
     def __init__(self, tls: TlsFiles | None) -> None:
         self._tls = tls
@@ -237,35 +242,35 @@ class InternalChannels:
         self._closing: set[asyncio.Task[None]] = set()
 
     def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
-        """The channel to `peer` (`broker-3`, `controller-1`); another one where something changed."""
-        found = self._opened.get(peer)
-        stamp = self._stamp(found)
-        if found is not None:
-            if (found.host, found.port, found.stamp) == (host, port, stamp):
-                return found.channel
-            self._close_later(found.channel)
+        """Return the channel to `peer` (`broker-3`, `controller-1`); a new one if address or certificate changed."""
+        present = self._opened.get(peer)
+        stamp = self._stamp(present)
+        if present is not None:
+            if (present.host, present.port, present.stamp) == (host, port, stamp):
+                return present.channel
+            self._close_later(present.channel)
         channel = internal_channel(host, port, self._tls, peer=peer)
         self._opened[peer] = _Opened(host, port, stamp, channel)
         return channel
 
     async def close(self) -> None:
-        """Close all channels; calls under way end."""
+        """Close all channels, and with them the calls in progress."""
         opened, self._opened = list(self._opened.values()), {}
         for task in self._closing:
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
-        for one in opened:
-            await one.channel.close()
+        for old in opened:
+            await old.channel.close()
 
-    def _stamp(self, found: _Opened | None) -> tuple[int, ...]:
+    def _stamp(self, present: _Opened | None) -> tuple[int, ...]:
         if self._tls is None:
             return ()
         try:
             return self._tls.stamp()
-        except OSError:  # being replaced just now
-            if found is None:
+        except OSError:  # the files are being replaced
+            if present is None:
                 raise
-            return found.stamp
+            return present.stamp
 
     def _close_later(self, channel: grpc.aio.Channel) -> None:
         task = asyncio.get_running_loop().create_task(
@@ -278,30 +283,32 @@ class InternalChannels:
 _INTERVAL_S: Final = 0.1
 _log = event_log(__name__)
 Check = Callable[[], str]
-"""Empty when it holds, otherwise what is wrong."""
+"""A check returns an empty string, or the problem."""
 
 
 class Probes:
-    """Asks the two checks again and again; both are cheap and do not wait."""
+    """Runs two checks periodically and reports them by gRPC health; both are cheap and do not wait."""
 
     def __init__(self, health: Health, *, why_not_live: Check, why_not_ready: Check) -> None:
         self._health = health
         self._why_not_live = why_not_live
         self._why_not_ready = why_not_ready
-        self._told: tuple[str, str] | None = None
+        self._reported: tuple[str, str] | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Report until it is cancelled."""
         while True:
-            await self.tell()
+            await self.report()
             await asyncio.sleep(_INTERVAL_S)
 
-    async def tell(self) -> None:
-        """Once, now."""
-        wrong = self._why_not_live(), self._why_not_ready()
-        if wrong == self._told:
+    async def report(self) -> None:
+        """Run the checks once, and report them if they changed."""
+        problems = self._why_not_live(), self._why_not_ready()
+        if problems == self._reported:
             return
-        if self._told is not None:
-            _log.info("Tells probes", not_live=wrong[0] or None, not_ready=wrong[1] or None)
-        self._told = wrong
-        await self._health.set(is_started=True, is_live=not wrong[0], is_ready=not wrong[1])
+        if self._reported is not None:
+            _log.info(
+                "Readiness changed", not_live=problems[0] or None, not_ready=problems[1] or None
+            )
+        self._reported = problems
+        await self._health.set(is_started=True, is_live=not problems[0], is_ready=not problems[1])

@@ -1,9 +1,9 @@
-"""Bearer tokens: JWTs (RFC 7519) signed by a key of a JWKS file, and what a token must say.
+"""Bearer tokens: JWTs (RFC 7519) signed by a key of a JWKS file, and the claims that a token must have.
 
-Checked of each: signature by the key that its `kid` names, with an algorithm that is both allowed and
+Checked of each token: its signature by the key that its `kid` names, with an algorithm that is both allowed and
 of that key's kind (never `none`, never HMAC: a public key is no secret), `exp`, `nbf`, `iss`, `aud`, and
-the claim that says who it is. The file is read again when it has changed, looked at once a second at
-most; one that cannot be read leaves the keys that there were. No URL is ever fetched.
+the claim with the user's name. The file is read again when it has changed, which is checked once a second at
+most; if it cannot be read, the previous keys stay. No URL is ever fetched.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ ALGORITHMS: Final = {
     "ES512": "EC",
     "EdDSA": "OKP",
 }
-"""Those that may be allowed, with the kind of key (kty) that each takes."""
+"""Algorithms that may be allowed, with the kind of key (kty) that each needs."""
 TOKEN_CHARACTERS_MAX: Final = 16 * 1024
 NAME_CHARACTERS_MAX: Final = 256
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 LIFETIME_S_MAX: Final = 10 * 365 * 86_400.0
-"""What is told of a token that is good for longer: its end may be any number, a session's may not."""
+"""Reported lifetime of a token that is valid for longer: `exp` may be any number, a session's lifetime may not."""
 _LOOK_AGAIN_S: Final = 1.0
 _log = event_log(__name__)
 
 
 class TokenRefused(Exception):
-    """The token proves nothing. The text is for the log and holds nothing of the token's signature."""
+    """The token is not valid. The text is for the log and holds nothing of the token's signature."""
 
 
 class JwksRefused(Exception):
-    """The file of keys cannot be used; names it and says why."""
+    """The file of keys cannot be used; the message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token must be."""
+    """The requirements on tokens."""
 
     jwks: Path
     issuer: str
@@ -62,7 +62,7 @@ class TokenRules:
 
 
 class TokenVerifier:
-    """Raises JwksRefused when it is made and the file cannot be used."""
+    """Verifies tokens by the keys of a file. Making it raises JwksRefused if the file cannot be used."""
 
     def __init__(self, rules: TokenRules, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._rules = rules
@@ -72,11 +72,11 @@ class TokenVerifier:
         self._keys = _read(rules.jwks)
 
     def principal(self, token: str) -> str:
-        """`User:` and what the claim says. Raises TokenRefused."""
+        """Return `User:` and the name in the claim. Raises TokenRefused."""
         return self.check(token)[0]
 
     def check(self, token: str) -> tuple[str, float]:
-        """The principal, and for how many seconds more the token is good. Raises TokenRefused."""
+        """Return the principal, and for how many more seconds the token is valid. Raises TokenRefused."""
         rules = self._rules
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise TokenRefused("a token of more than 16 KiB")
@@ -103,11 +103,11 @@ class TokenVerifier:
             or not 0 < len(name) <= NAME_CHARACTERS_MAX
             or not name.isprintable()
         ):
-            raise TokenRefused(f"its {rules.principal_claim} is no name")
+            raise TokenRefused(f"its {rules.principal_claim} is not a name")
         try:
             ends_s = float(claims["exp"])
         except OverflowError:
-            raise TokenRefused("its exp is no time") from None
+            raise TokenRefused("its exp is not a time") from None
         lifetime_s = ends_s + rules.leeway_s - time.time()
         return f"User:{name}", min(max(0.0, lifetime_s), LIFETIME_S_MAX)
 
@@ -134,24 +134,24 @@ class TokenVerifier:
                 return
             self._keys = _read(self._rules.jwks)
         except JwksRefused as refused:
-            _log.warning("Could not read the JWKS again", reason=str(refused))
+            _log.warning("Failed to reload the JWKS", reason=str(refused))
             return
         self._stamp = stamp
-        _log.info("Read the JWKS again", keys=len(self._keys))
+        _log.info("Reloaded the JWKS", keys=len(self._keys))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
-    """The public signing keys, by kid; others are left out and told."""
+    """Return the public signing keys by kid; others are left out and logged."""
     try:
-        found = jwt.PyJWKSet.from_json(path.read_text())
+        key_set = jwt.PyJWKSet.from_json(path.read_text())
     except OSError as error:
         raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
     except (
@@ -164,10 +164,10 @@ def _read(path: Path) -> dict[str, jwt.PyJWK]:
     ) as error:
         raise JwksRefused(f"{path} is no JWKS: {error}") from None
     keys: dict[str, jwt.PyJWK] = {}
-    for key in found.keys[:KEYS_MAX]:
+    for key in key_set.keys[:KEYS_MAX]:
         problem = _problem(key)
         if problem:
-            _log.warning("Left a key of the JWKS out", kid=key.key_id, reason=problem)
+            _log.warning("Left out a key of the JWKS", kid=key.key_id, reason=problem)
         else:
             assert key.key_id is not None
             keys[key.key_id] = key
@@ -180,11 +180,11 @@ def _problem(key: jwt.PyJWK) -> str:
     if not key.key_id:
         return "it has no kid"
     if key.key_type not in ALGORITHMS.values():
-        return f"kty {key.key_type} is not for signatures by others"
+        return f"kty {key.key_type} is not for public signatures"
     if key.public_key_use not in (None, "sig"):
         return f"it is for {key.public_key_use}"
     if "d" in key._jwk_data:
-        return "it is a private key, which should be nowhere but at who signs"
+        return "it is a private key, which only the signer should have"
     bits = getattr(key.key, "key_size", None)
     if key.key_type == "RSA" and (bits is None or bits < RSA_BITS_MIN):
         return f"{bits} bits are too few"

@@ -12,7 +12,7 @@ BUCKETS_SECONDS: Final = (
 
 
 class Latencies:
-    """A histogram of seconds; an observation costs a bisection."""
+    """A histogram of durations in seconds. An observation costs one bisection."""
 
     __slots__ = ("counts", "sum_seconds")
 
@@ -21,16 +21,16 @@ class Latencies:
         self.sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         self.sum_seconds += seconds
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """(upper bound, how many at or below it), as Prometheus wants them."""
+        """Return (upper bound, count at or below it) for each bucket, as Prometheus expects them."""
         total = 0
-        found: list[tuple[str, int]] = []
+        buckets: list[tuple[str, int]] = []
         bounds = [*(str(bound) for bound in BUCKETS_SECONDS), "+Inf"]
         for bound, count in zip(bounds, self.counts, strict=True):
             total += count
-            found.append((bound, total))
-        return found
+            buckets.append((bound, total))
+        return buckets

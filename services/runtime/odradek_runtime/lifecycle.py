@@ -1,13 +1,13 @@
-"""A process from its first line to its last: the loop, signals, the parent's end, one exit status.
+"""The lifecycle of a process: the event loop, signals, the parent's end, one exit status.
 
 `run_process(main)` runs `main(stop)` on uvloop; `stop` is set by SIGTERM, SIGINT or the parent's
-end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and its
-kin) are printed as one line, everything else with its traceback. A thread that ends by an error
-nobody caught ends the process too: whatever it did, nobody does it any more, and a restart helps.
+end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and the
+like) are printed as one line, everything else with its traceback. A thread that ends by an uncaught
+error ends the process too: its work is no longer done, and a restart helps.
 
-Nobody is left to kill a process whose parent is gone. So an orphan that has not stopped by itself in time, whatever
-it is busy with, is ended by a watchdog that needs neither the event loop nor the interpreter's lock;
-where each thread was goes to standard error.
+A process whose parent is gone has no one to kill it. So a watchdog that needs neither the event loop nor the
+interpreter's lock ends an orphan that did not stop in time, whatever it is busy with, and writes the stack of
+each thread to standard error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _log = event_log(__name__)
 
 
 class ProcessRefused(RuntimeError):
-    """The process cannot start or go on; the message names the reason and the way out."""
+    """The process cannot start or continue; the message names the reason and the way out."""
 
 
 class StopRequest:
-    """Set once, with a reason; everything that runs for ever waits for it."""
+    """A request to stop. It is set once, with a reason, and endless tasks wait for it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -49,14 +49,14 @@ class StopRequest:
         self.failure: BaseException | None = None
 
     def set(self, reason: str, *, failure: BaseException | None = None) -> None:
-        """Ask for a stop; a `failure` is raised at the end. The first reason counts."""
+        """Request a stop; a `failure` is raised at the end. The first reason counts."""
         if not self._event.is_set():
             self.reason = reason
             self.failure = failure
             self._event.set()
 
     async def wait(self) -> None:
-        """Until it is set."""
+        """Wait until a stop is requested."""
         await self._event.wait()
 
 
@@ -67,9 +67,9 @@ def run_process(
     exit_with_parent: bool = False,
     orphan_s_max: float = ORPHAN_S_MAX,
 ) -> int:
-    """Run `main` until it returns; the exit status.
+    """Run `main` until it returns, and return the exit status.
 
-    With `exit_with_parent` the process ends within `orphan_s_max` of its parent, by force if need be.
+    With `exit_with_parent` the process ends within `orphan_s_max` of its parent, by force if necessary.
     """
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -109,8 +109,8 @@ async def _supervise(
         )
 
     def on_thread_failed(failed: threading.ExceptHookArgs) -> None:
-        name = failed.thread.name if failed.thread is not None else "of no name"
-        _log.error("A thread failed", thread=name, exc=failed.exc_value)
+        name = failed.thread.name if failed.thread is not None else "(unnamed)"
+        _log.error("Thread failed", thread=name, exc=failed.exc_value)
         with contextlib.suppress(RuntimeError):  # the loop ended first
             reason = f"thread {name} failed"
             loop.call_soon_threadsafe(lambda: stop.set(reason, failure=failed.exc_value))
@@ -123,7 +123,7 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """End of file on standard input means that who started us is gone, however it went."""
+    """Call `on_gone` at end of file on standard input: the parent ended, whether in order or by a crash."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
@@ -137,13 +137,13 @@ def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
 
 
 def announce_ready(**fields: object) -> None:
-    """Tell who started the process, in one line of JSON on standard output, that it serves."""
+    """Report to the parent, in one line of JSON on standard output, that the process serves."""
     sys.stdout.buffer.write(orjson.dumps({"event": "ready", **fields}) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
-    """Await `work` for at most `timeout_s`; False, and a warning, if that was not enough."""
+    """Await `work` for at most `timeout_s`. Returns False, after a warning, if it took longer."""
     try:
         async with asyncio.timeout(timeout_s):
             await work
@@ -165,6 +165,6 @@ def _find_refusal(group: BaseExceptionGroup[BaseException]) -> BaseException | N
     for error in group.exceptions:
         if isinstance(error, ProcessRefused | SettingsError | ListenRefused | TlsRefused):
             return error
-        if isinstance(error, BaseExceptionGroup) and (found := _find_refusal(error)) is not None:
-            return found
+        if isinstance(error, BaseExceptionGroup) and (refusal := _find_refusal(error)) is not None:
+            return refusal
     return None

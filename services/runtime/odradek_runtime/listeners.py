@@ -17,12 +17,12 @@ from typing import Final
 
 
 class ListenRefused(RuntimeError):
-    """The process must not, or cannot, listen there; the message says why and the way out."""
+    """The process must not, or cannot, listen there; the message names the reason and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAddress:
-    """`NAME://host:port`. An empty host means all addresses of the machine; port 0 any free one."""
+    """An address `NAME://host:port`. An empty host means all addresses of the machine; port 0 any free one."""
 
     name: str
     host: str
@@ -30,7 +30,7 @@ class ListenerAddress:
 
     @property
     def authority(self) -> str:
-        """host:port, an IPv6 address in brackets."""
+        """Return host:port, with an IPv6 address in brackets."""
         return host_port(self.host or "0.0.0.0", self.port)
 
     @property
@@ -40,12 +40,12 @@ class ListenerAddress:
 
 
 def host_port(host: str, port: int) -> str:
-    """As a URL has it: an IPv6 address in brackets."""
+    """Return host:port as in a URL, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`. Raises ValueError."""
+    """Parse `host:port` or `[v6]:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not host:port")
@@ -65,8 +65,8 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
-    """`NAME://host:port,...`. Raises ValueError for a bad entry or a name that comes twice."""
-    found: dict[str, ListenerAddress] = {}
+    """Parse `NAME://host:port,...`. Raises ValueError for a bad entry or a repeated name."""
+    listeners: dict[str, ListenerAddress] = {}
     for entry in text.split(","):
         if not entry.strip():
             continue
@@ -74,15 +74,15 @@ def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
         if not sep or not name:
             raise ValueError(f"{entry.strip()!r} is not NAME://host:port")
         host, port = split_host_port(authority)
-        if name.upper() in found:
+        if name.upper() in listeners:
             raise ValueError(f"listener {name.upper()} is given twice")
-        found[name.upper()] = ListenerAddress(name=name.upper(), host=host, port=port)
-    return tuple(found.values())
+        listeners[name.upper()] = ListenerAddress(name=name.upper(), host=host, port=port)
+    return tuple(listeners.values())
 
 
 def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
-    """(id, host, port) of each `id@host:port,...`, as controller.quorum.voters has it."""
-    found: dict[int, tuple[int, str, int]] = {}
+    """Return (id, host, port) of each `id@host:port,...`, as controller.quorum.voters has it."""
+    endpoints: dict[int, tuple[int, str, int]] = {}
     for entry in text.split(","):
         if not entry.strip():
             continue
@@ -90,10 +90,10 @@ def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
         if not at or not node.isdigit():
             raise ValueError(f"{entry.strip()!r} is not ID@host:port")
         host, port = split_host_port(authority)
-        if int(node) in found:
+        if int(node) in endpoints:
             raise ValueError(f"id {node} is given twice")
-        found[int(node)] = (int(node), host, port)
-    return tuple(found.values())
+        endpoints[int(node)] = (int(node), host, port)
+    return tuple(endpoints.values())
 
 
 def refuse_open_without_tls(
@@ -115,20 +115,19 @@ def refuse_open_without_tls(
 def refuse_open_without_authentication(
     listeners: Iterable[ListenerAddress], authenticated: Container[str], *, insecure: bool
 ) -> None:
-    """Raise ListenRefused for a listener beyond loopback, not among `authenticated`, where anybody
-    may come without saying who he is; `insecure` allows that."""
+    """Raise ListenRefused for a listener beyond loopback that does not authenticate its clients, unless `insecure`."""
     for listener in listeners:
         if not insecure and not listener.is_loopback and listener.name not in authenticated:
             raise ListenRefused(
                 f"listener {listener.name} on {listener.authority} is reachable from other"
-                f" machines, but does not ask who comes: set ssl.client.auth=required, or for a"
+                f" machines, but does not authenticate clients: set ssl.client.auth=required, or for a"
                 f" Kafka listener sasl.enabled.mechanisms, or listen on 127.0.0.1, or accept that"
                 f" everybody may read and write with --insecure"
             )
 
 
 def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socket:
-    """A listening TCP socket. Raises ListenRefused, naming the port and the way out."""
+    """Return a listening TCP socket. Raises ListenRefused, naming the port and the way out."""
     host = listener.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -144,11 +143,11 @@ def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socke
 
 
 _SETTING_OF: Final = {"METRICS": "metrics.port", "HTTP": "listen"}
-"""Where the port of a listener is set that is not among `listeners`."""
+"""The setting with the port of a listener that is not among `listeners`."""
 
 
 def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:
-    """What to raise when `listener` could not be opened."""
+    """Return the error for a `listener` that could not be opened."""
     if error is None or error.errno == errno.EADDRINUSE:
         return ListenRefused(
             f"port {listener.port} on {listener.host or 'all addresses'} is in use (listener"
@@ -157,8 +156,8 @@ def port_refused(listener: ListenerAddress, error: OSError | None = None) -> Lis
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return ListenRefused(
-            f"{listener.host} is no address of this machine (listener {listener.name}): listen on"
-            f" one of its own, and tell others the name they dial in advertised.listeners"
+            f"{listener.host} is not an address of this machine (listener {listener.name}): listen on"
+            f" one of its own, and put the address that others use into advertised.listeners"
         )
     return ListenRefused(
         f"cannot listen on {listener.authority} (listener {listener.name}): {error.strerror}"
@@ -178,7 +177,7 @@ _DEBUG_BYTES_MAX: Final = 1024
 
 
 def recognize(first: bytes) -> str | None:
-    """The protocol that begins with these four bytes, or None for anything else."""
+    """Return the protocol that starts with these four bytes, or None for anything else."""
     if first == b"PRI ":  # the connection preface of HTTP/2, RFC 9113 section 3.4
         return GRPC
     if first in _HTTP_METHODS:
@@ -191,9 +190,9 @@ def recognize(first: bytes) -> str | None:
 
 
 def farewell(protocol: str, advice: str) -> bytes:
-    """What to send to a client of that protocol before closing, so that its error shows `advice`.
+    """Return bytes for a client of that protocol, sent before closing, so that its error shows `advice`.
 
-    gRPC shows the debug data of a GOAWAY; TLS and Kafka have no place for words.
+    gRPC shows the debug data of a GOAWAY; TLS and Kafka have no place for a text.
     """
     if protocol == GRPC:
         words = advice.encode()[:_DEBUG_BYTES_MAX]
@@ -210,5 +209,5 @@ def farewell(protocol: str, advice: str) -> bytes:
 
 
 def _http2_frame(kind: int, payload: bytes) -> bytes:
-    """A frame of stream 0 without flags, RFC 9113 section 4.1."""
+    """Return a frame of stream 0 without flags, RFC 9113 section 4.1."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, 0) + payload

@@ -19,7 +19,7 @@ _FIELDS: Final = "odradek_fields"
 
 
 class EventLog:
-    """A source of events. `bound` fields go with every event of it."""
+    """A source of events. `bound` fields are added to each of its events."""
 
     __slots__ = ("_bound", "_logger")
 
@@ -28,23 +28,23 @@ class EventLog:
         self._bound = dict(bound or {})
 
     def bind(self, **fields: object) -> EventLog:
-        """The same source with more fields."""
+        """Return the same source with more fields."""
         return EventLog(self._logger.name, {**self._bound, **fields})
 
     def debug(self, message: str, **fields: object) -> None:
-        """For who looks for a fault."""
+        """Log details for debugging."""
         self._emit(logging.DEBUG, message, fields)
 
     def info(self, message: str, **fields: object) -> None:
-        """A human may care."""
+        """Log an event that a human may care about."""
         self._emit(logging.INFO, message, fields)
 
     def warning(self, message: str, **fields: object) -> None:
-        """Degraded."""
+        """Log a degradation."""
         self._emit(logging.WARNING, message, fields)
 
     def error(self, message: str, *, exc: BaseException | None = None, **fields: object) -> None:
-        """Someone must act; `exc` adds its traceback."""
+        """Log an event on which an operator must act; `exc` adds its traceback."""
         if exc is not None:
             fields["exception"] = "".join(traceback.format_exception(exc))
         self._emit(logging.ERROR, message, fields)
@@ -55,7 +55,7 @@ class EventLog:
 
 
 def event_log(name: str) -> EventLog:
-    """The source of events called `name`, usually the module's."""
+    """Return the source of events called `name`, usually the module's name."""
     return EventLog(name)
 
 
@@ -106,11 +106,11 @@ class _TextFormatter(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal would obey."""
+    """Return the text on one line, with control characters escaped that a terminal would obey."""
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 

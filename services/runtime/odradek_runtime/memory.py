@@ -1,8 +1,8 @@
 """How this process's C allocator treats large blocks.
 
-A fetch or a replicated message is about 1 MiB, allocated, sent and freed. glibc gives such blocks back to
-the kernel and takes them anew, zeroed page by page: measured, that was more than half of a broker's CPU on
-a fetch over gRPC. Kept in the process they cost nothing; what is kept is bounded.
+A fetch or a replicated message is about 1 MiB, allocated, sent and freed. glibc returns such blocks to
+the kernel and requests new ones, zeroed page by page: measured, that was more than half of a broker's CPU on
+a fetch over gRPC. Kept in the process they cost nothing; the kept memory is bounded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ GROWTH_BYTES: Final = 4 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Keep up to `KEPT_BYTES_MAX` of freed memory; larger blocks than `OWN_MAPPING_BYTES_MIN` still
-    come and go alone. For processes that are ours, before threads start. False without glibc."""
+    """Keep up to `KEPT_BYTES_MAX` of freed memory; blocks above `OWN_MAPPING_BYTES_MIN` are still mapped and
+    unmapped one by one. Call it before threads start, and never inside a user's process. False without glibc."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

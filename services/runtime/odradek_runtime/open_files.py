@@ -1,6 +1,6 @@
-"""How many files and connections this process may have open.
+"""The limit of open files and connections of a process.
 
-Shells and systemd give programs 1,024 unless they ask for more, though most systems allow them half a
+Shells and systemd start programs with a limit of 1,024 unless they raise it; most systems allow half a
 million. A broker has a file open for each partition and one for each connection.
 """
 
@@ -14,33 +14,33 @@ _CONNECTIONS_OF_UNLIMITED: Final = 10_000
 
 
 def raise_open_files_limit() -> int:
-    """As high as the system lets us, as Java does for its programs; the limit from now on."""
+    """Raise the limit as far as the system allows, as Java does for its programs. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS names no limit, and takes none
+    except (OSError, ValueError):  # macOS reports no hard limit, and refuses this one
         return soft
     return hard
 
 
 def reserved_for_logs(limit: int) -> int:
-    """How many descriptors of that limit no connection may take: logs need some to go on."""
+    """Return how many descriptors of that limit connections must leave free, so that logs can go on."""
     return min(64, limit // 8)
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Whether a descriptor just opened is one of those that no connection may take.
+    """Whether a descriptor that was just opened is one that connections must leave free.
 
-    The system gives out the lowest free number, so all below it are in use.
+    The system assigns the lowest free number, so all lower ones are in use.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return descriptor >= limit - reserved_for_logs(limit)
 
 
 def grpc_connections_max(listeners: int) -> int:
-    """How many connections each of so many gRPC listeners may have: all of them together a quarter of the limit.
+    """Return the bound on connections of each of so many gRPC listeners: together a quarter of the limit.
 
-    gRPC accepts by itself, and a connection costs it a descriptor before anybody knows whose it is.
+    gRPC accepts connections itself, and each costs a descriptor before its client is known.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -49,19 +49,19 @@ def grpc_connections_max(listeners: int) -> int:
 
 
 def has_room_for_partitions(descriptor: int) -> bool:
-    """Whether a new partition may keep a descriptor of this number: a quarter is left for everything else."""
+    """Whether a new partition may keep a descriptor of this number: a quarter stays free for everything else."""
     return descriptor < resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
 
 
 def descriptors_wanted(*, partitions: int, connections_max: int) -> int:
-    """The limit under which so many partitions and connections have what they need."""
+    """Return the limit that so many partitions and connections need."""
     return max((partitions + 100) * 4 // 3, partitions + connections_max + 200)
 
 
 class DescriptorReserve:
-    """A few descriptors that are held back, to be given up when the process has no other left.
+    """A few descriptors that are held in reserve, to be closed when the process has no other one left.
 
-    `spend` in any thread, `fill` by a timer.
+    Any thread may call `spend`; a timer calls `fill`.
     """
 
     __slots__ = ("_held", "_size")
@@ -71,7 +71,7 @@ class DescriptorReserve:
         self._held: list[int] = []
 
     def fill(self) -> None:
-        """Hold as many as can be had."""
+        """Open descriptors up to the reserve's size, as far as the system allows."""
         while len(self._held) < self._size:
             try:
                 descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -80,7 +80,7 @@ class DescriptorReserve:
             self._held.append(descriptor)
 
     def spend(self) -> bool:
-        """Give one up, so that something else can be opened; false if none is left."""
+        """Close one, so that something else can be opened. Returns False if the reserve is empty."""
         try:
             os.close(self._held.pop())
         except IndexError:

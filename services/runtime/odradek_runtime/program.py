@@ -18,7 +18,7 @@ from odradek_runtime.settings import SettingsError, load_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """`--config FILE --set name=value ... [--exit-with-parent] [--insecure]`."""
+    """The command line of a service: `--config FILE --set name=value ... [--exit-with-parent] [--insecure]`."""
 
     config_file: Path | None
     assignments: tuple[str, ...]
@@ -35,11 +35,17 @@ def parse_arguments(
     """
     parser = argparse.ArgumentParser(prog=program, add_help=False)
     parser.add_argument(
-        "-h", "--help", action="store_true", help="show these options, and every setting"
+        "-h", "--help", action="store_true", help="show these options and all settings"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, name=value a line")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting, wins"
+        "--config", type=Path, metavar="FILE", help="file with settings, one name=value per line"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one setting; overrides the file",
     )
     parser.add_argument(
         "--exit-with-parent",
@@ -51,28 +57,28 @@ def parse_arguments(
         action="store_true",
         help="listen beyond loopback without TLS (everybody on the network may read and write)",
     )
-    found = parser.parse_args(argv)
-    if found.help:
+    parsed = parser.parse_args(argv)
+    if parsed.help:
         print(f"{parser.format_help()}\n{settings_help()}")
         parser.exit()
     return Arguments(
-        config_file=found.config,
-        assignments=tuple(found.set),
-        exit_with_parent=found.exit_with_parent,
-        insecure=found.insecure,
+        config_file=parsed.config,
+        assignments=tuple(parsed.set),
+        exit_with_parent=parsed.exit_with_parent,
+        insecure=parsed.insecure,
     )
 
 
-# gRPC's C core writes lines of its own to stderr, between the JSON events. Read when grpc is first imported.
+# gRPC's C core would write its own lines to stderr, between the JSON events. It reads this at its first import.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 _UMASK: Final = 0o027
-"""Files and directories that a service makes are its user's and group's: segments hold everybody's records."""
+"""Files and directories of a service are closed to other users: segments hold the records of all clients."""
 
 
 class ProcessSettings(Protocol):
-    """Those of any service."""
+    """The settings that `run_program` needs of any service."""
 
     @property
     def log_level(self) -> str: ...
@@ -92,10 +98,10 @@ def run_program(
     make: Callable[[S], Run],
     refusals: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Read the settings, make the process and run it; the exit status.
+    """Read the settings, make the process, run it, and return the exit status.
 
-    `log_fields` go with every event that is logged. What `make` refuses, by a SettingsError or one
-    of `refusals`, is told in a line, and nothing was started.
+    `log_fields` are added to every log event. If `make` raises SettingsError or one of `refusals`, the error is
+    printed in one line, and nothing is started.
     """
     raise_open_files_limit()
     os.umask(_UMASK)
@@ -117,8 +123,8 @@ def run_program(
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End although threads are left. All that must be closed is closed; a thread that still waits
-    for the disk, or one of gRPC's, may keep the interpreter from its end."""
+    """End the process even if threads still run. Everything that must be closed is closed by now; a thread that
+    waits for the disk, or one of gRPC's, could keep the interpreter from ending."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

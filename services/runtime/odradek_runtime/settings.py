@@ -31,7 +31,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSpec:
-    """What is known of one setting besides its type and default."""
+    """The specification of one setting, besides its type and default."""
 
     name: str
     doc: str
@@ -69,7 +69,7 @@ def setting(
     is_secret: bool = False,
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """A dataclass field that is a setting; without `default` it must be given."""
+    """Declare a dataclass field as a setting; one without `default` must be given."""
     spec = SettingSpec(
         name=name,
         doc=doc,
@@ -85,7 +85,7 @@ def setting(
 
 
 def specs_of(cls: type[Any]) -> dict[str, tuple[dataclasses.Field[Any], SettingSpec]]:
-    """Field and specification of each setting, by its dotted name."""
+    """Return field and specification of each setting, by its dotted name."""
     return {
         field.metadata[_METADATA_KEY].name: (field, field.metadata[_METADATA_KEY])
         for field in dataclasses.fields(cls)
@@ -110,7 +110,7 @@ def load_settings(
     names = {name: name for name in specs}
     for name, (_, spec) in specs.items():
         names.update(dict.fromkeys(spec.aliases, name))
-    given: dict[str, tuple[str, str]] = {}  # name -> (value, where it was said)
+    given: dict[str, tuple[str, str]] = {}  # name -> (value, place where it was given)
 
     env_names = {env_prefix + _env_form(alias): name for alias, name in names.items()}
     for variable, value in env.items():
@@ -145,7 +145,7 @@ def load_settings(
 
 
 def is_given(settings: Any, name: str) -> bool:
-    """Whether a setting was given at the start, rather than being the default."""
+    """Whether a setting was given at the start, rather than left at its default."""
     field, _ = specs_of(type(settings))[name]
     return (
         name in settings.given
@@ -155,7 +155,7 @@ def is_given(settings: Any, name: str) -> bool:
 
 
 def read_properties(path: Path) -> list[tuple[str, str, int]]:
-    """(name, value, line number) of each entry of a Java properties file, `\\` line ends joined."""
+    """Return (name, value, line number) of each entry of a Java properties file; lines that end in `\\` are joined."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -226,7 +226,7 @@ def _convert(kind: Any, text: str) -> Any:
         return float(text)
     if kind is Path:
         if not text:
-            raise ValueError("a path is wanted")
+            raise ValueError("a path must not be empty")
         return Path(text)
     if typing.get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -242,19 +242,19 @@ _COLUMNS: Final = 100
 
 
 def settings_text(value: Any) -> str:
-    """A setting's value as it would be written in a file."""
+    """Return a setting's value as it is written in a file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ",".join(_element_text(one) for one in value)
+        return ",".join(map(_element_text, value))
     return str(value)
 
 
 def settings_help(cls: type[Any], env_prefix: str) -> str:
-    """Every setting of `cls`, by name: its default, what it means, what it may be."""
+    """Return the help on every setting of `cls`, by name: its default, its meaning, its allowed values."""
     lines = [
         f"settings: NAME=VALUE in the file and for --set; in the environment {env_prefix} and the name in",
-        "capitals with _ for each dot. --set goes before the file, and the file before the environment.",
+        "capitals with _ for each dot. --set overrides the file, and the file overrides the environment.",
         "",
     ]
     for name, (field, spec) in sorted(specs_of(cls).items()):
@@ -270,16 +270,16 @@ def settings_help(cls: type[Any], env_prefix: str) -> str:
 
 
 def _limits(spec: SettingSpec, is_needed: bool) -> list[str]:
-    told = []
+    limits = []
     if is_needed:
-        told.append("Must be given.")
+        limits.append("Must be given.")
     if spec.bounds or spec.unit:
-        told.append(f"In {spec.unit}." if not spec.bounds else f"{spec.bounds}.".capitalize())
+        limits.append(f"In {spec.unit}." if not spec.bounds else f"{spec.bounds}.".capitalize())
     if spec.choices:
-        told.append(f"One of {', '.join(one or 'nothing' for one in spec.choices)}.")
+        limits.append(f"One of {', '.join(choice or 'empty' for choice in spec.choices)}.")
     if spec.aliases:
-        told.append(f"Also {', '.join(spec.aliases)}.")
-    return told
+        limits.append(f"Also {', '.join(spec.aliases)}.")
+    return limits
 
 
 def _element_text(value: Any) -> str:
@@ -294,9 +294,9 @@ def _element_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Metrics, probes, the process's own log, certificates.
+    """Settings that brokers and controllers share: metrics, probes, the process's own log, certificates.
 
-    `given` has the names of the settings that were given at the start, be it with their default.
+    `given` has the names of the settings that were given at the start, even with their default.
     """
 
     given: frozenset[str] = frozenset()
@@ -319,12 +319,12 @@ class NodeSettings:
     )
     log_level: str = setting(
         "log.level",
-        "Least level of the process's own log.",
+        "Lowest level of the process's own log.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
     ssl_certificate: str = setting(
         "ssl.certificate.location", "Certificate of this node, PEM.", default=""
     )
-    ssl_key: str = setting("ssl.key.location", "Its private key, PEM.", default="")
+    ssl_key: str = setting("ssl.key.location", "Private key of that certificate, PEM.", default="")
     ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")

@@ -31,7 +31,7 @@ class TlsRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files. `ca` signs the peers' certificates."""
+    """The PEM files of a process. `ca` signs the peers' certificates."""
 
     certificate: Path
     key: Path
@@ -39,7 +39,7 @@ class TlsFiles:
 
     @staticmethod
     def from_paths(certificate: str, key: str, ca: str) -> TlsFiles | None:
-        """None when none is set. Raises TlsRefused when only some are, or one cannot be read."""
+        """Return the files, or None if no path is set. Raises TlsRefused if some are missing or cannot be read."""
         named = {
             "ssl.certificate.location": certificate,
             "ssl.key.location": key,
@@ -59,7 +59,7 @@ class TlsFiles:
         return TlsFiles(certificate=Path(certificate), key=Path(key), ca=Path(ca))
 
     def server_credentials(self, *, require_client: bool) -> grpc.ServerCredentials:
-        """For a server; with `require_client` peers must show a certificate of the CA (mTLS)."""
+        """Return credentials for a server; with `require_client` peers must show a certificate of the CA (mTLS)."""
         stamp = self.stamp()
 
         def current() -> grpc.ServerCertificateConfiguration | None:
@@ -67,7 +67,8 @@ class TlsFiles:
             if (now := self.stamp()) == stamp:
                 return None
             configuration = self._server_configuration()
-            stamp = now  # only now: files that could not be read are read at the next handshake
+            # Set only after the files were read, so that a failed read is repeated at the next handshake.
+            stamp = now
             return configuration
 
         return grpc.dynamic_ssl_server_credentials(
@@ -77,7 +78,7 @@ class TlsFiles:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel to a peer of the same CA, showing our own certificate."""
+        """Return credentials for a channel to a peer of the same CA, with our own certificate."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca.read_bytes(),
             private_key=self.key.read_bytes(),
@@ -91,12 +92,12 @@ class TlsFiles:
         )
 
     def stamp(self) -> tuple[int, ...]:
-        """Another one when any of the files was replaced. Raises OSError."""
+        """Return a value that changes when any of the files is replaced. Raises OSError."""
         return tuple(os.stat(path).st_mtime_ns for path in (self.certificate, self.key, self.ca))
 
 
 def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
-    """("broker" or "controller", id) that the peer's certificate names; None without one.
+    """Return ("broker" or "controller", id) as the peer's certificate names it; None without one.
 
     `auth_context` is the method of a gRPC servicer context.
     """
@@ -105,7 +106,7 @@ def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
         text = san.decode(errors="replace")
         if text.startswith("odradek://"):
             role, _, node = text.removeprefix("odradek://").partition("/")
-        else:  # a DNS name, as `odradek tls issue broker-3` makes it
+        else:  # a DNS name, such as `odradek tls issue broker-3` writes
             role, _, node = text.partition("-")
         if role in ("broker", "controller") and node.isascii() and node.isdigit():
             return role, int(node)
@@ -117,14 +118,14 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 @lru_cache(maxsize=1024)
 def principal_of_certificate(certificate: bytes | None) -> str:
-    """`User:` and the subject, as `User:CN=alice,O=Acme`; ANONYMOUS without one. PEM or DER.
+    """Return the principal of a PEM or DER certificate, like `User:CN=alice,O=Acme`; ANONYMOUS without one.
 
     Raises:
-        ValueError: the bytes are no certificate.
+        ValueError: the bytes are not a certificate.
     """
     if not certificate:
         return ANONYMOUS
-    from cryptography import x509  # only where certificates are
+    from cryptography import x509  # imported only where certificates are used
 
     is_pem = certificate.lstrip().startswith(b"-----")
     load = x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate
@@ -133,7 +134,7 @@ def principal_of_certificate(certificate: bytes | None) -> str:
 
 
 CLIENT_AUTH: Final = ("none", "requested", "required")
-"""What `ssl.client.auth` may be: requested takes a client without a certificate, but not with a wrong one."""
+"""Values of `ssl.client.auth`. With requested a client may have no certificate, but not a wrong one."""
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -143,7 +144,7 @@ _log = event_log(__name__)
 
 
 def server_context(files: TlsFiles, *, client_auth: str) -> ssl.SSLContext:
-    """A context for servers; `client_auth` is one of CLIENT_AUTH, and counts certificates of the CA only."""
+    """Return a context for servers. `client_auth` is one of CLIENT_AUTH; only certificates of the CA count."""
     current = _load(files, client_auth)
     current.sni_callback = _renewal(files, client_auth, current)
     return current
@@ -155,14 +156,14 @@ def _renewal(
     loaded, stamp = first, files.stamp()
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called within each handshake, whether or not the client names a host."""
+        """Use a renewed certificate. OpenSSL calls this in each handshake, even if the client names no host."""
         nonlocal loaded, stamp
         try:
             if (now := files.stamp()) != stamp:
                 loaded, stamp = _load(files, client_auth), now
-                _log.info("Read a renewed certificate", certificate=str(files.certificate))
-        except (OSError, ssl.SSLError) as error:  # half written: the one that there is still counts
-            _log.warning("Could not read a renewed certificate", reason=str(error))
+                _log.info("Reloaded a renewed certificate", certificate=str(files.certificate))
+        except (OSError, ssl.SSLError) as error:  # half written: the previous one stays in use
+            _log.warning("Failed to reload a renewed certificate", reason=str(error))
         if loaded is not first:
             connection.context = loaded
 
@@ -180,24 +181,24 @@ def _load(files: TlsFiles, client_auth: str) -> ssl.SSLContext:
 
 
 class CertificateExpiry:
-    """Reads PEM files again when they change, so that a renewed certificate shows at the next scrape."""
+    """The end of each certificate of a process, for /metrics. Renewed files are read at the next scrape."""
 
     def __init__(self, prefix: str, paths: Mapping[str, str | Path]) -> None:
-        """`paths` by the setting that names them; empty ones are left out. `prefix` begins the metric's name."""
+        """`paths` are by setting; empty ones are left out. `prefix` begins the metric's name."""
         self._prefix = prefix
         self._paths = {setting: Path(path) for setting, path in paths.items() if str(path)}
         self._known: dict[str, tuple[int, float]] = {}
 
     def families(self) -> Iterator[Any]:
-        """One family of gauges, a sample a setting: the end of the file's certificate that ends first, in Unix time.
+        """Yield one family of gauges with a sample for each setting: the first end of its certificates, in Unix time.
 
-        A file that cannot be read, or holds no certificate, is told as 0: as one that ended long ago.
+        A file that cannot be read, or holds no certificate, is shown as 0, like one that ended long ago.
         """
         from prometheus_client.core import GaugeMetricFamily
 
         family = GaugeMetricFamily(
             self._prefix + "certificate_expiry_timestamp_seconds",
-            "End of the certificate that a setting names; of several in its file, the first end.",
+            "End of the certificate that a setting names; the first end if its file has several.",
             labels=["setting"],
         )
         for setting, path in self._paths.items():
@@ -216,7 +217,7 @@ class CertificateExpiry:
 
 
 def first_end_s(pem: bytes) -> float:
-    """The end of the certificate that ends first, in Unix time. Raises ValueError where there is none."""
-    from cryptography import x509  # only where certificates are
+    """Return the first end of the certificates, in Unix time. Raises ValueError if there is none."""
+    from cryptography import x509  # imported only where certificates are used
 
-    return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(pem))
+    return min(c.not_valid_after_utc.timestamp() for c in x509.load_pem_x509_certificates(pem))

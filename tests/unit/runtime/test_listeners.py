@@ -65,5 +65,5 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
 
 
 def test_a_foreign_address_is_named() -> None:
-    with pytest.raises(ListenRefused, match=r"203\.0\.113\.1 is no address of this machine"):
+    with pytest.raises(ListenRefused, match=r"203\.0\.113\.1 is not an address of this machine"):
         open_port(ListenerAddress(name="GRPC", host="203.0.113.1", port=0))

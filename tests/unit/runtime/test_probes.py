@@ -26,15 +26,15 @@ async def test_each_service_tells_its_own_check() -> None:
     probes = Probes(
         health, why_not_live=lambda: wrong["live"], why_not_ready=lambda: wrong["ready"]
     )
-    await probes.tell()
+    await probes.report()
     port = await health.open_for_probes("127.0.0.1", 0)
     try:
         assert await told(port) == {"startup": True, "liveness": True, "readiness": False}
         wrong["ready"] = ""
-        await probes.tell()
+        await probes.report()
         assert await told(port) == {"startup": True, "liveness": True, "readiness": True}
         wrong.update(live="a disk error", ready="a disk error")
-        await probes.tell()
+        await probes.report()
         assert await told(port) == {"startup": True, "liveness": False, "readiness": False}
     finally:
         await health.close()

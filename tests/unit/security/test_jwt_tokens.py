@@ -180,7 +180,7 @@ def test_a_file_that_is_broken_leaves_the_keys_that_there_were(
     issuer.jwks.unlink()
     clock.now_s += 2
     assert verifier.principal(token) == "User:alice"
-    assert "Could not read the JWKS again" in caplog.text
+    assert "Failed to reload the JWKS" in caplog.text
 
 
 def test_only_public_signing_keys_count(issuer: TokenIssuer) -> None:

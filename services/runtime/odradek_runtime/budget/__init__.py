@@ -1,1 +1,1 @@
-"""What one client may take of what belongs to all: bytes, connections, loop time, failed logins, log lines."""
+"""The bounds of one client: bytes, connections, loop time, failed logins, audit log lines."""

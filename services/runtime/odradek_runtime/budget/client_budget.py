@@ -22,7 +22,11 @@ _Line = deque[tuple["asyncio.Future[None]", int]]
 
 
 class ShareLines:
-    """Shares and those who wait for one. For the event loop alone."""
+    """A pool of shares that callers wait for while it has no room. For the event loop alone.
+
+    Each owner has a line of its own, first come, first served. Lines are served in turn, so an owner whose share
+    is used up delays no other.
+    """
 
     def __init__(self, shares: Shares) -> None:
         self.shares: Final = shares
@@ -30,14 +34,14 @@ class ShareLines:
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """The number of waiting callers."""
         return sum(map(len, self._lines.values()))
 
     @asynccontextmanager
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
-        """Hold so much while the body runs; wait for it first where there is no room.
+        """Hold an amount while the body runs; wait first if there is no room.
 
-        More than an owner's share counts as the whole share, or it would wait for ever.
+        More than an owner's share counts as the whole share, or the caller would wait for ever.
         """
         amount = min(amount, self.shares.owner_max)
         if owner in self._lines or not self.shares.has_room(owner, amount):
@@ -82,19 +86,19 @@ class ShareLines:
 __all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes"]
 
 LONG_REQUEST_BYTES_MIN: Final = 4096
-"""A request from this size on is decoded, answered and encoded in turns."""
+"""Requests from this size on are decoded, handled and encoded in turns."""
 DECODED_FACTOR: Final = 50
-"""A byte of a request that names many small things becomes so many bytes of objects."""
+"""Bytes of objects that a byte of a request may become, if it names many small things."""
 _ITEM_BYTES: Final = 500
 
 
 def decoded_bytes(request_bytes: int) -> int:
-    """What a request of so many bytes may take in memory once it is decoded."""
+    """Return the memory that a request of so many bytes may take once it is decoded."""
     return request_bytes + min(DECODED_FACTOR * request_bytes, _ITEM_BYTES * ITEMS_MAX)
 
 
 class ClientBudget:
-    """A process' one. For the event loop alone."""
+    """The bounds that all listeners of one process share. For the event loop alone."""
 
     def __init__(
         self,
@@ -104,8 +108,8 @@ class ClientBudget:
         proofs_max: int = 16,
         proofs_owner_max: int = 4,
     ) -> None:
-        """`decoded_*` bound long requests at work by `decoded_bytes`; `proofs_*` passwords that are
-        being checked, where an owner is an address."""
+        """`decoded_*` bound running long requests by their `decoded_bytes`; `proofs_*` bound password checks, whose
+        owner is an address."""
         self.turns = LoopTurns()
         self.decoded = ShareLines(
             Shares(total_max=decoded_bytes_max, owner_max=decoded_bytes_owner_max)

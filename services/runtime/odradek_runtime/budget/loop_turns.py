@@ -5,8 +5,8 @@ one piece. It asks its `Pace` after each item; after `SLICE_S` of the loop the p
 its next turn. One piece of all long work runs at a time, and `ITERATIONS_BETWEEN` iterations of the
 loop lie between two pieces: a short request takes several iterations (its bytes arrive, a thread
 writes them, the response leaves), and waits for about one slice in all of them together, however
-many clients send long requests. Whose piece is next is decided by `turn_order`. Nobody is slowed
-down while nobody else waits: it is an order, not a rate.
+many clients send long requests. `turn_order` decides which piece is next. Work is not slowed down
+while no other waits: this is an order, not a rate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
 ITERATIONS_BETWEEN: Final = 12
-PIECE_S_MAX: Final = 0.1  # counted for a piece at most: work may wait for others within one
+PIECE_S_MAX: Final = 0.1  # the most that a piece counts: it may wait for other things while it runs
 
 
 class LoopTurns:
@@ -32,7 +32,7 @@ class LoopTurns:
         self._iterations_left = 0
 
     def pace(self, owner: str) -> Pace:
-        """For one piece of long work of that owner, which runs already."""
+        """Return the pace of one piece of the owner's long work, which runs already."""
         return Pace(self, owner)
 
     async def turn(self, owner: str) -> None:
@@ -46,18 +46,18 @@ class LoopTurns:
         await mine
 
     def spent(self, owner: str, seconds: float) -> None:
-        """The owner's work took so long of the loop."""
+        """Count loop time that the owner's work took."""
         self._order.spent(owner, min(seconds, PIECE_S_MAX))
 
     def _give(self) -> None:
         if self._iterations_left > 0:
-            # An iteration in which nobody else has work takes some microseconds.
+            # An iteration without other work takes some microseconds.
             self._iterations_left -= 1
             asyncio.get_running_loop().call_soon(self._give)
             return
         self._iterations_left = ITERATIONS_BETWEEN
         while (ticket := self._order.next()) is not None:
-            if not ticket.done():  # who was cancelled waits no more
+            if not ticket.done():  # a cancelled task no longer waits
                 ticket.set_result(None)
                 break
         self._is_giving = ticket is not None
@@ -66,7 +66,7 @@ class LoopTurns:
 
 
 class Pace:
-    """One long request's way of giving way to others. Its slice begins when it is made."""
+    """The turns of one long request. Its first slice begins when it is made."""
 
     __slots__ = ("_owner", "_since", "_turns")
 
@@ -81,13 +81,13 @@ class Pace:
         return perf_counter() - self._since >= SLICE_S
 
     async def turn(self) -> None:
-        """Give way; return when the next slice begins."""
+        """Let other work run, and return when the next slice begins."""
         self._turns.spent(self._owner, perf_counter() - self._since)
         await self._turns.turn(self._owner)
         self._since = perf_counter()
 
     async def run(self, steps: Generator[None, None, T]) -> T:
-        """Take the steps, with turns for others where they are due; what they return."""
+        """Run the steps, with turns for other work when they are due. Returns the generator's result."""
         while True:
             try:
                 next(steps)
@@ -98,7 +98,7 @@ class Pace:
                 await self.turn()
 
     async def items(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items one after the other, with turns for others where they are due."""
+        """Yield the items, with turns for other work when they are due."""
         for item in items:
             yield item
             if perf_counter() - self._since >= SLICE_S:

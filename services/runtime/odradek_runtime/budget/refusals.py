@@ -23,13 +23,13 @@ ADDRESSES_MAX: Final = 10_000
 
 
 class FailedLogins:
-    """Failures by address; each is forgotten after a minute without another one."""
+    """Failed logins by address; an address is forgotten after a minute without a failure."""
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[int, float]] = {}
 
     def failed(self, address: str, now_s: float) -> int:
-        """Count a failure; how many ms its answer waits. Doubles from the sixth failure on."""
+        """Count a failure and return the delay of its response in ms, which doubles from the sixth failure on."""
         count, at_s = self._failures.pop(address, (0, now_s))
         if now_s - at_s > FORGOTTEN_AFTER_S:
             count = 0
@@ -49,36 +49,36 @@ OWNERS_MAX: Final = 4096
 
 
 def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """The text as a log line or a key may hold it; what is cut is told by its length."""
+    """Return the text at a length that a log line or key may have; a longer one ends with its full length."""
     if len(text) <= characters_max:
         return text
     return f"{text[:characters_max]}... ({len(text)} characters)"
 
 
 class _Lines:
-    __slots__ = ("at_s", "entries", "left", "unwritten")
+    __slots__ = ("at_s", "entries", "tokens", "unwritten")
 
     def __init__(self, now_s: float) -> None:
         self.at_s = now_s
-        self.left: float = LINES_BURST
+        self.tokens: float = LINES_BURST
         self.unwritten = 0
-        self.entries: dict[int, float] = {}  # hash of what was written, and when
+        self.entries: dict[int, float] = {}  # hash of a written refusal -> time
 
 
 class RefusalLines:
-    """Which refusals are written, by owner (`shares.owner_of`).
+    """Decides which refusals are written, by owner (`shares.owner_of`).
 
-    Keeps hashes, so what an owner costs does not depend on what it asked for: at most
-    `LINES_BURST` entries each, of `OWNERS_MAX` owners.
+    It keeps hashes, so an owner's memory does not depend on its requests: at most `LINES_BURST` entries
+    each, of `OWNERS_MAX` owners.
     """
 
     def __init__(self) -> None:
         self._owners: dict[str, _Lines] = {}
 
     def admit(self, owner: str, entry: Hashable, now_s: float) -> int | None:
-        """Whether a refusal is to be written: None if not, else how many were not written before.
+        """Return None if a refusal must not be written, else the number of earlier ones that were not.
 
-        The same refusal again within a minute is not written, and not counted as unwritten.
+        A refusal that repeats within a minute is not written, and not counted as unwritten.
         """
         owner = shortened(owner)
         lines = self._owners.get(owner)
@@ -90,12 +90,12 @@ class RefusalLines:
         written_at_s = lines.entries.get(key)
         if written_at_s is not None and now_s - written_at_s < REPEATED_AFTER_S:
             return None
-        lines.left = min(LINES_BURST, lines.left + (now_s - lines.at_s) * LINES_PER_S)
+        lines.tokens = min(LINES_BURST, lines.tokens + (now_s - lines.at_s) * LINES_PER_S)
         lines.at_s = now_s
-        if lines.left < 1:
+        if lines.tokens < 1:
             lines.unwritten += 1
             return None
-        lines.left -= 1
+        lines.tokens -= 1
         lines.entries.pop(key, None)
         if len(lines.entries) >= LINES_BURST:
             del lines.entries[next(iter(lines.entries))]
@@ -104,15 +104,15 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Owners with refusals that no line told of, and how many; they count as told now.
+        """Return owners with unwritten refusals, and their number, which starts again from 0.
 
-        Only once an owner's rate has room again: during a flood one number grows.
+        An owner is returned once its rate has room again: during a flood only its number grows.
         """
-        found = [
-            (owner, one.unwritten)
-            for owner, one in self._owners.items()
-            if one.unwritten and one.left + (now_s - one.at_s) * LINES_PER_S >= LINES_PER_S
+        due = [
+            (owner, lines.unwritten)
+            for owner, lines in self._owners.items()
+            if lines.unwritten and lines.tokens + (now_s - lines.at_s) * LINES_PER_S >= LINES_PER_S
         ]
-        for owner, _ in found:
+        for owner, _ in due:
             self._owners[owner].unwritten = 0
-        return found
+        return due

@@ -1,12 +1,12 @@
-"""Shares of what all clients use together: bytes in memory, connections, proofs at work.
+"""Shares of resources that all clients use together: bytes in memory, connections, password checks.
 
-A client's *owner* is who pays for it: its principal once that is known, its address before that and
-where nobody logs in. Many clients behind one address (NAT, a gateway) with principals of their own
+A client's *owner* is charged for it: its principal once that is known, its address before that and
+without authentication. Many clients behind one address (NAT, a gateway) with principals of their own
 therefore have shares of their own, and one principal has one share however many addresses it uses.
 
 A `Shares` is a pool of one thing. An owner may hold up to `owner_max` of it, all owners together up
-to `total_max`. What an amount means, and what happens to who gets none (it waits, it is refused,
-it is closed), is its user's.
+to `total_max`. The pool's user decides what an amount means, and what happens to a client that gets none: it
+waits, is refused, or is disconnected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NO_PRINCIPAL: Final = frozenset({"", ANONYMOUS})
 
 
 def owner_of(principal: str, address: str) -> str:
-    """Who pays for a client: its principal, or its address (`host 10.0.0.1`) without one."""
+    """Return the owner of a client: its principal, or its address (`host 10.0.0.1`) without one."""
     return f"host {address}" if principal in _NO_PRINCIPAL else principal
 
 
 class Shares:
-    """What is held of one pool, by owner. Owners that hold nothing are forgotten."""
+    """The amounts held of one pool, by owner. Owners that hold nothing are forgotten."""
 
     __slots__ = ("_held", "owner_max", "total", "total_max")
 
@@ -36,19 +36,19 @@ class Shares:
         self._held: dict[str, int] = {}
 
     def of(self, owner: str) -> int:
-        """What an owner holds."""
+        """Return the amount that an owner holds."""
         return self._held.get(owner, 0)
 
     @property
     def owners(self) -> int:
-        """How many owners hold something."""
+        """The number of owners that hold something."""
         return len(self._held)
 
     def has_room(self, owner: str, amount: int) -> bool:
-        """Whether the owner may take so much more.
+        """Whether the owner may take this amount in addition.
 
         An owner that holds nothing may take more than `owner_max` at once while the pool has room
-        for it: one large thing is not refused for ever.
+        for it, so that a single large request is not refused for ever.
         """
         held = self._held.get(owner, 0)
         if self.total + amount > self.total_max:
@@ -56,7 +56,7 @@ class Shares:
         return held + amount <= self.owner_max or not held
 
     def refusal(self, owner: str, amount: int, what: str) -> str | None:
-        """Why the owner may not take so much more, for an error text; None if it may."""
+        """Return why the owner may not take this amount in addition, for an error text; None if it may."""
         if self.has_room(owner, amount):
             return None
         held = self.of(owner)
@@ -65,20 +65,20 @@ class Shares:
         return f"{self.total} of {self.total_max} {what} are taken by all clients: try again later"
 
     def take(self, owner: str, amount: int) -> None:
-        """Count it; whoever needs to ask `has_room` did so before."""
+        """Count an amount. Callers that must respect the bounds call `has_room` before."""
         assert amount >= 0, amount
         if amount:
             self._held[owner] = self._held.get(owner, 0) + amount
             self.total += amount
 
     def give_back(self, owner: str, amount: int) -> None:
-        """What was taken is free again."""
+        """Free an amount that was taken."""
         if not amount:
             return
-        left = self._held.get(owner, 0) - amount
-        assert left >= 0, (owner, left, amount)
+        rest = self._held.get(owner, 0) - amount
+        assert rest >= 0, (owner, rest, amount)
         self.total -= amount
-        if left:
-            self._held[owner] = left
+        if rest:
+            self._held[owner] = rest
         else:
             del self._held[owner]

@@ -1,4 +1,4 @@
-"""Whose piece of long work runs next: start-time fair queueing, without I/O.
+"""The order of pieces of long work: start-time fair queueing, without I/O.
 
 The next piece belongs to the owner (`shares.owner_of`) whose work took the least loop time, so an
 owner with a hundred connections gets as much as one with a single connection.
@@ -12,14 +12,14 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 SLICE_S: Final = 0.003
-"""How long a piece of long work keeps the loop."""
+"""The length of a piece of long work on the loop."""
 
 
 class TurnOrder(Generic[T]):
-    """Whose piece runs next. An owner's own pieces run in the order in which they came.
+    """The waiting pieces of all owners. Pieces of one owner run in the order in which they came.
 
     `_used` is each waiting owner's loop time, on a clock that advances with the owner that is
-    served: an owner that comes back starts at that clock, so rest is not saved up.
+    served: an owner that comes back starts at that clock, so idle time is not saved up.
     """
 
     __slots__ = ("_clock", "_heap", "_used", "_waiting")
@@ -35,11 +35,11 @@ class TurnOrder(Generic[T]):
 
     @property
     def owners(self) -> int:
-        """How many owners are kept in mind."""
+        """The number of owners whose loop time is remembered."""
         return len(self._used)
 
     def wait(self, owner: str, ticket: T) -> None:
-        """A piece of the owner's work waits for its turn."""
+        """Add a piece of the owner's work to those that wait."""
         line = self._waiting.get(owner)
         if line is None:
             line = self._waiting[owner] = deque()
@@ -48,12 +48,12 @@ class TurnOrder(Generic[T]):
         line.append(ticket)
 
     def next(self) -> T | None:
-        """The ticket whose turn it is; None if nobody waits."""
+        """Return the ticket of the next piece; None if none waits."""
         if not self._heap:
             return None
         used, owner = heappop(self._heap)
         current = self._used[owner]
-        if current > used:  # it used more since it was put there: look again
+        if current > used:  # the owner used more time since it was queued: queue it again
             heappush(self._heap, (current, owner))
             return self.next()
         self._clock = used
@@ -65,18 +65,18 @@ class TurnOrder(Generic[T]):
             heappush(self._heap, (used + SLICE_S, owner))
         else:
             del self._waiting[owner]
-            if not self._waiting:  # nobody is to be preferred to anybody
+            if not self._waiting:  # no owner waits, so past use no longer matters
                 self._used.clear()
         return ticket
 
     def spent(self, owner: str, seconds: float) -> None:
-        """A piece of the owner's work took so long; a slice of it was counted when it began."""
+        """Count the time of an owner's piece; a slice of it was counted when it began."""
         if not self._waiting:
             return
         self._used[owner] = self._used.get(owner, self._clock) + max(0.0, seconds - SLICE_S)
         if len(self._used) > 2 * len(self._waiting) + 64:
             self._used = {
-                one: used
-                for one, used in self._used.items()
-                if one in self._waiting or used > self._clock
+                owner: used
+                for owner, used in self._used.items()
+                if owner in self._waiting or used > self._clock
             }
