@@ -33,8 +33,7 @@ class OdradekDataSource(DataSource):
 
         Spark asks at `load`, so what is wrong with the options is told there, as Spark's Kafka source does.
         """
-        from pyspark_odradek.source_options import check_source_options
-        from pyspark_odradek.source_schema import source_schema
+        from pyspark_odradek.source_options import check_source_options, source_schema
 
         return source_schema(include_headers=check_source_options(self.options).include_headers)
 
@@ -70,8 +69,7 @@ class OdradekDataSource(DataSource):
         return OdradekStreamWriter(parse_sink_options(self.options, schema))
 
     def _source_options(self, schema: StructType, *, is_streaming: bool) -> SourceOptions:
-        from pyspark_odradek.source_options import parse_source_options
-        from pyspark_odradek.source_schema import check_schema
+        from pyspark_odradek.source_options import check_schema, parse_source_options
 
         check_schema(schema)
         return parse_source_options(self.options, is_streaming=is_streaming)

@@ -1,14 +1,19 @@
-"""Positions in partitions, and the JSON in which Spark keeps them.
+"""Offsets of partitions: their JSON, the ranges that become tasks, and what happens to ranges that are lost.
 
 The JSON is that of Spark's Kafka source, `{"topic": {"0": 23, "1": -2}}`, so a checkpoint can be
 read by a person and a starting position be copied from one. In options -2 is earliest, -1 latest.
+
+A range becomes one task, or several where options ask for it. The arithmetic is that of Spark's
+KafkaOffsetRangeCalculator, so a job has the tasks it had with Kafka.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from odradek.partitions import TopicPartition
 
@@ -81,3 +86,91 @@ def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{value!r} is no integer")
     return value
+
+
+class OffsetRange(NamedTuple):
+    """The offsets [start_offset, end_offset) of a partition."""
+
+    name: TopicPartition
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        """Offsets, an upper bound of records."""
+        return self.end_offset - self.start_offset
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+) -> list[OffsetRange]:
+    """Tasks for these ranges, in order; empty ranges have none.
+
+    First no task is larger than `max_records_per_partition`, then large ones are split until there are
+    about `min_partitions`.
+    """
+    wanted = [r for r in ranges if r.size > 0]
+    if max_records_per_partition is not None:
+        wanted = [
+            part
+            for r in wanted
+            for part in _split(r, math.ceil(r.size / max_records_per_partition))
+        ]
+    if min_partitions is None or len(wanted) >= min_partitions:
+        return wanted
+    total = sum(r.size for r in wanted)
+    whole = {r for r in wanted if _parts(r.size, total, min_partitions) == 1}
+    split_total = total - sum(r.size for r in whole)
+    split_parts = max(min_partitions - len(whole), 1)
+    return [
+        part
+        for r in wanted
+        for part in (_split(r, _parts(r.size, split_total, split_parts)) if r not in whole else [r])
+    ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(math.floor(size / total * wanted + 0.5), 1)
+
+
+def _split(r: OffsetRange, parts: int) -> list[OffsetRange]:
+    made: list[OffsetRange] = []
+    start, left = r.start_offset, r.size
+    for part in range(parts):
+        size = left // (parts - part)  # the last one takes what rounding left
+        left -= size
+        if size:
+            made.append(OffsetRange(r.name, start, start + size))
+        start += size
+    return made
+
+
+_log = logging.getLogger(__name__)
+
+_LOST: Final = (
+    "Some data may have been lost because they are not available in Kafka any more; either the data"
+    " was aged out by Kafka or the topic may have been deleted before all the data in the topic was"
+    " processed."
+)
+_DO_NOT_FAIL: Final = (
+    " If you don't want your streaming query to fail on such cases, set the source option"
+    " failOnDataLoss to false."
+)
+_DO_FAIL: Final = (
+    " If you want your streaming query to fail on such cases, set the source option"
+    ' "failOnDataLoss" to "true".'
+)
+
+
+class DataLoss(RuntimeError):
+    """Records that should have been read are no longer there."""
+
+
+def report_data_loss(reason: str, *, is_fatal: bool) -> None:
+    """Raise DataLoss, or log a warning, as option failOnDataLoss says."""
+    if is_fatal:
+        raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
+    _log.warning("%s %s%s", reason, _LOST, _DO_FAIL)

@@ -1,10 +1,11 @@
-"""A task's records: one bounded fetch stream after another until the range is read.
+"""A task's range of one partition, and its records: bounded fetch streams, one after another, until it is read.
 
-The stream lives on the link's loop, the task takes chunks from a queue. How much may lie in it is
-bounded by the credit the broker was given: a chunk's bytes are granted again when the task takes it. A
-leader that moves, dies or falls silent ends a stream; the next one begins at the position reached,
-wherever the leader is then (or the closest replica that it names, with a rack). Only want of any progress for
-the poll timeout fails the task. Offsets that are gone are told as `RangeLost`.
+Spark carries the range (`RangePartition`) from the driver to an executor. There the stream lives on the link's
+loop, and the task takes chunks from a queue. The queue is bounded by the credit that the broker was given: a chunk's
+bytes are granted again when the task takes it. A leader that moves, dies or falls silent ends a stream; the next one
+starts at the position reached, wherever the leader is then (or, with a rack, at the closest replica that it names).
+The task fails only if it makes no progress at all for the poll timeout. Offsets that were deleted are reported as
+data loss.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import asyncio
 import queue
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import InputPartition
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.offset_lookup import look_up_offsets
@@ -31,9 +34,13 @@ from odradek.partitions import TopicPartition
 from odradek.transports.fetch_decoding import FetchedPartition
 from odradek.transports.methods import FETCH
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from pyspark_odradek.data_loss import report_data_loss
-from pyspark_odradek.offsets import EARLIEST
+from pyspark_odradek.offsets import EARLIEST, OffsetRange, report_data_loss, split_ranges
 from pyspark_odradek.process_link import ProcessLink
+from pyspark_odradek.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    pass
+
 
 WINDOW_BYTES: Final = 16 << 20
 MESSAGE_BYTES_MAX: Final = 1 << 20
@@ -296,3 +303,41 @@ class PartitionStream:
             f" {self._position}, wanted up to {self._plan.end_offset}{told}; option"
             " kafkaConsumer.pollTimeoutMs allows more"
         )
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, plan: FetchPlan) -> None:
+        super().__init__(plan)
+        self.plan = plan
+
+
+def plan_tasks(
+    ranges: Iterable[OffsetRange], topic_ids: Mapping[str, bytes], options: SourceOptions
+) -> list[InputPartition]:
+    """A task for each range, after minPartitions and maxRecordsPerPartition.
+
+    One whose topic has no id in `topic_ids` reads by name.
+    """
+    parts = split_ranges(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records_per_partition=options.max_records_per_partition,
+    )
+    return [
+        RangePartition(
+            FetchPlan(
+                name=part.name,
+                topic_id=topic_ids.get(part.name.topic, b""),
+                start_offset=part.start_offset,
+                end_offset=part.end_offset,
+                read_committed=options.read_committed,
+                rack=options.rack,
+                fail_on_data_loss=options.fail_on_data_loss,
+                poll_timeout_ms=options.poll_timeout_ms,
+                reader_name=options.reader_name,
+            )
+        )
+        for part in parts
+    ]

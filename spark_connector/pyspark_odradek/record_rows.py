@@ -1,4 +1,4 @@
-"""Fetched batches as Arrow record batches of the schema asked for.
+"""A task's records as Arrow record batches of the requested schema.
 
 Columns that the schema does not have are never built. Constant columns (topic, partition,
 timestampType) are cut from one long array.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -25,9 +26,9 @@ from odradek_protocol.records.columns import (
     HeadersColumn,
 )
 from odradek_protocol.records.errors import CorruptBatch
-
-if TYPE_CHECKING:
-    from pyspark_odradek.partition_stream import Chunk
+from pyspark_odradek.partition_stream import Chunk, PartitionStream, RangePartition
+from pyspark_odradek.process_link import link_to
+from pyspark_odradek.source_options import SourceOptions
 
 _COLUMNS: Final = {
     "key": Column.KEY,
@@ -39,6 +40,20 @@ _COLUMNS: Final = {
 BATCH_BYTES: Final = 2 << 20
 """Of keys, values and headers: about what one Arrow batch carries to the JVM."""
 BATCH_ROWS_MAX: Final = 1 << 16
+
+
+def read_range(
+    partition: InputPartition, options: SourceOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one task's range, on an executor. Spark may plan a task without a range: it has none."""
+    if not isinstance(partition, RangePartition):
+        return
+    plan = partition.plan
+    stream = PartitionStream(link_to(options.connection), plan)
+    try:
+        yield from RecordRows(schema, plan.name, plan.end_offset).batches(iter(stream))
+    finally:
+        stream.close()
 
 
 class RecordRows:

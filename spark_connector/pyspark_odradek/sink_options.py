@@ -16,7 +16,7 @@ from pyspark_odradek.connection_options import (
     parse_connection,
     refuse_misspelt,
 )
-from pyspark_odradek.source_schema import HEADERS_TYPE
+from pyspark_odradek.source_options import HEADERS_TYPE
 
 _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "acks": ("acks", str),

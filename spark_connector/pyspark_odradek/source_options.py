@@ -14,6 +14,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
 from odradek.partitions import TopicPartition
 from pyspark_odradek.connection_options import (
     ConnectionOptions,
@@ -347,3 +359,39 @@ def _boolean(told: Mapping[str, str], name: str, *, default: bool) -> bool:
         return parse_boolean(text)
     except ValueError as problem:
         raise ValueError(f"option {name}: {problem}") from None
+
+
+HEADERS_TYPE: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS_TYPE,
+}
+
+
+def source_schema(*, include_headers: bool) -> StructType:
+    """The columns of Spark's Kafka source."""
+    names = list(_TYPES) if include_headers else [name for name in _TYPES if name != "headers"]
+    return StructType([StructField(name, _TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises ValueError unless each column is one of the source's, with its type."""
+    for field in schema.fields:
+        expected = _TYPES.get(field.name)
+        if expected is None:
+            raise ValueError(
+                f"the odradek source has no column {field.name!r}; it has {', '.join(_TYPES)}"
+            )
+        if field.dataType.simpleString() != expected.simpleString():
+            raise ValueError(
+                f"column {field.name!r} of the odradek source is {expected.simpleString()}, not"
+                f" {field.dataType.simpleString()}"
+            )

@@ -1,17 +1,32 @@
-"""A session with the right Python, pushdown, and keys kept out of plans; says what is missing before Spark does."""
+"""A Spark session with the right Python, pushdown on, and keys kept out of plans.
+
+`missing` says what Spark lacks on this machine before Spark fails on it.
+
+`worker_python` chooses the interpreter for Spark's Python workers. Spark puts its own zips of pyspark and py4j first
+on a worker's path. Modules in a zip without byte code are compiled again by every process that is started: half a
+second of CPU each, and a streaming query starts one. Where the same pyspark is installed, as by `pip install
+pyspark`, a worker can import it from there. So workers are started by a short script that takes the zips off the path.
+"""
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 JAVA_VERSIONS: Final = (17, 21)
 PYSPARK_MIN: Final = (4, 2)
@@ -66,8 +81,6 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
 
 @cache
 def _python(master: str) -> str:
-    from pyspark_odradek.worker_python import worker_python
-
     return worker_python(master)
 
 
@@ -106,3 +119,60 @@ def _missing_java() -> str | None:
     if version not in JAVA_VERSIONS:
         return f"{java} is Java {version or 'of an unknown version'}: {_HOW_TO_JAVA}"
     return None
+
+
+_LOCAL: Final = ("local", "local[", "local-cluster[")
+_SCRIPT: Final = """\
+#!/bin/sh
+set -f
+path= IFS=:
+for entry in $PYTHONPATH; do
+  case $entry in {zips}) ;; *) path=${{path:+$path:}}$entry ;; esac
+done
+PYTHONPATH=$path exec {executable} "$@"
+"""
+
+
+def worker_python(master: str) -> str:
+    """A path for spark.pyspark.python: this interpreter, or on a local master a script that starts it."""
+    zips = _spark_zips() if _is_local(master) else []
+    if not zips:
+        return sys.executable
+    directory = Path(tempfile.mkdtemp(prefix="odradek-python-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    script = directory / "python"
+    script.write_text(script_of(sys.executable, zips))
+    script.chmod(0o700)
+    return str(script)
+
+
+def script_of(executable: str, zips: list[str]) -> str:
+    """Takes `zips` off PYTHONPATH, as often as they are there, and becomes `executable`."""
+    return _SCRIPT.format(zips="|".join(map(shlex.quote, zips)), executable=shlex.quote(executable))
+
+
+def _is_local(master: str) -> bool:
+    return os.name == "posix" and (master == _LOCAL[0] or master.startswith(_LOCAL[1:]))
+
+
+def _spark_zips() -> list[str]:
+    """pyspark's and py4j's, in the order in which Spark names them; none if they are not the installed ones."""
+    home = _installed("pyspark")
+    if home is None or _installed("py4j") is None:
+        return []
+    if Path(os.environ.get("SPARK_HOME", home)).resolve() != home.resolve():
+        return []
+    return [str(path) for glob in ("pyspark.zip", "py4j-*.zip") for path in _zips(home, glob)]
+
+
+def _zips(home: Path, glob: str) -> list[Path]:
+    return sorted((home / "python" / "lib").glob(glob))
+
+
+def _installed(package: str) -> Path | None:
+    """A package's directory, unless it is in a zip itself."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    place = Path(spec.submodule_search_locations[0])
+    return place if place.is_dir() else None

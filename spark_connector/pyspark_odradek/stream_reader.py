@@ -1,13 +1,20 @@
-"""Reading as a stream: the driver says at each trigger how far to read; checkpoints hold offsets.
+"""The reader of `spark.readStream`: the driver decides at each trigger how far to read; checkpoints hold offsets.
 
-One instance lives on the driver as long as the query, another is made for each plan and pickled to
-executors; so connections are the process's (`process_link`), and state of the query is made when first used.
+One instance lives on the driver as long as the query, another one is made for each plan and pickled to executors.
+So connections belong to the process (`process_link`), and the query's state is made at first use.
+
+`Admission` decides how much of the available offsets a trigger takes. With maxOffsetsPerTrigger the room is shared
+among partitions in proportion to what each has waiting. With minOffsetsPerTrigger a trigger takes nothing until as
+many offsets wait, or maxTriggerDelay has passed since the last trigger that took something. Both follow Spark's
+KafkaMicroBatchStream. Spark's Python API has no field for the delay, and cannot give both limits at once, so the
+state is kept here: the reader's process lives as long as the query.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,18 +27,75 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_odradek.admission import Admission
-from pyspark_odradek.data_loss import report_data_loss
-from pyspark_odradek.offset_ranges import OffsetRange
-from pyspark_odradek.offsets import OffsetsJson, PartitionOffsets, from_json, to_json
-from pyspark_odradek.range_partition import plan_tasks, read_range
+from odradek.partitions import TopicPartition
+from pyspark_odradek.offsets import (
+    OffsetRange,
+    OffsetsJson,
+    PartitionOffsets,
+    from_json,
+    report_data_loss,
+    to_json,
+)
+from pyspark_odradek.partition_stream import plan_tasks
 from pyspark_odradek.source_options import SourceOptions
 from pyspark_odradek.topic_offsets import TopicOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.partitions import TopicPartition
+
+class Admission:
+    """Decides the end of each trigger of one query."""
+
+    def __init__(
+        self, *, least: int | None, most: int | None, delay_ms_max: int, now_ms: int
+    ) -> None:
+        self._least = least
+        self._most = most
+        self._delay_ms_max = delay_ms_max
+        self._last_trigger_ms = now_ms - delay_ms_max  # the first trigger waits for nothing
+
+    def end(
+        self,
+        start: Mapping[TopicPartition, int],
+        latest: Mapping[TopicPartition, int],
+        *,
+        now_ms: int,
+        is_draining: bool = False,
+    ) -> PartitionOffsets:
+        """Where this trigger ends. `start` covers every partition of `latest`.
+
+        `is_draining` (Trigger.AvailableNow): never wait for more, as none will come.
+        """
+        if self._least is not None and not is_draining:
+            waiting = sum(end - start[name] for name, end in latest.items())
+            is_due = now_ms - self._last_trigger_ms >= self._delay_ms_max
+            if waiting < self._least and not is_due:
+                return {name: start[name] for name in latest}
+            self._last_trigger_ms = now_ms
+        if self._most is None:
+            return dict(latest)
+        return share(self._most, start, latest)
+
+
+def share(
+    room: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> PartitionOffsets:
+    """Ends that take about `room` offsets, each partition its part, no partition with data nothing."""
+    sizes = {name: end - start[name] for name, end in latest.items() if end > start[name]}
+    total = sum(sizes.values())
+    if total < 1:
+        return dict(latest)
+    ends: PartitionOffsets = {}
+    for name, end in latest.items():
+        size = sizes.get(name)
+        if size is None:
+            ends[name] = end
+            continue
+        part = room * (size / total)
+        taken = math.ceil(part) if part < 1 else math.floor(part)
+        ends[name] = min(end, start[name] + taken)
+    return ends
 
 
 class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -136,6 +200,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
+        from pyspark_odradek.record_rows import read_range  # Arrow, which the driver does not need
+
         return read_range(partition, self._options, self._schema)
 
     # --- inside -------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from odradek.errors import UnknownTopic
 from odradek.partitions import TopicPartition
 from odradek.transports.methods import METADATA
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from pyspark_odradek.data_loss import report_data_loss
-from pyspark_odradek.offsets import EARLIEST, LATEST, PartitionOffsets
+from pyspark_odradek.offsets import EARLIEST, LATEST, PartitionOffsets, report_data_loss
 from pyspark_odradek.process_link import link_to
 from pyspark_odradek.source_options import (
     Anchor,

@@ -21,6 +21,7 @@ PACKAGES = (
     "clients/python/odradek",
     "clients/python/odradek_demo",
     "spark_connector/pyspark_odradek",
+    "spark_connector/odradek_pipelines",
 )
 LINES_MAX = 600
 TEST_LINES_MAX = 500

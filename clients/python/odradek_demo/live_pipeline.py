@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-_MODULE = "pyspark_odradek.pipelines.live_delays"
+_MODULE = "odradek_pipelines.live_delays"
 _EXIT_UNAVAILABLE = 3
 _WAIT_S = 150.0
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pyspark_odradek.pipelines.format_adaptation import (
+from odradek_pipelines.format_adaptation import (
     ARRIVALS,
     avro_schema,
     parse_adaptation,

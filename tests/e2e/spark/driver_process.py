@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PIPELINES = "pyspark_odradek.pipelines"
+PIPELINES = "odradek_pipelines"
 _LOOK_S = 0.1
 
 

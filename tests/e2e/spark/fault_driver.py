@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.pipeline import (
     Pipeline,
     connection_options,
     parse_settings,

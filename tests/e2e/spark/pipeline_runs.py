@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_odradek.pipelines.__main__ import load
-from pyspark_odradek.pipelines.pipeline import parse_settings
+from odradek_pipelines.__main__ import load
+from odradek_pipelines.pipeline import parse_settings
 
 RUN_S_MAX = 300
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from odradek.embedded import EmbeddedCluster
-from pyspark_odradek.pipelines.files_to_topic import PIPELINE as FILES_TO_TOPIC
-from pyspark_odradek.pipelines.pipeline import parse_settings
+from odradek_pipelines.files_to_topic import PIPELINE as FILES_TO_TOPIC
+from odradek_pipelines.pipeline import parse_settings
 from tests.e2e.spark.flight_facts import delays, latest_by_key, scheduled
 from tests.e2e.spark.pipeline_cases import CASES, Scene
 from tests.e2e.spark.pipeline_runs import dropped, run_pipeline

@@ -95,6 +95,7 @@ def test_the_wheel_has_the_codec_the_generated_code_and_no_tests(wheel: Path) ->
         "odradek_protocol",
         "odradek_runtime",
         "pyspark_odradek",
+        "odradek_pipelines",
     }
 
 

@@ -13,11 +13,11 @@ from odradek.cluster.cluster import connect
 from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
-from pyspark_odradek.data_loss import DataLoss
+from pyspark_odradek.offsets import DataLoss
 from pyspark_odradek.partition_stream import FetchPlan, PartitionStream
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.record_rows import RecordRows
-from pyspark_odradek.source_schema import source_schema
+from pyspark_odradek.source_options import source_schema
 
 NAME = TopicPartition("t", 0)
 BATCHES, A_BATCH = 20, 50

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from odradek_pipelines.__main__ import PIPELINES, load, main
+from odradek_pipelines.pipeline import Pipeline, parse_settings, reason_of, run
 from pyspark_odradek import spark_session
-from pyspark_odradek.pipelines.__main__ import PIPELINES, load, main
-from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, reason_of, run
 
 HERE = ("--bootstrap", "127.0.0.1:1")
 SINCE = ("--since", "2013-06-01T00:00")

@@ -22,12 +22,18 @@ from pyspark.sql.datasource import (
 )
 
 from odradek.partitions import TopicPartition
-from pyspark_odradek.admission import Admission, share
+from pyspark_odradek.batch_reader import PushedFilters
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.lag_listener import lag
-from pyspark_odradek.offset_ranges import OffsetRange, split_ranges
-from pyspark_odradek.offsets import from_json, parse_offsets, parse_partitions, to_json
-from pyspark_odradek.pushed_filters import PushedFilters
+from pyspark_odradek.offsets import (
+    OffsetRange,
+    from_json,
+    parse_offsets,
+    parse_partitions,
+    split_ranges,
+    to_json,
+)
+from pyspark_odradek.stream_reader import Admission, share
 
 A, B, C = (TopicPartition("t", i) for i in range(3))
 sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=20)

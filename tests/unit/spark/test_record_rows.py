@@ -12,7 +12,7 @@ from odradek_protocol.records.columns import Column, ColumnBuilder
 from pyspark_odradek import record_rows
 from pyspark_odradek.partition_stream import Chunk
 from pyspark_odradek.record_rows import RecordRows
-from pyspark_odradek.source_schema import source_schema
+from pyspark_odradek.source_options import source_schema
 
 NAME = TopicPartition("t", 3)
 

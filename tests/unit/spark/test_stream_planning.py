@@ -11,11 +11,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from odradek.partitions import TopicPartition
 from pyspark_odradek.connection_options import parse_connection
-from pyspark_odradek.data_loss import DataLoss
 from pyspark_odradek.data_source import OdradekDataSource
-from pyspark_odradek.offsets import PartitionOffsets
+from pyspark_odradek.offsets import DataLoss, PartitionOffsets
+from pyspark_odradek.partition_stream import RangePartition
 from pyspark_odradek.process_link import close_links, link_to
-from pyspark_odradek.range_partition import RangePartition
 from pyspark_odradek.stream_reader import OdradekStreamReader
 
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}

@@ -17,10 +17,10 @@ from odradek.errors import UnknownTopic
 from odradek.testing import MemoryCluster
 from odradek.transports.methods import LIST_OFFSETS
 from pyspark_odradek import topic_offsets
-from pyspark_odradek.data_loss import DataLoss
 from pyspark_odradek.data_source import OdradekDataSource
+from pyspark_odradek.offsets import DataLoss
+from pyspark_odradek.partition_stream import RangePartition
 from pyspark_odradek.process_link import ProcessLink
-from pyspark_odradek.range_partition import RangePartition
 from pyspark_odradek.stream_reader import OdradekStreamReader
 
 POLL_TIMEOUT_S = 20

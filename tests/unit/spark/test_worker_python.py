@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pyspark_odradek.worker_python import script_of, worker_python
+from pyspark_odradek.spark_session import script_of, worker_python
 
 HOME = Path(pyspark.__file__).parent
 ASK = "import os, sys, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__, *sys.argv[1:])"

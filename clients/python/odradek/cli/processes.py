@@ -35,7 +35,7 @@ def add_commands(app: typer.Typer) -> None:
         "demo",
         "Send real flights while processes are killed.",
     )
-    _add(app, "pipeline", "pyspark_odradek.pipelines", "spark", "Run a Spark pipeline by name.")
+    _add(app, "pipeline", "odradek_pipelines", "spark", "Run a Spark pipeline by name.")
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:

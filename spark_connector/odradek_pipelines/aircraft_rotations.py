@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_odradek.pipelines.arguments import duration
-from pyspark_odradek.pipelines.flights import as_json, parse_flights
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.flights import as_json, parse_flights
+from odradek_pipelines.pipeline import (
     Pipeline,
+    duration,
     read_topic,
     source_step,
     target_of,

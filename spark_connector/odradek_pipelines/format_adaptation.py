@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.pipeline import (
     Pipeline,
     read_topic,
     source_step,

@@ -1,28 +1,110 @@
-"""What a pipeline is, and how one runs: its plan is printed, then its progress, until it ends or is told to.
+"""The runner of pipelines: it prints the plan, then the progress, until the queries end or the process is stopped.
 
-A pipeline is a module with a `PIPELINE`: a name, what it does, its own arguments, its plan in words and a
-`start` that gives the running queries (none: it was a batch, and is done). The runner knows nothing else of it.
-Told to stop, queries end after the batch under way; a pipeline in batch is cancelled, and is run again as a whole.
+A pipeline is a module with a `PIPELINE`: its name, its purpose, its own arguments, its plan in words and a `start`
+that returns the running queries (none: it ran in batch, and is done). The runner knows nothing else about it.
+After SIGTERM or SIGINT queries end with the current batch; a pipeline in batch is cancelled, and starts over as a
+whole when it is run again.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import signal
 import sys
 import threading
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_odradek.pipelines.arguments import add_common_arguments
+from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, parse_bootstrap
+from odradek.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def addresses(text: str) -> str:
+    """HOST:PORT,... of brokers."""
+    try:
+        return ",".join(parse_bootstrap(text))
+    except InvalidConfig as problem:
+        raise ArgumentTypeError(str(problem)) from None
+
+
+def named_value(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """A number from 0, of hours or seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no number from 0")
+    return number
+
+
+def instant(text: str) -> datetime:
+    """`2013-06-01T00:00`, UTC unless it says otherwise."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no time like 2013-06-01T00:00") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def add_common_arguments(parser: ArgumentParser) -> None:
+    """Arguments that every pipeline takes."""
+    known = os.environ.get(BOOTSTRAP_VARIABLE)
+    parser.add_argument(
+        "--bootstrap",
+        type=addresses,
+        default=known,
+        required=not known,
+        help=f"HOST:PORT,... of brokers' gRPC listeners; default: {BOOTSTRAP_VARIABLE}",
+    )
+    parser.add_argument("--from", dest="source", default="flights", help="topic to read")
+    parser.add_argument("--to", dest="target", default=None, help="topic, or directory, to write")
+    parser.add_argument("--checkpoint", default=None, help="directory of the query's checkpoint")
+    parser.add_argument(
+        "--starting", default="earliest", help="earliest, latest, or offsets as JSON"
+    )
+    parser.add_argument(
+        "--available-now", action="store_true", help="read what is there now, then end"
+    )
+    parser.add_argument(
+        "--trigger-s", type=duration, default=1.0, help="seconds between triggers; default: 1"
+    )
+    parser.add_argument("--batch-offsets-max", type=count, default=None, help="offsets per trigger")
+    parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
+    for name, meaning in (
+        ("--spark", "a setting of Spark"),
+        ("--option", "an option of the source"),
+    ):
+        parser.add_argument(
+            name, type=named_value, action="append", default=[], metavar="NAME=VALUE", help=meaning
+        )
+
 
 STOP_S_MAX: Final = 30.0
 """How long a stop waits for the batch that is being written."""

@@ -1,4 +1,4 @@
-"""`python -m pyspark_odradek.pipelines.live_delays BOOTSTRAP TOPIC RECORDS`: what `odradek demo` runs.
+"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS`: what `odradek demo` runs.
 
 The windows of `delay-windows` over a topic while records stream in. Prints one line of JSON, `run_live`'s answer,
 when so many records were read; status 3 and a sentence when Spark is missing.
@@ -12,8 +12,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_odradek.pipelines.delay_windows import delay_windows
-from pyspark_odradek.pipelines.flights import parse_flights
+from odradek_pipelines.delay_windows import delay_windows
+from odradek_pipelines.flights import parse_flights
 from pyspark_odradek.spark_session import SparkUnavailable, session
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark_odradek.pipelines.flights import FLIGHT_SCHEMA
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.flights import FLIGHT_SCHEMA
+from odradek_pipelines.pipeline import (
     Pipeline,
     read_topic,
     source_step,

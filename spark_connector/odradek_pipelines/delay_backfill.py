@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark_odradek.pipelines.arguments import instant
-from pyspark_odradek.pipelines.delay_windows import TARGET, delay_windows, keyed
-from pyspark_odradek.pipelines.flights import parse_flights
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.delay_windows import TARGET, delay_windows, keyed
+from odradek_pipelines.flights import parse_flights
+from odradek_pipelines.pipeline import (
     Pipeline,
     connection_options,
+    instant,
     target_of,
 )
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_odradek.pipelines.arguments import count
-from pyspark_odradek.pipelines.ftp_server import FtpDirectory
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.ftp_server import FtpDirectory
+from odradek_pipelines.pipeline import (
     Pipeline,
     checkpoint_of,
+    count,
     target_of,
     write_topic,
 )

@@ -1,4 +1,4 @@
-"""`python -m pyspark_odradek.pipelines NAME ...`; without a name, the list of them."""
+"""`python -m odradek_pipelines NAME ...`; without a name, the list of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Final
 
-from pyspark_odradek.pipelines.pipeline import Pipeline, parse_settings, run
+from odradek_pipelines.pipeline import Pipeline, parse_settings, run
 
 PIPELINES: Final = {
     "delay-windows": "delay_windows",
@@ -23,7 +23,7 @@ PIPELINES: Final = {
 
 def load(name: str) -> Pipeline:
     """The pipeline of that name. Raises KeyError."""
-    module = importlib.import_module(f"pyspark_odradek.pipelines.{PIPELINES[name]}")
+    module = importlib.import_module(f"odradek_pipelines.{PIPELINES[name]}")
     pipeline: Pipeline = module.PIPELINE
     return pipeline
 

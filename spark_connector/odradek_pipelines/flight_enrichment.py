@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_odradek.pipelines.flights import as_json, parse_flights, reference_data
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.flights import as_json, parse_flights, reference_data
+from odradek_pipelines.pipeline import (
     Pipeline,
     read_topic,
     source_step,

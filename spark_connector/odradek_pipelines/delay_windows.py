@@ -10,8 +10,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark_odradek.pipelines.flights import as_json, parse_flights
-from pyspark_odradek.pipelines.pipeline import (
+from odradek_pipelines.flights import as_json, parse_flights
+from odradek_pipelines.pipeline import (
     Pipeline,
     read_topic,
     source_step,

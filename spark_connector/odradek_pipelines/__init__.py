@@ -1,0 +1,1 @@
+"""Ready-made pipelines: `odradek pipeline NAME`, or `python -m odradek_pipelines NAME`."""
