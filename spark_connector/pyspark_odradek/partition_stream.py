@@ -31,8 +31,8 @@ from odradek.errors import (
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.transports.fetch_decoding import FetchedPartition
 from odradek.transports.methods import FETCH
+from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.offsets import EARLIEST, OffsetRange, report_data_loss, split_ranges
 from pyspark_odradek.process_link import ProcessLink
@@ -194,7 +194,7 @@ class PartitionStream:
 
     def _take(self, entry: FetchedPartition) -> bool:
         """Queue an entry's records; whether the range is read. Raises its error."""
-        news, plan = entry.news, self._plan
+        news, plan = entry.header, self._plan
         if news.error_code:
             if news.HasField("leader"):
                 self._cluster.hint(plan.name, news.leader)

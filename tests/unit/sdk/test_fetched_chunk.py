@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.consumer.fetched_chunk import FetchedChunk
 from odradek.partitions import TopicPartition
-from odradek.transports.fetch_decoding import decode_fetch_response
+from odradek_protocol.record_messages import decode_fetch_response
 from odradek_protocol.records.builder import BatchBuilder
 from odradek_protocol.records.columns import ColumnBuilder
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -137,7 +137,7 @@ def test_a_fetch_response_is_read_as_protobuf_reads_it(
     assert [bytes(entry.records) for entry in decoded] == [p.records for p in partitions]
     for entry, expected in zip(decoded, partitions, strict=True):
         expected.records = b""
-        assert entry.news == expected
+        assert entry.header == expected
 
 
 @given(st.lists(entries, min_size=1, max_size=2), st.data())
@@ -161,4 +161,4 @@ def test_fields_of_a_newer_broker_are_passed_over() -> None:
     message = bytes([0x0A, len(newer)]) + newer + bytes([0xF1, 0x07]) + bytes(8)
     (decoded,) = decode_fetch_response(message)
     assert bytes(decoded.records) == b"xyz"
-    assert decoded.news.next_offset == 5
+    assert decoded.header.next_offset == 5

@@ -37,8 +37,8 @@ from odradek.consumer.fetched_chunk import (
 )
 from odradek.errors import LogTruncated, OdradekError, OffsetOutOfRange, error_of
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
-from odradek.transports.fetch_decoding import FetchedPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.record_messages import FetchedPartition
 
 ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
@@ -242,7 +242,7 @@ class FetchPlanner:
 
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
         """Take one partition's part of an answer."""
-        news = entry.news
+        news = entry.header
         size_bytes = len(entry.records)
         progress = self.partitions.get(TopicPartition(news.topic, news.partition))
         if progress is None or progress.fetch_id != news.fetch_id or progress.endpoint is None:

@@ -26,9 +26,9 @@ from odradek.errors import (
     UnsupportedOperation,
 )
 from odradek.partitions import OffsetAndTimestamp, TopicPartition
-from odradek.transports.fetch_decoding import FetchedPartition
 from odradek.transports.methods import FETCH
 from odradek.transports.transport import Transport
+from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 VALIDATION_S_MAX: Final = 5.0
@@ -297,7 +297,7 @@ class Fetcher:
         planner = self._planner
         needs_plan = False
         for entry in entries:
-            news = entry.news
+            news = entry.header
             planner.fetched(stream.source, entry, now_ms)
             if news.error_code:
                 needs_plan = True

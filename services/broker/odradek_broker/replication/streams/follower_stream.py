@@ -21,13 +21,13 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.leader_messages import deliver
-from odradek_broker.wire_bytes import PushedMessage, WireError, read_replicate_response
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
     ClusterId,
     DirectoryId,
 )
+from odradek_protocol.record_messages import PushedMessage, WireError, read_replicate_response
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 from odradek_runtime.clock import Clock

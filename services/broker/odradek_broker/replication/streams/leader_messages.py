@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.wire_bytes import PushedMessage
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.record_messages import PushedMessage
 
 
 def deliver(host: PartitionHost, session_id: int, pushed: PushedMessage) -> None:

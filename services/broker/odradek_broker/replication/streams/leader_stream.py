@@ -23,9 +23,9 @@ from odradek_broker.partition.effects import DataDue, Effect
 from odradek_broker.partition.events import DataSent, FollowerSession
 from odradek_broker.replication.host_ports import Surroundings
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.wire_bytes import ReplicateResponseBytes
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.record_messages import ReplicateResponseBytes
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 

@@ -21,7 +21,6 @@ from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import decoded
 from odradek_broker.rpc.servicers.metadata_view import leader_hint
-from odradek_broker.wire_bytes import FetchResponseBytes
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -32,6 +31,7 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.record_messages import FetchResponseBytes
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.clock import monotonic_ms
 

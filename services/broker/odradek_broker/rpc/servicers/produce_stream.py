@@ -18,14 +18,14 @@ from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_broker.rpc.callers import Caller
 from odradek_broker.rpc.servicers.metadata_view import leader_hint
-from odradek_broker.wire_bytes import (
+from odradek_protocol.access import Operation
+from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.record_messages import (
     ProduceMessage,
     WireError,
     read_produce_request,
 )
-from odradek_protocol.access import Operation
-from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
-from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20

@@ -1,14 +1,15 @@
-"""Messages that carry record batches, taken apart and put together without copying the batches.
+"""Protobuf messages that carry record batches, read and written without copying the batches.
 
-Protobuf's own classes copy a `bytes` field three times on its way in and three times on its way
-out. Here a produce request is walked where it lies, its batches are `memoryview`s of it; an answer
-with batches is one `join` of small protobuf pieces and the batches as they are in the log. The
-bytes are protobuf's: a test compares both ways with the generated classes.
+Protobuf's own classes copy a `bytes` field two or three times on its way in, and three times on its way out. Here a
+message is read in place: its batches are `memoryview`s of it. A message with batches is written as one `join` of small
+protobuf pieces and the batches as the log has them. The bytes are protobuf's: a test compares both directions with the
+generated classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -21,6 +22,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
 _THROTTLE_TAG: Final = b"\x10"  # field 2, a number: FetchResponse.throttle_time_ms
+_PARTITIONS_TAG: Final = 1 << 3 | _BYTES  # of a FetchResponse
+_RECORDS_FIELD_TAG: Final = 4 << 3 | _BYTES  # of a FetchPartitionData
+_VARINT_FIELD_BYTES_MAX: Final = 15  # a tag of up to 5 bytes, a number of up to 10
 _DATA_TAG: Final = b"\x32"  # field 6, length-delimited: LeaderMessage.data
 _UINT64_MAX: Final = (1 << 64) - 1
 
@@ -37,7 +41,7 @@ class ProducePart(NamedTuple):
 
 
 class ProduceMessage(NamedTuple):
-    """A produce request as it lies in memory."""
+    """A produce request."""
 
     request_id: int
     acks: int
@@ -47,11 +51,11 @@ class ProduceMessage(NamedTuple):
 
 
 class WireError(ValueError):
-    """The bytes are no such message."""
+    """The bytes are not a message of the expected kind."""
 
 
 def read_produce_request(data: bytes) -> ProduceMessage:
-    """Take a ProduceRequest apart. Raises WireError."""
+    """Read a ProduceRequest. Raises WireError."""
     view = memoryview(data)
     numbers = {1: 0, 2: 0, 3: 0}
     partitions: list[ProducePart] = []
@@ -78,7 +82,7 @@ def _produce_part(view: memoryview) -> ProducePart:
             try:
                 topic = str(content, "utf-8")
             except UnicodeDecodeError:
-                raise WireError("a topic's name is no UTF-8") from None
+                raise WireError("a topic's name is not UTF-8") from None
         elif field == 2:
             topic_id = bytes(content)
         elif field == 4:
@@ -90,7 +94,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class PushedData(NamedTuple):
-    """Batches that a leader pushed, or only its watermark; `records` is a view of the message."""
+    """Batches that a leader pushed, or its watermark alone; `records` is a view of the message."""
 
     base_offset: int
     high_watermark: int
@@ -99,7 +103,7 @@ class PushedData(NamedTuple):
 
 
 class PushedMessage(NamedTuple):
-    """One LeaderMessage: with `data`, or whole in `other`."""
+    """One LeaderMessage: either its `data` is read in place, or `other` has the whole message."""
 
     topic_id: bytes
     partition: int
@@ -109,7 +113,7 @@ class PushedMessage(NamedTuple):
 
 
 def read_replicate_response(message: bytes) -> list[PushedMessage]:
-    """Take a ReplicateResponse apart. Raises WireError."""
+    """Read a ReplicateResponse. Raises WireError."""
     return [
         _pushed(content)
         for field, _, content in _fields(memoryview(message))
@@ -154,7 +158,7 @@ def _pushed_data(view: memoryview) -> PushedData:
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
-    """(field, number, content) of each field: a number, or the bytes of a length-delimited one."""
+    """Yield (field, number, content) of each field: a number, or the bytes of a length-delimited field."""
     position, end = 0, len(view)
     while position < end:
         tag, position = _varint(view, position)
@@ -175,14 +179,14 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
         else:
             raise WireError(f"wire type {kind}")
     if position != end:
-        raise WireError("the last field is cut")
+        raise WireError("the last field is truncated")
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     try:
         while True:
-            byte = view[position]
+            byte = data[position]
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -191,7 +195,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
             if shift > 63:
                 raise WireError("a number of more than ten bytes")
     except IndexError:
-        raise WireError("a number is cut") from None
+        raise WireError("a number is truncated") from None
 
 
 def _signed(value: int) -> int:
@@ -203,11 +207,89 @@ def _signed32(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-# --- putting together --------------------------------------------------------------------------
+@dataclass(slots=True)
+class FetchedPartition:
+    """One partition of a FetchResponse: its fields, and its record batches as a view of the message."""
+
+    header: pb.FetchPartitionData
+    """All fields but `records`, which is empty here."""
+    records: memoryview
+
+
+def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
+    """Read the partitions of a FetchResponse, in order. Raises WireError.
+
+    The fields of a partition but its records are few and small. They are cut out of it (protobuf allows any order of
+    fields, and a message is the concatenation of its fields) and given to the generated class.
+    """
+    view = memoryview(message)
+    partitions = []
+    position, end = 0, len(message)
+    while position < end:
+        tag, position = _varint(message, position)
+        if tag == _PARTITIONS_TAG:
+            start, position = _span(message, position, end)
+            partitions.append(_fetched_partition(message, view, start, position))
+        else:
+            position = _skip(message, position, end, tag & 7)
+    return partitions
+
+
+def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -> FetchedPartition:
+    rest: list[memoryview] = []
+    records = _NOTHING
+    position = kept_from = start
+    while position < end:
+        field_start = position
+        tag = message[position]
+        position += 1
+        if tag > 0x7F:  # no known field has a tag of two bytes
+            tag, position = _varint(message, field_start)
+        # Most fields are numbers, and this loop runs for each field of each partition of a fetch.
+        if not tag & 7:
+            while position < end and message[position] > 0x7F:
+                position += 1
+            position += 1
+            if position > end or position - field_start > _VARINT_FIELD_BYTES_MAX:
+                raise WireError("a number is truncated or too long")
+        elif tag == _RECORDS_FIELD_TAG:
+            records_start, position = _span(message, position, end)
+            records = view[records_start:position]
+            rest.append(view[kept_from:field_start])
+            kept_from = position
+        else:
+            position = _skip(message, position, end, tag & 7)
+    rest.append(view[kept_from:end])
+    try:
+        header = pb.FetchPartitionData.FromString(b"".join(rest))
+    except DecodeError as error:
+        raise WireError(f"a damaged partition of a FetchResponse: {error}") from None
+    return FetchedPartition(header, records)
+
+
+def _span(message: bytes, position: int, end: int) -> tuple[int, int]:
+    length, start = _varint(message, position)
+    if length > end - start:
+        raise WireError(f"a field of {length} bytes where {end - start} are left")
+    return start, start + length
+
+
+def _skip(message: bytes, position: int, end: int, kind: int) -> int:
+    if kind == _BYTES:
+        return _span(message, position, end)[1]
+    if kind == _VARINT:
+        position = _varint(message, position)[1]
+    elif kind in (_FIXED64, _FIXED32):
+        position += 8 if kind == _FIXED64 else 4
+    else:
+        raise WireError(f"wire type {kind}")
+    if position > end:
+        raise WireError("a field is truncated")
+    return position
 
 
 def varint(value: int) -> bytes:
-    """A length as protobuf writes it."""
+    """Encode a length as protobuf does."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -223,18 +305,18 @@ class FetchResponseBytes:
         self._parts: list[bytes | memoryview] = []
 
     def add(self, data: pb.FetchPartitionData, records: Slices, size_bytes: int) -> None:
-        """`data` without its records, and these."""
+        """Add a partition: `data` without its records, and the records."""
         _append_message(self._parts, _FIRST_TAG, data.SerializeToString(), records, size_bytes)
 
     def encode(self, *, throttle_ms: int = 0) -> bytes:
-        """The whole message."""
+        """Return the whole message."""
         if throttle_ms:
             self._parts += (_THROTTLE_TAG, varint(throttle_ms))
         return b"".join(self._parts)
 
 
 class ReplicateResponseBytes:
-    """Builds a ReplicateResponse out of small messages and of those that carry batches."""
+    """Builds a ReplicateResponse of small messages and messages with batches."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
@@ -245,7 +327,7 @@ class ReplicateResponseBytes:
         return not self._parts
 
     def add(self, message: replication_pb.LeaderMessage) -> None:
-        """A message without batches."""
+        """Add a message without batches."""
         _append_message(self._parts, _FIRST_TAG, message.SerializeToString(), (), 0)
 
     def add_data(
@@ -255,7 +337,7 @@ class ReplicateResponseBytes:
         records: Slices,
         size_bytes: int,
     ) -> None:
-        """`message` without its data, `data` without its records, and these."""
+        """Add a message: `message` without its data, `data` without its records, and the records."""
         inner: list[bytes | memoryview] = []
         _append_message(inner, _DATA_TAG, data.SerializeToString(), records, size_bytes)
         head = message.SerializeToString()
@@ -263,17 +345,17 @@ class ReplicateResponseBytes:
         self._parts += (_FIRST_TAG, varint(length), head, *inner)
 
     def encode(self) -> bytes:
-        """The whole message."""
+        """Return the whole message."""
         return b"".join(self._parts)
 
 
 def _append_message(
     parts: list[bytes | memoryview], tag: bytes, head: bytes, records: Slices, size_bytes: int
 ) -> None:
-    """A length-delimited message: `head`, then `records` as its field 4 unless there are none."""
+    """Append a length-delimited message: `head`, then `records` as its field 4 unless there are none."""
     if not size_bytes:
         parts += (tag, varint(len(head)), head)
         return
-    assert size_bytes == sum(len(one) for one in records), size_bytes
+    assert size_bytes == sum(map(len, records)), size_bytes
     prefix = _RECORDS_TAG + varint(size_bytes)
     parts += (tag, varint(len(head) + len(prefix) + size_bytes), head, prefix, *records)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.wire_bytes import (
+from odradek_protocol.record_messages import (
     FetchResponseBytes,
     ReplicateResponseBytes,
     WireError,
