@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, needs_of
@@ -27,7 +28,9 @@ from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quot
 from odradek_broker.rpc.callers import (
     Caller,
     Callers,
+    MethodHandler,
     Refused,
+    ServerContext,
     current_caller,
     host_of,
     in_turns,
@@ -46,6 +49,10 @@ _PERCENT_A_CALL: Final = 0.03
 """Of a second: what a unary call costs a broker's loop (300 us). How long it takes says nothing: it mostly waits."""
 
 
+Unary: TypeAlias = Callable[[Message, ServerContext], Awaitable[Message]]
+Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
+
+
 class Authorization(grpc.aio.ServerInterceptor):
     """Finds out who calls, and refuses what he has no right to before a servicer sees it."""
 
@@ -58,15 +65,15 @@ class Authorization(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[Any], Awaitable[Any]],
-        handler_call_details: Any,
-    ) -> Any:
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MethodHandler:
         """Wrap the handler of the method; all handlers read their requests themselves, when that is due."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         if handler is None or method.startswith(_LOGIN):  # a login is metadata, and reads nothing
             return handler
-        made: Any = grpc.stream_stream_rpc_method_handler
+        made = grpc.stream_stream_rpc_method_handler
         if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
             # Who has not logged in cannot make the broker take a message to refuse them.
             return (
@@ -91,7 +98,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                 )
         return made(wrapped, response_serializer=handler.response_serializer)
 
-    async def _admitted(self, method: str, context: Any, *, is_stream: bool) -> Caller:
+    async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
         """Who calls, if there is room for another call of theirs."""
         caller = await self._identified(method, context)
         refused = self._intake.refusal(caller.owner, is_stream=is_stream)
@@ -99,10 +106,10 @@ class Authorization(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
         return caller
 
-    def _answered(self, method: str, handler: Any, inner: Any) -> Any:
+    def _answered(self, method: str, handler: MethodHandler, inner: Unary) -> Conversation:
         message = _request_of(method)
 
-        async def answered(_requests: Any, context: Any) -> None:
+        async def answered(_requests: object, context: ServerContext) -> None:
             caller = await self._admitted(method, context, is_stream=False)
             intake, owner = self._intake, caller.owner
             with intake.held(owner):
@@ -115,10 +122,10 @@ class Authorization(grpc.aio.ServerInterceptor):
 
         return answered
 
-    def _pushed(self, method: str, handler: Any) -> Any:
+    def _pushed(self, method: str, handler: MethodHandler) -> Conversation:
         message = _request_of(method)
 
-        async def pushed(_requests: Any, context: Any) -> None:
+        async def pushed(_requests: object, context: ServerContext) -> None:
             caller = await self._admitted(method, context, is_stream=False)
             intake, owner = self._intake, caller.owner
             with intake.held(owner), _ends_with(caller.session):
@@ -134,18 +141,18 @@ class Authorization(grpc.aio.ServerInterceptor):
 
         return pushed
 
-    def _refusal(self, method: str) -> Any:
-        async def refuse(_requests: Any, context: Any) -> None:
+    def _refusal(self, method: str) -> Conversation:
+        async def refuse(_requests: object, context: ServerContext) -> None:
             await self._identified(method, context)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "log in again")
 
         return refuse
 
-    def _checked(self, method: str, inner: Any) -> Any:
+    def _checked(self, method: str, inner: Unary) -> Unary:
         hidden = HIDDEN.get(method)
         is_checked_inside = method in CHECKED_BY_SERVICERS
 
-        async def checked(request: Any, context: Any) -> Any:
+        async def checked(request: Message, context: ServerContext) -> Message:
             caller = current_caller()
             if self._callers.authorizer.is_on and not is_checked_inside:
                 async for need in in_turns(needs_of(method, request)):
@@ -168,7 +175,7 @@ class Authorization(grpc.aio.ServerInterceptor):
 
         return checked
 
-    def _throttle_ms(self, method: str, caller: Caller, request: Any) -> int:
+    def _throttle_ms(self, method: str, caller: Caller, request: Message) -> int:
         """Count a request that was served, as the Kafka listeners do."""
         cost = MUTATIONS.get(method)
         who = (caller.principal, caller.client_id)
@@ -177,8 +184,10 @@ class Authorization(grpc.aio.ServerInterceptor):
         )
         return max(wait_ms, self._quotas.throttle_ms(REQUEST_PERCENTAGE, *who, _PERCENT_A_CALL))
 
-    def _conversation(self, method: str, inner: Any) -> Any:
-        async def conversation(requests: Any, context: Any) -> None:
+    def _conversation(
+        self, method: str, inner: Callable[[object, ServerContext], object]
+    ) -> Conversation:
+        async def conversation(requests: object, context: ServerContext) -> None:
             caller = await self._admitted(method, context, is_stream=True)
             owner = caller.owner
             caller.pace = self._intake.budget.turns.pace(owner)
@@ -199,7 +208,7 @@ class Authorization(grpc.aio.ServerInterceptor):
 
         return conversation
 
-    async def _identified(self, method: str, context: Any) -> Caller:
+    async def _identified(self, method: str, context: ServerContext) -> Caller:
         try:
             caller = self._callers.identify(context)
         except Refused as refused:
@@ -219,24 +228,23 @@ class Authorization(grpc.aio.ServerInterceptor):
 
 def _request_of(method: str) -> Descriptor:
     service, _, name = method[1:].rpartition("/")
-    found: Any = descriptor_pool.Default().FindServiceByName(service)
-    message: Descriptor = found.methods_by_name[name].input_type
-    return message
+    return descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
 
 
-async def _serve(served: Any, context: Any) -> None:
+async def _serve(served: object, context: ServerContext) -> None:
     """Finish a stream: of a generator of responses, or of a handler that writes them by itself."""
     if isinstance(served, AsyncIterator):
         async for response in served:
             await context.write(response)
     else:
+        assert isinstance(served, Awaitable), served
         await served
 
 
-def _unread_check(handler: Any) -> Any:
+def _unread_check(handler: MethodHandler) -> MethodHandler:
     """The answer for the broker as a whole, whatever service the request names."""
 
-    async def check(_requests: Any, context: Any) -> None:
+    async def check(_requests: object, context: ServerContext) -> None:
         await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))
 
     return grpc.stream_stream_rpc_method_handler(
@@ -258,7 +266,7 @@ def _ends_with(session: GrpcSession | None) -> Iterator[None]:
         session.streams.discard(task)
 
 
-async def _abort_if_ended(caller: Caller, context: Any) -> None:
+async def _abort_if_ended(caller: Caller, context: ServerContext) -> None:
     task = asyncio.current_task()
     if caller.session is not None and caller.session.is_ended and task is not None:
         task.uncancel()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -45,6 +45,10 @@ _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
 _OTHERS: Final = LoopTurns()  # for calls of other brokers
 _AT_ONCE: Final = 20
+# Any: what servicers use of a context does not depend on the messages of its method.
+ServerContext: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+# Any: the stubs describe the handlers of a synchronous server, whose methods return what ours are awaited for.
+MethodHandler: TypeAlias = Any
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -195,7 +199,7 @@ class Callers:
         self._wants_login = wants_login
         self._delegates = frozenset(delegates)
 
-    def identify(self, context: Any) -> Caller:  # Any: gRPC's contexts
+    def identify(self, context: ServerContext) -> Caller:
         """Raises Refused for somebody who is not who he says, or says nothing where he must."""
         found: dict[str, str] = {}
         for key, value in context.invocation_metadata() or ():
@@ -227,7 +231,7 @@ class Callers:
             refusals=self.refusals,
         )
 
-    def may_be_heard(self, metadata: Any) -> bool:
+    def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
         """Whether headers alone leave room for somebody who may call at all."""
         if not self._wants_login:
             return True

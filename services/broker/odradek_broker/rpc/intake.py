@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
+from odradek_broker.rpc.callers import ServerContext
 from odradek_broker.rpc.message_items import refusal_steps
 from odradek_runtime.budget.client_budget import (
     ITEMS_MAX,
@@ -32,6 +33,7 @@ from odradek_runtime.budget.client_budget import (
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.budget.shares import Shares
 
+M = TypeVar("M", bound=Message)
 REQUEST_BYTES_MAX: Final = 4 << 20
 """Of all requests but Produce, which carries records."""
 REQUEST_S_MAX: Final = 10.0
@@ -81,7 +83,7 @@ class GrpcIntake:
             for shares in counted:
                 shares.give_back(owner, 1)
 
-    async def read(self, context: Any, owner: str) -> bytes:
+    async def read(self, context: ServerContext, owner: str) -> bytes:
         """Read the request of a unary call; ends a call that sends none in time."""
         refused = self.unread.refusal(owner, 1, "requests that arrive")
         if refused is not None:
@@ -89,7 +91,7 @@ class GrpcIntake:
         self.unread.take(owner, 1)
         try:
             async with self.reads.held(owner, 1), asyncio.timeout(self._request_s_max):
-                data: Any = await context.read()
+                data = await context.read()
         except TimeoutError:
             await context.abort(
                 grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -105,12 +107,12 @@ class GrpcIntake:
     @asynccontextmanager
     async def decoded(
         self,
-        context: Any,
+        context: ServerContext,
         owner: str,
         data: bytes,
         message: Descriptor,
-        decode: Callable[[bytes], Any],
-    ) -> AsyncIterator[tuple[Any, Pace]]:
+        decode: Callable[[bytes], M],
+    ) -> AsyncIterator[tuple[M, Pace]]:
         """The request, and the pace at which to serve it; a call that asks too much ends instead.
 
         What a long request takes in memory is held until the body ends.
@@ -122,8 +124,12 @@ class GrpcIntake:
 
 
 async def decoded(
-    context: Any, pace: Pace, data: bytes, message: Descriptor, decode: Callable[[bytes], Any]
-) -> Any:
+    context: ServerContext,
+    pace: Pace,
+    data: bytes,
+    message: Descriptor,
+    decode: Callable[[bytes], M],
+) -> M:
     """A request that is not too large and names not too much, in turns if it is long; others end the call."""
     if len(data) > REQUEST_BYTES_MAX:
         await context.abort(
@@ -142,7 +148,7 @@ async def decoded(
     return request
 
 
-async def _decoded(context: Any, data: bytes, decode: Callable[[bytes], Any]) -> Any:
+async def _decoded(context: ServerContext, data: bytes, decode: Callable[[bytes], M]) -> M:
     try:
         return decode(data)
     except DecodeError as error:

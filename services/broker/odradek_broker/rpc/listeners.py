@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.sasl import Credentials
 from odradek_broker.rpc.authorization import Authorization
-from odradek_broker.rpc.callers import Callers
+from odradek_broker.rpc.callers import Callers, MethodHandler, ServerContext
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_broker.rpc.servicers import auth_servicer
 from odradek_broker.settings import REPLICATION, BrokerSettings, is_grpc_listener
@@ -64,9 +65,9 @@ class MembersOnly(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[Any], Awaitable[Any]],
-        handler_call_details: Any,
-    ) -> Any:
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MethodHandler:
         """Wrap unary methods; there are no other streams."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
@@ -75,14 +76,15 @@ class MembersOnly(grpc.aio.ServerInterceptor):
         assert handler.unary_unary is not None, f"{method} is a stream that nobody checks"
         inner = handler.unary_unary
 
-        async def checked(request: Any, context: Any) -> Any:
+        async def checked(request: Message, context: ServerContext) -> Message:
             peer = peer_identity(context.auth_context)
             if peer is None or peer[0] != "broker" or not self._is_registered(BrokerId(peer[1])):
                 _audit.warning("Not a broker", host=context.peer(), peer=str(peer), request=method)
                 await context.abort(
                     grpc.StatusCode.PERMISSION_DENIED, "this listener is for brokers of the cluster"
                 )
-            return await inner(request, context)
+            response: Message = await inner(request, context)
+            return response
 
         return grpc.unary_unary_rpc_method_handler(
             checked,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import answers_in_turns, in_turns
+from odradek_broker.rpc.callers import ServerContext, answers_in_turns, in_turns
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -49,8 +50,10 @@ def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
     return servicer
 
 
-def _forwarded(method: str, *, is_waited_for: bool) -> Any:
-    async def forward(self: AdminServicer, request: Any, context: Any) -> Any:
+def _forwarded(
+    method: str, *, is_waited_for: bool
+) -> Callable[[AdminServicer, Message, ServerContext], Awaitable[Message]]:
+    async def forward(self: AdminServicer, request: Message, context: ServerContext) -> Message:
         send = self._change if is_waited_for else self._forward
         return await send(method, request, context)
 
@@ -81,13 +84,13 @@ class AdminServicer:
         self._inventory = inventory
 
     async def _forward(
-        self, method: str, request: Any, context: Any, *, is_admin: bool = True
-    ) -> Any:
+        self, method: str, request: Message, context: ServerContext, *, is_admin: bool = True
+    ) -> Message:
         timeout_s = _timeout_s(request, context)
         call = self._controllers.call(method, request, timeout_s=timeout_s, is_admin=is_admin)
         return await _responded(call, context)
 
-    async def _change(self, method: str, request: Any, context: Any) -> Any:
+    async def _change(self, method: str, request: Message, context: ServerContext) -> Message:
         timeout_s = _timeout_s(request, context)
         changing = metadata_changes.change(
             self._controllers, self._service, method, request, timeout_s=timeout_s
@@ -95,18 +98,19 @@ class AdminServicer:
         return await _responded(changing, context)
 
     async def DescribeMetadataQuorum(
-        self, request: pb.DescribeMetadataQuorumRequest, context: Any
+        self, request: pb.DescribeMetadataQuorumRequest, context: ServerContext
     ) -> pb.DescribeMetadataQuorumResponse:
         """The leader's view; without one, that of whichever controller answers."""
         quorum = await self._forward(
             "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
         )
+        assert isinstance(quorum, controller_pb.DescribeQuorumResponse), type(quorum)
         return pb.DescribeMetadataQuorumResponse(quorum=quorum)
 
     # --- configs ---------------------------------------------------------------------------------
 
     async def DescribeConfigs(
-        self, request: pb.DescribeConfigsRequest, context: Any
+        self, request: pb.DescribeConfigsRequest, context: ServerContext
     ) -> pb.DescribeConfigsResponse:
         """Brokers tell their own; the controller tells the rest."""
         results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
@@ -120,7 +124,7 @@ class AdminServicer:
             else:
                 results[number] = await self._ask_broker(resource, request)
         if forwarded:
-            answer: pb.DescribeConfigsResponse = await self._forward(
+            response = await self._forward(
                 "DescribeConfigs",
                 pb.DescribeConfigsRequest(
                     resources=[request.resources[number] for number in forwarded],
@@ -128,7 +132,8 @@ class AdminServicer:
                 ),
                 context,
             )
-            for number, result in zip(forwarded, answer.resources, strict=True):
+            assert isinstance(response, pb.DescribeConfigsResponse), type(response)
+            for number, result in zip(forwarded, response.resources, strict=True):
                 results[number] = result
         return pb.DescribeConfigsResponse(resources=[one for one in results if one is not None])
 
@@ -162,7 +167,7 @@ class AdminServicer:
     # --- data directories --------------------------------------------------------------------------
 
     async def DescribeLogDirs(
-        self, request: pb.DescribeLogDirsRequest, _context: Any
+        self, request: pb.DescribeLogDirsRequest, _context: ServerContext
     ) -> pb.DescribeLogDirsResponse:
         """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
         broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
@@ -216,7 +221,7 @@ class AdminServicer:
     # --- records ---------------------------------------------------------------------------------
 
     async def DeleteRecords(
-        self, request: pb.DeleteRecordsRequest, context: Any
+        self, request: pb.DeleteRecordsRequest, context: ServerContext
     ) -> pb.DeleteRecordsResponse:
         """At the leaders: here, or passed on to the broker that leads."""
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
@@ -275,7 +280,7 @@ class AdminServicer:
         return pb_grpc.AdminServiceStub(channel)
 
 
-def _timeout_s(request: Any, context: Any) -> float:
+def _timeout_s(request: Message, context: ServerContext) -> float:
     """How long the controller may take: the broker responds with the reason before the caller gives up."""
     timeout_s = _TIMEOUT_DEFAULT_S
     timeout_ms = getattr(request, "timeout_ms", 0)
@@ -285,7 +290,7 @@ def _timeout_s(request: Any, context: Any) -> float:
     return timeout_s if remaining_s is None else min(timeout_s, _SHARE_OF_DEADLINE * remaining_s)
 
 
-async def _responded(call: Awaitable[Any], context: Any) -> Any:
+async def _responded(call: Awaitable[Message], context: ServerContext) -> Message:
     try:
         return await call
     except NoController as error:

@@ -12,14 +12,14 @@ import asyncio
 import secrets
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
 
 from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.sasl import Credentials, LoginFailed, SaslExchange
-from odradek_broker.rpc.callers import host_of
+from odradek_broker.rpc.callers import MethodHandler, ServerContext, host_of
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 from odradek_runtime.logs import event_log
 
@@ -64,28 +64,31 @@ class AuthServicer:
         self._under_way: dict[str, _Login] = {}
         self._of_host: Counter[str] = Counter()
 
-    async def authenticate(self, _requests: Any, context: Any) -> None:
+    async def authenticate(self, _requests: object, context: ServerContext) -> None:
         """One step of a login. The request is a stream to gRPC, so that its message need not be read."""
         if not self._mechanisms:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
                 "nobody logs in here: sasl.enabled.mechanisms is not set",
             )
-        told = dict(context.invocation_metadata() or ())
+        headers = dict(context.invocation_metadata() or ())
         host = host_of(context.peer())
-        name = told.get(EXCHANGE) or await self._begin(told.get(MECHANISM, ""), host, context)
+        # gRPC gives text for headers, and bytes for those whose name ends in -bin.
+        mechanism, token = str(headers.get(MECHANISM, "")), headers.get(TOKEN, b"")
+        name = str(headers.get(EXCHANGE, "")) or await self._begin(mechanism, host, context)
         login = self._under_way.get(name)
         try:
             if login is None:
                 raise LoginFailed("no such exchange, or it took too long")
-            answer = await self._step(name, login, told.get(TOKEN, b""))
+            assert isinstance(token, bytes), type(token)
+            response = await self._step(name, login, token)
         except LoginFailed as failed:
             self._end(name)
             _audit.warning("Login failed", host=host, user=failed.user, reason=str(failed))
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "authentication failed")
-        await context.write(answer)
+        await context.write(response)
 
-    async def _begin(self, mechanism: str, host: str, context: Any) -> str:
+    async def _begin(self, mechanism: str, host: str, context: ServerContext) -> str:
         """The name of a new exchange."""
         has_certificate = bool(context.auth_context().get("x509_pem_cert"))
         if len(self._under_way) >= LOGINS_MAX or (
@@ -109,9 +112,9 @@ class AuthServicer:
 
     async def _step(self, name: str, login: _Login, token: bytes) -> pb.AuthenticateResponse:
         exchange = login.exchange
-        answer = await exchange.step(token)
+        response = await exchange.step(token)
         if not exchange.is_complete:
-            return pb.AuthenticateResponse(token=answer, exchange=name)
+            return pb.AuthenticateResponse(token=response, exchange=name)
         if not self._end(name):
             raise LoginFailed("it took too long", user=exchange.user or "")
         assert exchange.user is not None
@@ -120,7 +123,7 @@ class AuthServicer:
             lifetime_ms = min(lifetime_ms, exchange.lifetime_ms)
         session = self._sessions.open(exchange.user, exchange.credential, lifetime_ms=lifetime_ms)
         return pb.AuthenticateResponse(
-            token=answer, is_complete=True, session=session, lifetime_ms=lifetime_ms
+            token=response, is_complete=True, session=session, lifetime_ms=lifetime_ms
         )
 
     def _end(self, name: str) -> bool:
@@ -137,7 +140,7 @@ class AuthServicer:
 
 def add_to(server: grpc.aio.Server, servicer: AuthServicer) -> str:
     """Register the servicer; returns the service's full name."""
-    handler: Any = grpc.stream_stream_rpc_method_handler(
+    handler: MethodHandler = grpc.stream_stream_rpc_method_handler(
         servicer.authenticate, response_serializer=pb.AuthenticateResponse.SerializeToString
     )
     server.add_generic_rpc_handlers(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,7 +16,13 @@ from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import answers_in_turns, current_caller, in_turns
+from odradek_broker.rpc.callers import (
+    MethodHandler,
+    ServerContext,
+    answers_in_turns,
+    current_caller,
+    in_turns,
+)
 from odradek_broker.rpc.servicers.fetch_stream import FetchStream
 from odradek_broker.rpc.servicers.metadata_view import (
     all_topics,
@@ -58,17 +63,17 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self._quotas = quotas
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
-    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+    async def Produce(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """See ProduceStream."""
         await ProduceStream(self._service, current_caller(), self._quotas, context).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
-    async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+    async def Fetch(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """See FetchStream."""
         await FetchStream(self._service, current_caller(), self._quotas, context).serve()
 
     async def ListOffsets(
-        self, request: pb.ListOffsetsRequest, context: Any
+        self, request: pb.ListOffsetsRequest, context: ServerContext
     ) -> pb.ListOffsetsResponse:
         """Each partition for itself; those that wait for the disk do so together, some at a time."""
         results = await answers_in_turns(
@@ -108,7 +113,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         return result
 
     async def OffsetForLeaderEpoch(
-        self, request: pb.OffsetForLeaderEpochRequest, context: Any
+        self, request: pb.OffsetForLeaderEpochRequest, context: ServerContext
     ) -> pb.OffsetForLeaderEpochResponse:
         """Where leader epochs end."""
         response = pb.OffsetForLeaderEpochResponse()
@@ -128,7 +133,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
             )
         return response
 
-    async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
+    async def Metadata(
+        self, request: pb.MetadataRequest, context: ServerContext
+    ) -> pb.MetadataResponse:
         """From the image; creates missing topics if both sides want that."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
@@ -160,7 +167,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         return response
 
     async def WatchMetadata(
-        self, request: pb.WatchMetadataRequest, context: Any
+        self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The whole at once, then what changed, once per turn of the loop at most."""
         caller = current_caller()
@@ -224,7 +231,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         )
 
     async def InitProducerId(
-        self, request: pb.InitProducerIdRequest, context: Any
+        self, request: pb.InitProducerIdRequest, context: ServerContext
     ) -> pb.InitProducerIdResponse:
         """A new id with epoch 0; transactional ids need the transaction coordinator."""
         if request.transactional_id:
@@ -246,9 +253,9 @@ def _serialize(message: Message) -> bytes:
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
     """Register the servicer; returns the service's full name.
 
-    By hand, not by the generated function: Produce and Fetch take bytes, Fetch gives bytes (wire_bytes).
+    By hand, not by the generated function: Produce and Fetch take bytes, and Fetch writes bytes (`record_messages`).
     """
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+    methods: dict[str, MethodHandler] = {
         "Produce": grpc.stream_stream_rpc_method_handler(
             servicer.Produce, response_serializer=_serialize
         ),

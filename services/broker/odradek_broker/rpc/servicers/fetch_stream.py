@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import Descriptor
 
 from odradek_broker.access.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -85,9 +86,10 @@ class FetchStream:
             async with asyncio.TaskGroup() as group:
                 pusher = group.create_task(self._push())
                 while True:
-                    data: Any = await self._context.read()
+                    data: object = await self._context.read()
                     if data is grpc.aio.EOF:
                         break
+                    assert isinstance(data, bytes), type(data)
                     await self._take(await self._decoded(data))
                 pusher.cancel()
         finally:
@@ -105,11 +107,13 @@ class FetchStream:
     async def _decoded(self, data: bytes) -> pb.FetchRequest:
         pace = self._caller.pace
         assert pace is not None, "a client's stream"
-        kind: Any = pb.FetchRequest
-        request: pb.FetchRequest = await decoded(
-            self._context, pace, data, kind.DESCRIPTOR, kind.FromString
+        return await decoded(
+            self._context,
+            pace,
+            data,
+            cast("Descriptor", pb.FetchRequest.DESCRIPTOR),
+            pb.FetchRequest.FromString,
         )
-        return request
 
     async def _take(self, request: pb.FetchRequest) -> None:
         if request.HasField("settings"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,7 +16,7 @@ import grpc.aio
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import answers_in_turns
+from odradek_broker.rpc.callers import ServerContext, answers_in_turns
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -29,7 +29,8 @@ GROUPS_MAX: Final = 10_000
 _FORWARDED: Final = "odradek-forwarded"
 _ONCE: Final = ((_FORWARDED, "1"),)
 Request = TypeVar("Request")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
+Stub: TypeAlias = "pb_grpc.GroupServiceAsyncStub"
 ManyRequest = TypeVar("ManyRequest", pb.DescribeGroupsRequest, pb.DeleteGroupsRequest)
 
 
@@ -56,17 +57,18 @@ class GroupRouting:
         self,
         method: str,
         request: Request,  # with a group_id
-        context: Any,
+        context: ServerContext,
         *,
-        here: Callable[[Request], Awaitable[Answer]],
-        refuse: Callable[[ErrorCode], Answer],
-    ) -> Answer:
+        here: Callable[[Request], Awaitable[Response]],
+        refuse: Callable[[ErrorCode], Response],
+    ) -> Response:
         """The answer of the group's coordinator."""
         group_id: str = request.group_id  # type: ignore[attr-defined]  # messages share no type
 
-        async def there(stub: Any) -> Answer:
-            told: Answer = await getattr(stub, method)(request, timeout=_TIMEOUT_S, metadata=_ONCE)
-            return told
+        async def there(stub: Stub) -> Response:
+            call = getattr(stub, method)
+            response: Response = await call(request, timeout=_TIMEOUT_S, metadata=_ONCE)
+            return response
 
         return await self._route(group_id, context, lambda: here(request), there, refuse)
 
@@ -74,24 +76,24 @@ class GroupRouting:
         self,
         method: str,
         request: ManyRequest,
-        context: Any,
+        context: ServerContext,
         *,
-        here: Callable[[str], Awaitable[Answer]],
-        refuse: Callable[[str, ErrorCode], Answer],
-    ) -> list[Answer]:
+        here: Callable[[str], Awaitable[Response]],
+        refuse: Callable[[str, ErrorCode], Response],
+    ) -> list[Response]:
         """The answers of the coordinators of all groups, in the order of the request."""
         if len(request.group_ids) > GROUPS_MAX:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {GROUPS_MAX} groups a call"
             )
 
-        async def one(group_id: str) -> Answer:
-            async def there(stub: Any) -> Answer:
-                told = await getattr(stub, method)(
+        async def one(group_id: str) -> Response:
+            async def there(stub: Stub) -> Response:
+                responses = await getattr(stub, method)(
                     type(request)(group_ids=[group_id]), timeout=_TIMEOUT_S, metadata=_ONCE
                 )
-                answer: Answer = told.groups[0]
-                return answer
+                response: Response = responses.groups[0]
+                return response
 
             return await self._route(
                 group_id,
@@ -127,11 +129,11 @@ class GroupRouting:
     async def _route(
         self,
         group_id: str,
-        context: Any,
-        here: Callable[[], Awaitable[Answer]],
-        there: Callable[[Any], Awaitable[Answer]],
-        refuse: Callable[[ErrorCode], Answer],
-    ) -> Answer:
+        context: ServerContext,
+        here: Callable[[], Awaitable[Response]],
+        there: Callable[[Stub], Awaitable[Response]],
+        refuse: Callable[[ErrorCode], Response],
+    ) -> Response:
         if not group_id:
             return refuse(ErrorCode.INVALID_GROUP_ID)
         leader = self._coordinator.coordinator_of(group_id)
@@ -152,7 +154,7 @@ class GroupRouting:
         except grpc.aio.AioRpcError:
             return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    async def _stub(self, broker_id: BrokerId) -> Any:
+    async def _stub(self, broker_id: BrokerId) -> Stub | None:
         broker = self._partitions.image.brokers.get(broker_id)
         endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import client_caller, in_turns
+from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns
 from odradek_broker.rpc.servicers import group_wire as wire
 from odradek_broker.rpc.servicers.group_routing import GroupRouting
 from odradek_protocol.access import Operation
@@ -41,7 +39,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     # --- members -----------------------------------------------------------------------------------
 
     async def GroupHeartbeat(
-        self, request: pb.GroupHeartbeatRequest, context: Any
+        self, request: pb.GroupHeartbeatRequest, context: ServerContext
     ) -> pb.GroupHeartbeatResponse:
         """Join, stay, leave."""
         caller = client_caller()
@@ -61,7 +59,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         )
 
     async def CommitOffsets(
-        self, request: pb.CommitOffsetsRequest, context: Any
+        self, request: pb.CommitOffsetsRequest, context: ServerContext
     ) -> pb.CommitOffsetsResponse:
         """All or none of the offsets are taken, but for metadata that is too large."""
         return await self._routing.at_coordinator(
@@ -77,7 +75,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         return pb.CommitOffsetsResponse(error_code=told.error, offsets=wire.results(told))
 
     async def FetchOffsets(
-        self, request: pb.FetchOffsetsRequest, context: Any
+        self, request: pb.FetchOffsetsRequest, context: ServerContext
     ) -> pb.FetchOffsetsResponse:
         """Committed offsets; -1 for a partition without."""
         return await self._routing.at_coordinator(
@@ -94,7 +92,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     # --- administration ----------------------------------------------------------------------------
 
     async def ListGroups(
-        self, request: pb.ListGroupsRequest, context: Any
+        self, request: pb.ListGroupsRequest, context: ServerContext
     ) -> pb.ListGroupsResponse:
         """Those of all brokers, or only this one's."""
         answer = pb.ListGroupsResponse()
@@ -115,7 +113,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         return answer
 
     async def DescribeGroups(
-        self, request: pb.DescribeGroupsRequest, context: Any
+        self, request: pb.DescribeGroupsRequest, context: ServerContext
     ) -> pb.DescribeGroupsResponse:
         """Each at its coordinator."""
         groups = await self._routing.at_coordinators(
@@ -137,7 +135,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         return wire.description(described, self._partitions.image, self._broker_id)
 
     async def DeleteGroups(
-        self, request: pb.DeleteGroupsRequest, context: Any
+        self, request: pb.DeleteGroupsRequest, context: ServerContext
     ) -> pb.DeleteGroupsResponse:
         """Each at its coordinator."""
         results = await self._routing.at_coordinators(
@@ -149,7 +147,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         return _result(group_id, await self._coordinator.delete_group(GroupId(group_id)))
 
     async def DeleteOffsets(
-        self, request: pb.DeleteOffsetsRequest, context: Any
+        self, request: pb.DeleteOffsetsRequest, context: ServerContext
     ) -> pb.DeleteOffsetsResponse:
         """At the group's coordinator."""
         return await self._routing.at_coordinator(

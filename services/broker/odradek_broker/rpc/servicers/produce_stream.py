@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -73,9 +73,10 @@ class ProduceStream:
             group.create_task(self._answer())
             try:
                 while True:
-                    data: Any = await self._context.read()
+                    data: object = await self._context.read()
                     if data is grpc.aio.EOF:
                         break
+                    assert isinstance(data, bytes), type(data)
                     try:
                         request = read_produce_request(data)
                     except WireError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -12,6 +12,7 @@ from odradek_broker.replication.streams.follower_sessions import (
     Refusal,
     StreamRefused,
 )
+from odradek_broker.rpc.callers import MethodHandler, ServerContext
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
 from odradek_runtime.tls import peer_identity
@@ -27,7 +28,7 @@ _STATUS: Final = {
 class _GrpcFollowerConnection:
     """The server's end of one call."""
 
-    def __init__(self, context: Any, *, is_mutual_tls: bool) -> None:
+    def __init__(self, context: ServerContext, *, is_mutual_tls: bool) -> None:
         self._context = context
         self._is_mutual_tls = is_mutual_tls
 
@@ -59,7 +60,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         self._is_mutual_tls = is_mutual_tls
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
-    async def Replicate(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+    async def Replicate(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve one follower's stream until either side ends it."""
         connection = _GrpcFollowerConnection(context, is_mutual_tls=self._is_mutual_tls)
         try:
@@ -70,7 +71,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
 
 def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
     """Register the servicer; returns the service's full name."""
-    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+    handler: MethodHandler = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, request_deserializer=pb.ReplicateRequest.FromString
     )  # without a serializer: LeaderStream gives bytes
     server.add_generic_rpc_handlers(
