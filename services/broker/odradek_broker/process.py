@@ -35,7 +35,7 @@ from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.rpc.listeners import GrpcListeners
-from odradek_broker.rpc.replication_dial import grpc_dial
+from odradek_broker.rpc.replication_servicer import grpc_dial
 from odradek_broker.rpc.services import add_services
 from odradek_broker.settings import BrokerSettings, is_kafka_listener
 from odradek_broker.settings.cluster_wide import unused_settings

@@ -15,10 +15,10 @@ from odradek.admin.access import salted_password
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.sasl import credential_of
+from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.callers import Callers, current_caller
 from odradek_broker.rpc.intake import GrpcIntake
-from odradek_broker.rpc.servicers import auth_servicer
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc

@@ -17,8 +17,7 @@ from odradek_broker.groups.messages import (
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.rpc import callers as grpc_callers
 from odradek_broker.rpc.callers import Caller, serve_as
-from odradek_broker.rpc.servicers.group_routing import GROUPS_MAX
-from odradek_broker.rpc.servicers.group_servicer import GroupServicer
+from odradek_broker.rpc.group_servicer import GROUPS_MAX, GroupServicer
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import BrokerId, GroupId, LeaderEpoch, MemberId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -20,7 +20,7 @@ from odradek.errors import (
 )
 from odradek.transports.grpc_transport import GrpcTransport
 from odradek.transports.methods import AUTHENTICATE, METADATA, PRODUCE, WATCH_METADATA
-from odradek_broker.rpc.servicers import auth_servicer
+from odradek_broker.rpc import auth_servicer
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb_auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.clock import monotonic_ms

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from odradek_broker.rpc.message_items import refusal_steps
+from odradek_broker.rpc.intake import refusal_steps
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import group_service_pb2 as group_pb
 

@@ -1,1 +1,1 @@
-"""The gRPC listeners of a broker, their authorization, and the servicers behind them."""
+"""The broker's gRPC services: listeners, authorization and servicers, for clients and for other brokers."""

@@ -8,13 +8,8 @@ from odradek_broker.access.quotas import Quotas
 from odradek_broker.broker import Broker
 from odradek_broker.broker_configs import describe_broker
 from odradek_broker.data_directory import DirectoryInventory
+from odradek_broker.rpc import admin_servicer, broker_servicer, group_servicer, replication_servicer
 from odradek_broker.rpc.listeners import GrpcListeners
-from odradek_broker.rpc.servicers import (
-    admin_servicer,
-    broker_servicer,
-    group_servicer,
-    replication_servicer,
-)
 from odradek_runtime.grpc_endpoints import InternalChannels
 
 

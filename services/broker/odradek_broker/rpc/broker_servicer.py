@@ -23,15 +23,15 @@ from odradek_broker.rpc.callers import (
     current_caller,
     in_turns,
 )
-from odradek_broker.rpc.servicers.fetch_stream import FetchStream
-from odradek_broker.rpc.servicers.metadata_view import (
+from odradek_broker.rpc.fetch_stream import FetchStream
+from odradek_broker.rpc.metadata_view import (
     all_topics,
     broker_infos,
     leader_hint,
     topic_info,
     topic_infos,
 )
-from odradek_broker.rpc.servicers.produce_stream import ProduceStream
+from odradek_broker.rpc.produce_stream import ProduceStream
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import ClusterId, LeaderEpoch, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -17,7 +17,7 @@ from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_broker.rpc.callers import Caller
-from odradek_broker.rpc.servicers.metadata_view import leader_hint
+from odradek_broker.rpc.metadata_view import leader_hint
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode

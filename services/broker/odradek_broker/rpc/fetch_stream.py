@@ -21,7 +21,7 @@ from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import decoded
-from odradek_broker.rpc.servicers.metadata_view import leader_hint
+from odradek_broker.rpc.metadata_view import leader_hint
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_BROKER,

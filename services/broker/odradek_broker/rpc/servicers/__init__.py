@@ -1,1 +1,0 @@
-"""gRPC servicers of the broker, one a service."""
