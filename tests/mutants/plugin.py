@@ -1,48 +1,23 @@
-"""The pytest plugin of a run: it lets one module be the mutant, or notes which test calls which function.
+"""A pytest plugin that records which test calls which function.
 
-`MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that stands in for it: no file of
-the tree is touched. `MUTANT_COVERAGE` names the file that the map is written to, and
-`MUTANT_PATHS` the directories whose functions are noted.
+`MUTANT_COVERAGE` names the file that the map is written to, and `MUTANT_PATHS` the directories whose
+functions are recorded.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType, ModuleType
+from collections.abc import Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 CALLS_MAX = 200_000  # of a test, that are noted: a property test repeats itself
-
-
-class _MutantFinder:
-    """Finds one module elsewhere."""
-
-    def __init__(self, module: str, path: str) -> None:
-        self._module, self._path = module, path
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._module:
-            return None
-        return importlib.util.spec_from_file_location(name, self._path)
-
-
-def install_mutant() -> None:
-    """From now on the module that the environment names is the mutant."""
-    module = os.environ.get("MUTANT_MODULE")
-    if module:
-        assert module not in sys.modules, f"{module} is imported already"
-        sys.meta_path.insert(0, _MutantFinder(module, os.environ["MUTANT_SOURCE"]))  # type: ignore[arg-type]
 
 
 class _Calls:
@@ -86,7 +61,6 @@ class _Calls:
 
 
 _calls = _Calls(tuple(os.environ.get("MUTANT_PATHS", "").split(os.pathsep)))
-install_mutant()
 
 
 @pytest.hookimpl(wrapper=True)

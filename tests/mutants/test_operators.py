@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import PATHS
+from tests.mutants.__main__ import PATHS, START
 from tests.mutants.operators import mutants_of
 
 HEAD = '"""A module."""\n\nLIMIT = 5\n\n\ndef judge(self, a: int = 3, b: Maybe[1] = None):\n    """Judge."""\n'
@@ -54,3 +57,17 @@ def test_every_mutant_of_a_package_is_python() -> None:
     for path in PATHS[0].rglob("*.py"):
         for mutant in mutants_of(path):
             compile(mutant.source, str(path), "exec")
+
+
+def test_the_processes_that_a_test_starts_run_the_mutant(tmp_path: Path) -> None:
+    source = tmp_path / "mutant.py"
+    source.write_text('print("the mutant")\n')
+    environment = {
+        **os.environ,
+        "MUTANT_MODULE": "odradek_broker.log.storage",
+        "MUTANT_SOURCE": str(source),
+        "PYTHONPATH": str(START),
+    }
+    command = [sys.executable, "-c", "import odradek_broker.log.storage"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "the mutant\n"
