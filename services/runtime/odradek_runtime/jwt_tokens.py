@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import jwt
 
+from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.logs import event_log
 
 ALGORITHMS: Final = {
@@ -42,7 +43,10 @@ _log = event_log(__name__)
 
 
 class TokenRefused(Exception):
-    """The token is not valid. The text is for the log and holds nothing of the token's signature."""
+    """The token is not valid. The text is for the log: it holds nothing of the token's signature, and is short."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(text))
 
 
 class JwksRefused(Exception):
